@@ -1,0 +1,242 @@
+"""What the Makefile's targets do: numbered steps, then a verdict and an exit code that agree.
+
+A set-up step leaves a mark that names everything it depends on, after it succeeded. It is done
+again when the mark is missing or different, so a half-finished set-up is never trusted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shlex
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervise import Stopped, adopt_orphans, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = Path(".venv")
+PYTHON = f"{VENV}/bin/python"
+UV = f"{VENV}/bin/uv"
+UV_VERSION = "0.13.8"
+#: Not sys.executable: with .venv activated, that lies in what is to be made anew.
+BASE_PYTHON = "{}/bin/python{}.{}".format(sys.base_prefix, *sys.version_info[:2])
+LOCK = Path("requirements.lock")
+MODEL = Path(".cache/demo-model")
+
+#: Nothing but set-up may try the network, and a proxy has no business on loopback.
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_OFFLINE": "1",
+    "no_proxy": "127.0.0.1,localhost",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    Attributes:
+        title: What it does, for the person who waits.
+        command: Program and arguments.
+        online: Whether it may use the network.
+    """
+
+    title: str
+    command: tuple[str, ...]
+    online: bool = False
+
+
+@dataclass(frozen=True)
+class SetUp(Step):
+    """A command that is run again only when something that it depends on has changed.
+
+    Attributes:
+        mark: File that says that it was done, and with what.
+        product: A path that it makes; gone, the mark counts for nothing.
+        inputs: Files that decide what it makes.
+    """
+
+    mark: Path = Path()
+    product: Path = Path()
+    inputs: tuple[Path, ...] = ()
+
+    def wanted(self) -> str:
+        """Return what the mark holds once this step is done."""
+        # The program's name does not count: the same Python goes by several.
+        depends = (str(ROOT), sys.version_info[:2], self.command[1:])
+        digest = hashlib.sha256(repr(depends).encode())
+        for path in self.inputs:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+    def is_done(self) -> bool:
+        """Tell whether there is nothing to do."""
+        return (
+            self.product.exists() and self.mark.exists() and self.mark.read_text() == self.wanted()
+        )
+
+
+def _venv_step(title: str, *command: str, product: str, inputs: tuple[Path, ...] = ()) -> SetUp:
+    return SetUp(
+        title,
+        command,
+        online=True,
+        mark=VENV / "done" / title.replace(" ", "-"),
+        product=VENV / product,
+        inputs=inputs,
+    )
+
+
+TOOLS = (
+    _venv_step(
+        "make the environment",
+        *(BASE_PYTHON, "-m", "venv", "--clear", str(VENV)),
+        product="bin/python",
+    ),
+    _venv_step(
+        "install uv",
+        *(PYTHON, "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}"),
+        product="bin/uv",
+    ),
+)
+ENV = (
+    *TOOLS,
+    _venv_step(
+        "install the locked packages",
+        *(UV, "pip", "sync", "--python", PYTHON, str(LOCK)),
+        product="bin/pytest",
+        inputs=(LOCK,),
+    ),
+    _venv_step(
+        "install the project",
+        *(UV, "pip", "install", "--quiet", "--python", PYTHON),
+        *("--no-deps", "--no-build-isolation", "--editable", "."),
+        product="bin/sglang-lp",
+        inputs=(LOCK, Path("pyproject.toml")),
+    ),
+    SetUp(
+        "make the demo model",
+        (PYTHON, "-m", "demo.model"),
+        mark=MODEL.with_suffix(".done"),
+        product=MODEL,
+        inputs=tuple(map(Path, ("demo/corpus.py", "demo/model.py", "demo/training.py"))),
+    ),
+)
+CHECK = (
+    Step("ruff check", (PYTHON, "-m", "ruff", "check", ".")),
+    Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", ".")),
+    Step("mypy", (PYTHON, "-m", "mypy")),
+)
+TARGETS: dict[str, tuple[Step, ...]] = {
+    "env": ENV,
+    "check": (*ENV, *CHECK),
+    "test": (*ENV, *CHECK, Step("pytest", (PYTHON, "-m", "pytest"))),
+    "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
+    "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks"))),
+    "lock": (
+        *TOOLS,
+        Step(
+            "resolve pyproject.toml",
+            (
+                *(UV, "pip", "compile", "--quiet", "pyproject.toml", "--output-file", str(LOCK)),
+                *("--extra", "sglang", "--group", "dev", "--universal", "--python-version", "3.11"),
+                *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
+            ),
+            online=True,
+        ),
+    ),
+}
+
+
+def main(target: str) -> int:
+    """Run a target's steps and print the verdict.
+
+    Args:
+        target: A key of ``TARGETS``.
+
+    Returns:
+        The exit code: 0, that of the step that failed, or 128 and the signal that stopped it.
+    """
+    started = time.monotonic()
+    steps = TARGETS[target]
+    at = 0
+    try:
+        adopt_orphans()
+        for at, step in enumerate(steps, 1):
+            label = f"[{at}/{len(steps)}] {step.title}"
+            code = _do(step, label)
+            if code:
+                shown = shlex.join(step.command)
+                _say(
+                    f"FAILED make {target} at {label} (exit code {code}); to run it alone: {shown}"
+                )
+                return code if code > 0 else 128 - code
+    except Stopped as stop:
+        _say(f"STOPPED make {target} by {stop} at step {at}; nothing was left running")
+        return 128 + stop.number
+    _say(f"OK make {target}: {len(steps)} steps in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+def _do(step: Step, label: str) -> int:
+    if not isinstance(step, SetUp):
+        return _run(step, label)
+    with _alone():
+        if step.is_done():
+            _say(f"{label}: done before")
+            return 0
+        step.mark.unlink(missing_ok=True)
+        code = _run(step, label)
+        if code == 0:
+            step.mark.parent.mkdir(parents=True, exist_ok=True)
+            step.mark.write_text(step.wanted())
+        return code
+
+
+def _run(step: Step, label: str) -> int:
+    _say(f"{label} ...")
+    started = time.monotonic()
+    env = os.environ | {"PATH": f"{ROOT / VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    code = run(step.command, env if step.online else env | OFFLINE)
+    _say(f"{label}: {'done' if code == 0 else 'failed'} in {time.monotonic() - started:.1f} s")
+    return code
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep two set-ups of one checkout from working on the same environment."""
+    lock = Path(".cache/set-up.lock")
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("waiting for another make that is setting up this checkout ...")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        sys.exit(
+            f"FAILED: {LOCK} holds for Linux on x86_64, as SGLang's wheels do; "
+            f"this is {sys.platform} on {platform.machine()}"
+        )
+    os.chdir(ROOT)
+    sys.exit(main(sys.argv[1]))

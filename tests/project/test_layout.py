@@ -1,0 +1,182 @@
+"""Rules about the project as a whole: who imports whom, what may be committed."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "sglang_lp"
+
+#: A module may import those of lower ranks and itself; of the same rank, nothing else.
+RANKS = {
+    "errors": 0,
+    "params": 1,
+    "wire": 2,
+    "request": 3,
+    "edits": 4,
+    "batch": 5,
+    "processor": 6,
+    "builtins": 7,
+    "adapters": 8,
+    "trust": 9,
+    "client": 9,
+    "server": 10,
+    "cli": 11,
+    "testing": 12,
+}
+
+
+def part_of(module: str) -> str | None:
+    """Return the part of sglang_lp that a dotted name lies in; ``None`` outside of it."""
+    top, _, rest = module.partition(".")
+    return rest.partition(".")[0] or None if top == "sglang_lp" else None
+
+
+def imported_parts(source: str, module: str) -> set[str]:
+    """Return the parts of sglang_lp that a module imports, anywhere but for annotations alone.
+
+    Args:
+        source: Its text.
+        module: Its dotted name; that of a package ends in ``.__init__``.
+    """
+    names = []
+    nodes = [ast.parse(source)]
+    for node in nodes:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+            continue
+        nodes += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: -node.level] if node.level else []
+            base += [node.module] if node.module else []
+            names += [".".join([*base, alias.name]) for alias in node.names]
+    return {part for part in map(part_of, names) if part}
+
+
+def modules() -> list[str]:
+    paths = [path.relative_to(ROOT).with_suffix("") for path in PACKAGE.rglob("*.py")]
+    return sorted({".".join(path.parts) for path in paths} - {"sglang_lp.__init__"})
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "parts"),
+    [
+        ("import sglang_lp.wire", "sglang_lp.trust.table", {"wire"}),
+        ("from sglang_lp import wire, errors", "sglang_lp.cli", {"wire", "errors"}),
+        ("from ..wire import digest", "sglang_lp.trust.table", {"wire"}),
+        ("from . import policy", "sglang_lp.trust.__init__", {"trust"}),
+        ("def f():\n    from sglang_lp.server import x", "sglang_lp.wire", {"server"}),
+        ("if TYPE_CHECKING:\n    import sglang_lp.cli", "sglang_lp.wire", set()),
+        ("import torch, sglang.srt", "sglang_lp.edits", set()),
+    ],
+)
+def test_imports_are_found_however_they_are_written(source, module, parts):
+    assert imported_parts(source, module) == parts
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_run_one_way(module):
+    part = part_of(module)
+    source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
+
+    assert part in RANKS, "a new part of sglang_lp needs its rank here"
+    for imported in imported_parts(source, module) - {part, "__version__"}:
+        assert RANKS[imported] < RANKS[part], f"{module} may not import sglang_lp.{imported}"
+
+
+def test_the_package_itself_imports_nothing_of_its_own():
+    assert imported_parts((PACKAGE / "__init__.py").read_text(), "sglang_lp.__init__") == set()
+
+
+def committed_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+# Pieced together, so that this file does not hold what it looks for.
+HOSTS = [
+    "pypi" + r"\." + "org",
+    "python" + "hosted",
+    r"registry\." + "npmjs",
+    r"deb\." + "debian",
+    r"download\." + "pytorch",
+]
+MACHINE_PATH = r"(?<![\w.\-~])/(?:" + "work|root|home" + r")/[\w.]"
+NEVER = re.compile("|".join([*HOSTS, MACHINE_PATH]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "https://" + "pypi" + ".org/simple",
+        "files." + "pythonhosted" + ".org",
+        "cd /" + "work/main",
+        "'/" + "root/.cache'",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(line):
+    assert NEVER.search(line)
+
+
+def test_no_committed_file_names_a_registry_host_or_a_machine_path():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in committed_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if NEVER.search(line)
+    ]
+
+    assert found == []
+
+
+def test_the_lock_holds_names_and_versions_only():
+    pinned = re.compile(r"[a-z0-9\-]+==[0-9a-z.]+( ; [\w\s.'<>=!*]+)?")
+
+    odd = [
+        line
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if not pinned.fullmatch(line)
+    ]
+
+    assert odd == []
+
+
+def test_the_changelog_speaks_of_what_is_to_come_or_of_this_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert headings[0] in {"Unreleased", project["version"]}
+
+
+def test_the_version_is_the_installed_one():
+    import sglang_lp
+
+    assert sglang_lp.__version__ == version("sglang-lp")
+
+
+@pytest.mark.parametrize("module", ["sglang_lp", "sglang_lp.client", "sglang_lp.cli"])
+def test_a_client_needs_neither_torch_nor_sglang(module):
+    if find_spec(module) is None:
+        pytest.skip("not written yet")
+    report = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import {module}"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stderr
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in report.splitlines()}
+
+    assert "sglang_lp" in loaded
+    assert not loaded & {"torch", "sglang", "transformers", "numpy"}
