@@ -178,10 +178,8 @@ def main(target: str) -> int:
             label = f"[{at}/{len(steps)}] {step.title}"
             code = _do(step, label)
             if code:
-                shown = shlex.join(step.command)
-                _say(
-                    f"FAILED make {target} at {label} (exit code {code}); to run it alone: {shown}"
-                )
+                _say(f"to run that step alone: {shlex.join(step.command)}")
+                _say(f"FAILED make {target} at {label}, exit code {code}")
                 return code if code > 0 else 128 - code
     except Stopped as stop:
         _say(f"STOPPED make {target} by {stop} at step {at}; nothing was left running")
