@@ -1,7 +1,8 @@
 """What the Makefile's targets do: numbered steps, then a verdict and an exit code that agree.
 
-A set-up step leaves a mark that names everything it depends on, after it succeeded. It is done
-again when the mark is missing or different, so a half-finished set-up is never trusted.
+A set-up step that succeeded leaves a mark, the digest of everything it depends on, and is done
+again when that has changed. A step that did not get to its end leaves the note ``unfinished``
+instead. No mark beside that note counts: a half-finished environment is made anew, never trusted.
 """
 
 from __future__ import annotations
@@ -81,10 +82,18 @@ class SetUp(Step):
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
 
+    @property
+    def unfinished(self) -> Path:
+        """The note that a step which leaves its mark in the same place is under way."""
+        return self.mark.with_name("unfinished")
+
     def is_done(self) -> bool:
         """Tell whether there is nothing to do."""
         return (
-            self.product.exists() and self.mark.exists() and self.mark.read_text() == self.wanted()
+            not self.unfinished.exists()
+            and self.product.exists()
+            and self.mark.exists()
+            and self.mark.read_text() == self.wanted()
         )
 
 
@@ -195,11 +204,14 @@ def _do(step: Step, label: str) -> int:
         if step.is_done():
             _say(f"{label}: done before")
             return 0
-        step.mark.unlink(missing_ok=True)
+        step.mark.parent.mkdir(parents=True, exist_ok=True)
+        step.unfinished.touch()
         code = _run(step, label)
         if code == 0:
-            step.mark.parent.mkdir(parents=True, exist_ok=True)
+            # Making the environment emptied it, this directory included.
+            step.mark.parent.mkdir(exist_ok=True)
             step.mark.write_text(step.wanted())
+            step.unfinished.unlink(missing_ok=True)
         return code
 
 
