@@ -1,0 +1,114 @@
+"""The errors of the toolkit; whose fault each one is decides what becomes of it.
+
+    SglangLpError
+    ├── RequestError (also ValueError)     the caller's fault: HTTP 400, that request alone
+    │   ├── PayloadRefused                 the payload is not one that the operator allowed
+    │   ├── InvalidParameter               a custom_params entry does not fit the processor
+    │   └── Unsupported                    this server cannot honour the processor
+    ├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
+    ├── PolicyError (also ValueError)      the operator's policy file: the server does not start
+    └── InstallError (also RuntimeError)   a guard is not in place: the process does not serve
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = [
+    "InstallError",
+    "InvalidParameter",
+    "PayloadRefused",
+    "PolicyError",
+    "ProcessorFault",
+    "RefusalReason",
+    "RequestError",
+    "SglangLpError",
+    "Unsupported",
+    "shown",
+]
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """Return client data as short, escaped ASCII, safe for a log line or an error message."""
+    # repr() of a nested container can be made to recurse or to grow without bound.
+    if isinstance(value, str):
+        text = ascii(value[: limit + 1])
+    elif isinstance(value, bool | int | float) or value is None:
+        text = ascii(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge int"
+    elif isinstance(value, list | tuple | dict | set):
+        return f"{type(value).__name__} of {len(value)}"
+    else:
+        return type(value).__name__
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+class SglangLpError(Exception):
+    """Base of every error that the toolkit raises on purpose."""
+
+
+class RequestError(SglangLpError, ValueError):
+    """The request is at fault. SGLang turns a ``ValueError`` at admission into HTTP 400."""
+
+
+class RefusalReason(StrEnum):
+    """Why a payload was refused: the stable code in logs and counters."""
+
+    NOT_TEXT = "not_text"
+    TOO_LARGE = "too_large"
+    MALFORMED = "malformed"
+    UNKNOWN_NAME = "unknown_name"
+    NOT_ALLOWED = "not_allowed"
+    BY_VALUE = "by_value"
+    INSTANCE = "instance"
+    NOT_A_REFERENCE = "not_a_reference"
+    DENIED = "denied"
+    BROKEN_PIN = "broken_pin"
+
+
+class PayloadRefused(RequestError):
+    """The payload is not one that the operator of this server allowed.
+
+    Attributes:
+        reason: Stable code of the cause.
+        digest: SHA-256 of the payload text in hex, or ``None`` if it was refused unread.
+        size: Length of the payload text in characters.
+    """
+
+    def __init__(
+        self, message: str, *, reason: RefusalReason, digest: str | None = None, size: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.digest = digest
+        self.size = size
+
+
+class InvalidParameter(RequestError):
+    """An entry of ``custom_params`` does not fit the processor's ``Params``.
+
+    Attributes:
+        processor: Class name of the processor.
+        parameter: Key in ``custom_params``, or ``None`` if the whole is at fault.
+    """
+
+    def __init__(self, processor: str, parameter: str | None, problem: str) -> None:
+        where = f"parameter {parameter!r}" if parameter is not None else "custom_params"
+        super().__init__(f"{processor}: {where}: {problem}")
+        self.processor = processor
+        self.parameter = parameter
+
+
+class Unsupported(RequestError):
+    """The processor is allowed, but this server as started cannot honour it."""
+
+
+class ProcessorFault(SglangLpError, RuntimeError):
+    """A processor raised, or returned what it may not. Ends its own request and no other."""
+
+
+class PolicyError(SglangLpError, ValueError):
+    """The policy file is wrong: says where, and what was expected there."""
+
+
+class InstallError(SglangLpError, RuntimeError):
+    """A guard could not be put in place in this process with this SGLang version."""

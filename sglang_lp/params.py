@@ -1,0 +1,194 @@
+"""Typed parameters of a processor: what ``custom_params`` may hold, checked before it is used.
+
+A processor declares its parameters as a :class:`Parameters` subclass; the same declaration is
+checked in the client, at admission and in the scheduler, and is what the documentation prints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from sglang_lp.errors import InvalidParameter, shown
+
+__all__ = [
+    "MAX_TOKEN_IDS",
+    "NonNegativeInt",
+    "Parameters",
+    "PositiveInt",
+    "TokenId",
+    "TokenIdSet",
+    "TokenIds",
+    "check_vocabulary",
+    "is_private",
+    "parse",
+]
+
+#: Most ids that one list parameter may hold. Every id costs a write per step and row, and the
+#: largest vocabulary in use has about 262,000 tokens; nobody bans or forces a quarter of it.
+MAX_TOKEN_IDS = 65_536
+
+#: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
+_MAX_INT = 2**31 - 1
+
+TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT, extra={"token_id": True})]
+TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_TOKEN_IDS)]
+TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
+PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every processor's ``Params``.
+
+    Annotate each field with a type of this module or any type that ``msgspec`` checks; a field
+    without a default is required. SGLang carries scalars, flat lists and flat dicts only. A rule
+    over several fields goes into ``__post_init__``, which raises ``ValueError`` with a message
+    that starts with the parameter's name.
+    """
+
+
+P = TypeVar("P", bound=Parameters)
+
+
+def is_private(key: object) -> bool:
+    """Tell whether SGLang, not the caller, owns this key of ``custom_params``.
+
+    SGLang 0.5.18 to 0.5.23 keeps ``__req__``, ``__sglang_reasoning_end_token_ids`` and
+    ``__sglang_reasoning_in_grammar`` there; no processor's parameter starts that way.
+    """
+    return not isinstance(key, str) or key == "__req__" or key.startswith("__sglang_reasoning_")
+
+
+def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any] | None) -> P:
+    """Check ``custom_params`` against a processor's schema.
+
+    Args:
+        params_type: The processor's ``Params``.
+        processor: Its class name, for the message.
+        custom_params: What the request carries. ``None`` counts as empty.
+
+    Returns:
+        The typed, immutable parameters.
+
+    Raises:
+        InvalidParameter: A value of the wrong type or out of its range, a required parameter
+            missing, an unknown one, or a number that is not finite.
+    """
+    if custom_params is None:
+        custom_params = {}
+    if not isinstance(custom_params, Mapping):
+        raise InvalidParameter(
+            processor, None, f"expected an object of parameters, got {shown(custom_params)}"
+        )
+    given = {key: value for key, value in custom_params.items() if not is_private(key)}
+    fields = params_type.__struct_fields__
+    for name in given:
+        if name not in fields:
+            raise InvalidParameter(processor, None, _unknown(name, fields))
+    try:
+        params = msgspec.convert(given, params_type)
+    except msgspec.ValidationError as error:
+        raise _translated(processor, given, str(error)) from None
+    for name in fields:
+        if any(not math.isfinite(number) for number in _floats(getattr(params, name))):
+            raise InvalidParameter(processor, name, "expected a finite number")
+    return params
+
+
+def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> None:
+    """Refuse token ids that the served model does not have.
+
+    Args:
+        params: Parsed parameters.
+        processor: The processor's class name, for the message.
+        vocab_size: Number of logits in a row of the model.
+
+    Raises:
+        InvalidParameter: A token id is ``vocab_size`` or more.
+    """
+    for name in _token_fields(type(params)):
+        value = getattr(params, name)
+        if value is None:
+            continue
+        ids = (value,) if isinstance(value, int) else value
+        largest = max(ids, default=0)
+        if largest >= vocab_size:
+            raise InvalidParameter(
+                processor,
+                name,
+                f"expected token ids of the served model, 0 to {vocab_size - 1}, got {largest}; "
+                "these ids are probably another model's",
+            )
+
+
+@lru_cache(maxsize=256)
+def _token_fields(params_type: type[Parameters]) -> tuple[str, ...]:
+    info = msgspec.inspect.type_info(params_type)
+    return tuple(
+        field.name
+        for field in getattr(info, "fields", ())
+        if any(_is_token_id(part) for part in _parts(field.type))
+    )
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yield a msgspec type description and every one inside it."""
+    yield kind
+    for inner in (
+        getattr(kind, "type", None),
+        getattr(kind, "item_type", None),
+        *getattr(kind, "types", ()),
+    ):
+        if isinstance(inner, msgspec.inspect.Type):
+            yield from _parts(inner)
+
+
+def _is_token_id(kind: Any) -> bool:
+    return isinstance(kind, msgspec.inspect.Metadata) and bool((kind.extra or {}).get("token_id"))
+
+
+def _floats(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, tuple | list):
+        yield from (item for item in value if isinstance(item, float))
+    elif isinstance(value, dict):
+        yield from (item for item in value.values() if isinstance(item, float))
+
+
+def _unknown(name: object, fields: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name[:80], fields, n=1) if isinstance(name, str) else []
+    known = ", ".join(fields) or "none"
+    hint = f"; did you mean {near[0]!r}?" if near else f"; its parameters: {known}"
+    return f"unknown parameter {shown(name)}{hint}"
+
+
+_MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
+_AT = re.compile(r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`", re.DOTALL)
+
+
+def _translated(processor: str, given: Mapping[str, Any], text: str) -> InvalidParameter:
+    """Turn msgspec's message into one that names the parameter and shows what came."""
+    if missing := _MISSING.match(text):
+        return InvalidParameter(processor, missing["name"], "required, but not given")
+    if at := _AT.match(text):
+        problem = at["problem"].replace("`", "")
+        problem = problem[0].lower() + problem[1:]
+        place = f" at {at['rest']}" if at["rest"] else ""
+        got = "" if ", got " in problem else f", got {shown(_pick(given[at['name']], at['rest']))}"
+        return InvalidParameter(processor, at["name"], f"{problem}{got}{place}")
+    return InvalidParameter(processor, None, text.replace("`", ""))
+
+
+def _pick(value: Any, rest: str) -> Any:
+    """Follow a msgspec path such as ``[3]`` into the value that came."""
+    index = re.fullmatch(r"\[(\d+)\]", rest)
+    return value[int(index[1])] if index else value

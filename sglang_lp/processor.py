@@ -1,0 +1,254 @@
+"""The contract of a processor: one request at a time, as an automaton over its tokens.
+
+A processor says what should happen to the next token of *one* request; :mod:`sglang_lp.batch`
+turns that into one set of tensor operations for the batch. It honours the contract of SGLang's
+``CustomLogitProcessor`` (``__call__``, ``to_str``, ``from_str``), so that the same class also
+works on a server that does not run the plugin.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from sglang_lp import wire
+from sglang_lp.batch import Batch, end_request
+from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError
+from sglang_lp.params import Parameters, check_vocabulary, parse
+from sglang_lp.request import History, Request
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.edits import Edits
+
+__all__ = ["LogitProcessor", "attach_record", "record_of"]
+
+
+class _Slot:
+    """Key of a request's record in its ``custom_params``; no JSON object can spell it."""
+
+    def __repr__(self) -> str:
+        return "<sglang_lp request>"
+
+
+_SLOT = _Slot()
+
+
+class LogitProcessor:
+    """Base of every processor.
+
+    Override :meth:`edit`, and :meth:`start` and :meth:`advance` if it keeps state. One instance
+    serves many requests: keep nothing on it, return state from :meth:`start`. A processor that
+    computes on whole rows at once overrides :meth:`__call__` instead.
+
+    Attributes:
+        Params: Type of the parameters; validated in the client, at admission and at the sink.
+        needs: What it must know of the tokens generated so far.
+        tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false, so that it is
+            called on a stock server even when the newest token cannot be seen.
+    """
+
+    Params: ClassVar[type[Parameters]] = Parameters
+    needs: ClassVar[History] = History.TOKENS
+    tolerates_lag: ClassVar[bool] = False
+
+    #: Whether the class overrides ``__call__`` and so gets whole rows.
+    dense: ClassVar[bool] = False
+    _batch: Batch | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.dense = cls.__call__ is not LogitProcessor.__call__
+
+    @property
+    def name(self) -> str:
+        """Class name, for messages."""
+        return type(self).__name__
+
+    # For a processor to override
+
+    def start(self, request: Request) -> Any:
+        """Return the state of a request before its first generated token.
+
+        Called once per request, and again if its history is ever rewritten.
+
+        Args:
+            request: Has ``params`` and ``prompt_ids``.
+        """
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Take in tokens that were generated: each exactly once, in order, one or more a call.
+
+        Args:
+            request: ``request.state`` is what ``start`` returned.
+            token_ids: The tokens that came since the last call, oldest first.
+        """
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Say what happens to the next token of this request.
+
+        Args:
+            request: Its parameters, history and state.
+            edits: Takes the edits, see :class:`sglang_lp.edits.Edits`.
+        """
+        raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
+
+    # SGLang's contract
+
+    def __call__(
+        self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
+    ) -> torch.Tensor:
+        """Edit the logits of a batch, as SGLang's sampler asks for it.
+
+        Args:
+            logits: Shape ``(rows, vocab)``, any float dtype, edited in place.
+            custom_param_list: For each row the request's ``custom_params``. A row with ``None``
+                is left alone.
+
+        Returns:
+            ``logits`` itself.
+
+        Raises:
+            RequestError: Parameters that do not fit, or a fault of the processor, in a row
+                without an SGLang request; one with a request is ended with that error instead.
+            ValueError: Not one entry per row.
+        """
+        if not custom_param_list:
+            return logits
+        if len(custom_param_list) != len(logits):
+            raise ValueError(
+                f"{self.name}: expected one custom_params per row, got {len(custom_param_list)} "
+                f"for {len(logits)} rows"
+            )
+        if self._batch is None:
+            self._batch = Batch()
+        requests = [_served(params, self) for params in custom_param_list]
+        drafted = len(requests) > 1 and requests[0] is not None and requests[0] is requests[1]
+        self._batch.step(logits, requests, custom_param_list, drafted=drafted)
+        return logits
+
+    @classmethod
+    def to_str(cls) -> str:
+        """Serialize this class as SGLang does: ``{"callable": "<hex of dill.dumps(cls)>"}``.
+
+        A class of an importable module travels as its name. One from ``__main__`` or a notebook
+        travels as code, which a guarded server takes only if its operator pinned it.
+        """
+        if _importable(cls):
+            return wire.payload_for(cls.__module__, cls.__qualname__)
+        import dill
+
+        return wire.encode(dill.dumps(cls))
+
+    @classmethod
+    def from_str(cls, json_str: str) -> Self:
+        """Return an instance of the class that a payload names: this one or a subclass of it.
+
+        Unlike SGLang's, it executes and imports nothing: the payload is compared with those of
+        the classes that exist.
+
+        Args:
+            json_str: What ``to_str`` returned.
+
+        Raises:
+            PayloadRefused: The payload is not of this class or one of its subclasses.
+        """
+        for candidate in _family(cls):
+            if _importable(candidate) and candidate.to_str() == json_str:
+                return candidate()
+        raise PayloadRefused(
+            f"expected the payload of {cls.__name__} or of a subclass of it that is imported; "
+            "resolve other payloads with sglang_lp.trust.Verifier",
+            reason=RefusalReason.NOT_ALLOWED,
+        )
+
+    # What admission and the scheduler call
+
+    @classmethod
+    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
+        """Check and type ``custom_params``.
+
+        Args:
+            custom_params: What a request carries, or ``None``.
+            vocab_size: Number of logits in a row of the served model, if known.
+
+        Raises:
+            InvalidParameter: What was expected, what came, and what to do.
+        """
+        params = parse(cls.Params, cls.__name__, custom_params)
+        if vocab_size is not None:
+            check_vocabulary(params, cls.__name__, vocab_size)
+        return params
+
+
+def record_of(custom_params: Any) -> Request | None:
+    """Return the record of a request, if it has one.
+
+    It is kept in the request's own ``custom_params``, a dict that SGLang makes for each request,
+    and so dies with it.
+
+    Args:
+        custom_params: SGLang's, with ``__req__`` in it, or ``None``.
+    """
+    if not custom_params:
+        return None
+    record: Request | None = custom_params.get(_SLOT)
+    # A dict may have been copied together with the record of another request.
+    if record is None or record.sglang_req is not custom_params.get("__req__"):
+        return None
+    return record
+
+
+def attach_record(
+    custom_params: Any,
+    processor: LogitProcessor,
+    params: Parameters | None,
+    *,
+    may_lag: bool | None = None,
+) -> Request:
+    """Make the record of a request and keep it in its ``custom_params``.
+
+    Args:
+        custom_params: As for :func:`record_of`. Without ``__req__`` nothing is kept.
+        processor: Serves the request.
+        params: Its parsed parameters, or ``None`` if the processor has no schema.
+        may_lag: Whether the history may lack the newest token; found out if ``None``.
+    """
+    sglang_req = custom_params.get("__req__")
+    record = Request(processor, params, sglang_req, may_lag=may_lag)
+    if sglang_req is not None:
+        custom_params[_SLOT] = record
+    return record
+
+
+def _served(custom_params: Any, processor: LogitProcessor) -> Request | None:
+    """Return the record of a row, made at its first step; ``None`` if there is nothing to do."""
+    if not isinstance(custom_params, Mapping):
+        return None
+    record = record_of(custom_params)
+    if record is None:
+        try:
+            params = processor.parse_params(custom_params)
+        except RequestError as error:
+            record = attach_record(custom_params, processor, None)
+            end_request(record, error)
+        else:
+            record = attach_record(custom_params, processor, params)
+    return record
+
+
+def _importable(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return (
+        cls.__module__ != "__main__"
+        and "." not in cls.__qualname__
+        and getattr(module, cls.__qualname__, None) is cls
+    )
+
+
+def _family(cls: type[LogitProcessor]) -> Iterator[Any]:
+    yield cls
+    for subclass in cls.__subclasses__():
+        yield from _family(subclass)

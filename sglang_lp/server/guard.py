@@ -1,0 +1,82 @@
+"""What this process allows: the one place that turns a request's text into a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.params import Parameters
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+from sglang_lp.trust import Allowed, Policy, Verifier
+from sglang_lp.trust.audit import audit
+
+__all__ = ["Guard"]
+
+#: Speculative algorithms whose verify step calls custom processors, with one row per drafted
+#: token (SGLang 0.5.23, speculative/dflash_utils.py and dspark_verify.py). All others never do.
+_CALLED_ON_DRAFTS = frozenset({"DFLASH", "DSPARK"})
+
+
+class Guard:
+    """Checks payload and parameters of a request.
+
+    Attributes:
+        gate: Where it stands, for the audit trail: ``"admission"`` or ``"scheduler"``.
+        speculative: The server's speculative decoding algorithm, once known.
+        vocab_size: Number of logits in a row of the served model, once known.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.verifier = Verifier(policy)
+        self.gate = "process"
+        self.speculative: str | None = None
+        self.vocab_size: int | None = None
+
+    def admit(self, payload: object, custom_params: object) -> tuple[Allowed, Parameters | None]:
+        """Check what a request asks for.
+
+        Args:
+            payload: Its ``custom_logit_processor``.
+            custom_params: Its ``custom_params``, or ``None``.
+
+        Returns:
+            What the operator allowed under that payload, and the parsed parameters (``None`` for
+            a foreign class, which has no schema).
+
+        Raises:
+            RequestError: Refused, with a message for the caller. The refusal is in the audit
+                trail already.
+        """
+        try:
+            allowed = self.verifier.lookup(payload)
+            processor: Any = allowed.processor
+            if not issubclass(processor, LogitProcessor):
+                self._check_speculative(allowed.name, History.TOKENS)
+                return allowed, None
+            self._check_speculative(allowed.name, processor.needs)
+            return allowed, processor.parse_params(custom_params, self.vocab_size)
+        except RequestError as error:
+            audit.refused(error, gate=self.gate, payload=payload)
+            raise
+
+    def _check_speculative(self, name: str, needs: History) -> None:
+        if self.speculative is None or (
+            self.speculative in _CALLED_ON_DRAFTS and needs is History.NONE
+        ):
+            return
+        raise Unsupported(
+            f"{name}: this server runs speculative decoding ({self.speculative}), which "
+            + (
+                "hides the history that the processor needs"
+                if self.speculative in _CALLED_ON_DRAFTS
+                else "does not call custom logit processors"
+            )
+            + "; send the request to a server without it"
+        )
+
+
+def as_mapping(custom_params: object) -> dict[str, Any]:
+    """Return ``custom_params`` as the dict that SGLang needs to pass a request's history."""
+    return dict(custom_params) if isinstance(custom_params, Mapping) else {}

@@ -1,0 +1,82 @@
+"""Running the processors inside SGLang's sampler, and delaying it where a history is needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.batch import Batch, end_request
+from sglang_lp.errors import ProcessorFault, SglangLpError
+from sglang_lp.processor import record_of
+from sglang_lp.request import History, Request
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["make_apply", "make_delay"]
+
+logger = logging.getLogger(__name__)
+
+
+def make_apply() -> Any:
+    """Return the replacement for SGLang's ``apply_custom_logit_processor``."""
+    batch = Batch()
+
+    def apply_custom_logit_processor(
+        logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1
+    ) -> None:
+        """Edit ``logits``, shape ``(rows * num_tokens_in_batch, vocab)``, in place.
+
+        Never raises: this is the scheduler's thread, and it serves everybody.
+        """
+        custom_params: Sequence[Any] = sampling_batch_info.custom_params
+        requests = [*map(record_of, custom_params)]
+        drafted = num_tokens_in_batch > 1
+        if drafted:
+            custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
+            requests = [r for r in requests for _ in range(num_tokens_in_batch)]
+        grammars = sampling_batch_info.grammars
+        masked = [row for row, g in enumerate(grammars) if g is not None] if grammars else ()
+        try:
+            batch.step(logits, requests, custom_params, masked, drafted=drafted)
+        except Exception:
+            logger.exception("sglang-lp: a step failed; its requests end, the server goes on")
+            _end_all(requests)
+
+    return apply_custom_logit_processor
+
+
+def _end_all(requests: Sequence[Request | None]) -> None:
+    for request in requests:
+        if request is not None:
+            try:
+                end_request(request, ProcessorFault("internal error of sglang-lp in this step"))
+            except SglangLpError:
+                logger.exception("sglang-lp: a request could not be ended")
+
+
+def make_delay() -> Any:
+    """Return the hook around ``TpModelWorker.forward_batch_generation``.
+
+    It delays the sampling of exactly the batches that hold a processor that needs the tokens:
+    then the previous step's result is in the history first.
+    """
+    from sglang.srt.environ import envs
+
+    def forward_batch_generation(original: Any, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = args[0] if args else next(iter(kwargs.values()), None)
+        info = getattr(batch, "sampling_info", None)
+        if info is None or not info.has_custom_logit_processor:
+            return original(worker, *args, **kwargs)
+        if not any(_needs_tokens(params) for params in info.custom_params):
+            return original(worker, *args, **kwargs)
+        with envs.SGLANG_ENABLE_DELAY_SAMPLE.override(True):
+            return original(worker, *args, **kwargs)
+
+    return forward_batch_generation
+
+
+def _needs_tokens(custom_params: Any) -> bool:
+    request = record_of(custom_params)
+    return request is not None and request.processor.needs is History.TOKENS

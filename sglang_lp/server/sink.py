@@ -1,0 +1,70 @@
+"""The gate in the scheduler: no request object holds a payload that was not allowed.
+
+Messages reach the scheduler by other ways than the HTTP process, so everything is checked again.
+A refusal ends that request and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+from sglang_lp.errors import InstallError, RequestError
+from sglang_lp.processor import LogitProcessor, attach_record
+from sglang_lp.server.foreign import ForeignProcessor
+from sglang_lp.server.guard import Guard
+
+__all__ = ["NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
+
+
+def make_admit_req(guard: Guard) -> Any:
+    """Return the hook that runs after ``Req.__init__``."""
+
+    def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
+        payload = req.custom_logit_processor
+        if payload is None:
+            return
+        guard.gate = "scheduler"
+        guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
+        given = req.sampling_params.custom_params
+        try:
+            allowed, params = guard.admit(payload, given)
+        except RequestError as error:
+            req.custom_logit_processor = None
+            req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
+            return
+        req.custom_logit_processor = allowed.payload
+        if not isinstance(given, dict):  # SGLang left the request out then
+            req.sampling_params = copy.copy(req.sampling_params)
+            req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
+        processor = allowed.processor()
+        if not isinstance(processor, LogitProcessor):
+            processor = ForeignProcessor(processor)
+        attach_record(req.sampling_params.custom_params, processor, params, may_lag=False)
+
+    return admit_req
+
+
+def make_from_str(guard: Guard) -> Any:
+    """Return the replacement for ``CustomLogitProcessor.from_str``."""
+
+    def from_str(_cls: type, json_str: str) -> Any:
+        """Return an instance of the allowed class; raises ``PayloadRefused`` for any other."""
+        return guard.verifier.resolve(json_str)()
+
+    return from_str
+
+
+def refuse_to_load(*_args: object, **_kwargs: object) -> NoReturn:
+    """Stand where SGLang would unpickle a request's payload."""
+    raise InstallError("sglang-lp: nothing that a request sends is unpickled in this process")
+
+
+class NoLoads:
+    """Stands in for the ``dill`` module where SGLang keeps it: it writes, and never reads."""
+
+    def __init__(self, dill: Any) -> None:
+        self.dumps = dill.dumps
+        self.loads = self.load = refuse_to_load
