@@ -1,0 +1,89 @@
+"""The audit trail: one structured line for each refusal, at a bounded rate, and counters."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+
+from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError
+
+__all__ = ["Audit", "Gate"]
+
+logger = logging.getLogger("sglang_lp.audit")
+
+
+class Gate(StrEnum):
+    """Where a request was refused."""
+
+    #: The HTTP process, before the request is queued.
+    ADMISSION = "admission"
+    #: The scheduler process, for what came another way.
+    SCHEDULER = "scheduler"
+
+
+class Audit:
+    """Counts every refusal of one process and logs them at a bounded rate.
+
+    A line is a JSON object: ``event``, ``gate``, ``reason``, ``digest`` (SHA-256 of the decoded
+    pickle, null if nothing was decoded), ``size`` (characters) and ``suppressed`` (refusals since
+    the line before that were counted but not logged). It holds no text of the client.
+    """
+
+    def __init__(self, lines_per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst = float(lines_per_minute)
+        self._clock = clock
+        self._tokens = self._burst
+        self._filled_at = clock()
+        self._suppressed = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def refused(self, gate: Gate, error: RequestError) -> None:
+        """Count one refusal, and log it unless too many were logged lately.
+
+        Args:
+            gate: Where it happened.
+            error: What the client was told.
+        """
+        reason = _reason(error)
+        with self._lock:
+            self._counts[gate.value, reason] += 1
+            now = self._clock()
+            self._tokens = min(
+                self._burst, self._tokens + (now - self._filled_at) * self._burst / 60
+            )
+            self._filled_at = now
+            if self._tokens < 1:
+                self._suppressed += 1
+                return
+            self._tokens -= 1
+            suppressed, self._suppressed = self._suppressed, 0
+        line = {
+            "event": "refused",
+            "gate": gate.value,
+            "reason": reason,
+            "digest": getattr(error, "digest", None),
+            "size": getattr(error, "size", None),
+            "suppressed": suppressed,
+        }
+        logger.warning("%s", json.dumps(line))
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """Return how many requests were refused so far: gate -> reason -> count."""
+        with self._lock:
+            counts = list(self._counts.items())
+        result: dict[str, dict[str, int]] = {}
+        for (gate, reason), count in counts:
+            result.setdefault(gate, {})[reason] = count
+        return result
+
+
+def _reason(error: RequestError) -> str:
+    if isinstance(error, PayloadRefused):
+        return error.reason.value
+    return "invalid_parameter" if isinstance(error, InvalidParameter) else "unsupported"

@@ -1,0 +1,104 @@
+"""Importing a class that the operator named, and checking that it can be served."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+from typing import Any
+
+from sglang_lp import wire
+from sglang_lp.errors import PolicyError, shown
+
+__all__ = ["check", "load"]
+
+
+def load(module: str, name: str, where: str) -> type:
+    """Import one allowed class and check it. Only ever called with the operator's names.
+
+    Args:
+        module: Module to import.
+        name: Name of the class in it.
+        where: Place in the policy, for the message.
+
+    Returns:
+        The class, which pickles by reference to exactly these two names.
+
+    Raises:
+        PolicyError: It cannot be imported, is not a processor, cannot be made without arguments,
+            or does not pickle by reference to these names.
+    """
+    entry = f"{where}: {module}:{name}"
+    if module == "__main__":
+        raise PolicyError(
+            f"{entry}: a class of __main__ travels as code; move it to a module, or pin a payload"
+        )
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise PolicyError(
+            f"{entry}: importing {module} failed: {type(error).__name__}: {error}; "
+            "install the package in the server's environment, or correct the name"
+        ) from error
+    cls = getattr(found, name, None)
+    if cls is None:
+        raise PolicyError(f"{entry}: {module} has no {name}; correct the name")
+    cls = check(cls, entry)
+    if (cls.__module__, cls.__qualname__) != (module, name):
+        raise PolicyError(
+            f"{entry}: is the class {cls.__module__}:{cls.__qualname__} under another name; "
+            "allow it under its own, which is what payloads carry"
+        )
+    for protocol in wire.PROTOCOLS:
+        try:
+            pickled = pickle.dumps(cls, protocol)
+        except pickle.PicklingError:
+            continue  # names outside ASCII with an old protocol
+        if pickled != wire.reference_pickle(module, name, protocol):
+            raise PolicyError(
+                f"{entry}: expected a class that pickles by reference; "
+                "its metaclass or a copyreg reducer makes something else of it"
+            )
+    return cls
+
+
+def check(found: object, where: str) -> type:
+    """Check that an object is a class of processors that a server can make and call.
+
+    Args:
+        found: The object.
+        where: What to call it in the message.
+
+    Returns:
+        The same object.
+
+    Raises:
+        PolicyError: It is not.
+    """
+    if not isinstance(found, type):
+        raise PolicyError(f"{where}: expected a class, got {shown(type(found).__name__)}")
+    cls: Any = found  # type() promises neither __abstractmethods__ nor a constructor
+    call = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
+    if not callable(call):
+        raise PolicyError(
+            f"{where}: expected a logit processor, a class with "
+            "__call__(self, logits, custom_param_list); derive it from sglang_lp.LogitProcessor"
+        )
+    try:
+        inspect.signature(call).bind(None, None, None)
+    except (TypeError, ValueError) as error:
+        raise PolicyError(
+            f"{where}: expected __call__(self, logits, custom_param_list), "
+            f"but it cannot be called so: {error}"
+        ) from error
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise PolicyError(f"{where}: expected a concrete class; it does not override {missing}")
+    try:
+        cls()
+    except Exception as error:
+        raise PolicyError(
+            f"{where}: expected a class that can be made without arguments, as SGLang does: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return found

@@ -1,0 +1,170 @@
+"""What the operator of a server allows, as written in a TOML file and checked in full.
+
+``docs/policy.md`` documents every key; a test loads its example.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from sglang_lp.errors import PolicyError, shown
+
+__all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Limits", "Pin", "Policy", "Stock", "parse_entry"]
+
+#: Most pinned payloads, and the largest of them: what one process can be made to keep.
+MAX_PINS = 64
+MAX_PIN_BYTES = 65_536
+
+#: A policy is a page of text; a larger file is another file.
+_MAX_FILE_BYTES = 1 << 20
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Stock(StrEnum):
+    """What becomes of the payloads of SGLang's own processors."""
+
+    #: They run this toolkit's processor of the same name.
+    UPGRADE = "upgrade"
+    #: They run SGLang's own code.
+    ALLOW = "allow"
+    #: They are refused.
+    DENY = "deny"
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One payload that is code, allowed because the operator read that very code.
+
+    Attributes:
+        name: What to call it in messages and logs.
+        sha256: Digest of the decoded pickle, 64 lower-case hex digits.
+        size: Its size in bytes, so that nothing of another size is ever hashed for it.
+    """
+
+    name: str
+    sha256: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not _SHA256.fullmatch(self.sha256):
+            raise PolicyError(
+                f"sha256: expected 64 lower-case hex digits, got {shown(self.sha256, 70)}"
+            )
+        if not 1 <= self.size <= MAX_PIN_BYTES:
+            raise PolicyError(f"size: expected 1 to {MAX_PIN_BYTES} bytes, got {self.size}")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What refusals may cost.
+
+    Attributes:
+        logged_refusals_per_minute: Refusals beyond this many are counted, not logged.
+    """
+
+    logged_refusals_per_minute: int = 60
+
+    def __post_init__(self) -> None:
+        if self.logged_refusals_per_minute < 1:
+            raise PolicyError(
+                "logged_refusals_per_minute: expected 1 or more, "
+                f"got {self.logged_refusals_per_minute}"
+            )
+
+
+class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of a policy file.
+
+    Attributes:
+        builtins: Whether this toolkit's own processors are allowed.
+        stock: What becomes of the payloads of SGLang's own processors.
+        allow: Further classes, each as ``module:Class``.
+        pin: Payloads that are code, each by its digest.
+        limits: What refusals may cost.
+    """
+
+    builtins: bool = True
+    stock: Stock = Stock.UPGRADE
+    allow: tuple[str, ...] = ()
+    pin: tuple[Pin, ...] = ()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for index, entry in enumerate(self.allow):
+            parse_entry(entry, f"allow[{index}]")
+        if len(self.pin) > MAX_PINS:
+            raise PolicyError(f"pin: expected at most {MAX_PINS} pins, got {len(self.pin)}")
+        if len({pin.sha256 for pin in self.pin}) < len(self.pin):
+            raise PolicyError("pin: the same sha256 stands there twice")
+
+
+class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a server runs.
+
+    Attributes:
+        source: Where it comes from, for messages.
+    """
+
+    source: str = "in code"
+
+    @classmethod
+    def default(cls) -> Policy:
+        """Return the policy of a server without a policy file: built-ins and upgraded stock."""
+        return cls(source="by default")
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Policy:
+        """Read a policy file. Classes are imported and checked by ``Verifier``, not here.
+
+        Args:
+            path: A TOML file.
+
+        Raises:
+            PolicyError: The file cannot be read, is not TOML, or holds a key or value that is
+                not part of a policy; the message says where and what was expected.
+        """
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise PolicyError(f"policy {path}: cannot be read: {error.strerror}") from error
+        if len(raw) > _MAX_FILE_BYTES:
+            raise PolicyError(f"policy {path}: expected at most {_MAX_FILE_BYTES} bytes")
+        try:
+            keys = msgspec.toml.decode(raw, type=PolicyFile)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PolicyError(f"policy {path}: {_explained(str(error))}") from error
+        return cls(source=str(path), **msgspec.structs.asdict(keys))
+
+
+def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
+    """Split ``module:Class``.
+
+    Args:
+        entry: The text.
+        where: What to call it in the message.
+
+    Raises:
+        PolicyError: Not two such names.
+    """
+    module, colon, name = entry.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), name)):
+        return module, name
+    hint = "; a nested class has no fixed payload" if "." in name else ""
+    raise PolicyError(f'{where}: expected "package.module:Class", got {shown(entry, 120)}{hint}')
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
+_KEYS = [field for struct in (PolicyFile, Pin, Limits) for field in struct.__struct_fields__]
+
+
+def _explained(text: str) -> str:
+    """Add to msgspec's message which key may have been meant."""
+    unknown = _UNKNOWN.match(text)
+    near = difflib.get_close_matches(unknown["name"], _KEYS, n=1) if unknown else []
+    return text + (f"; did you mean `{near[0]}`?" if near else "")

@@ -1,0 +1,258 @@
+"""From a payload to the class that the operator allowed, in one exact lookup.
+
+At start-up every allowed class is imported and its payloads, which are a handful of fixed strings,
+become keys. A request is looked up; it is never unpickled, imported or resolved by name, and it
+never adds a key. The one exception is code that the operator pinned by digest: it is unpickled
+once, after its digest matched, and then has its own keys, of which there are as many as pins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import threading
+from typing import Any, NamedTuple, NoReturn
+
+from sglang_lp import wire
+from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason, shown
+from sglang_lp.trust import classes
+from sglang_lp.trust.policy import Pin, Policy, Stock, parse_entry
+
+__all__ = ["MAX_CHARS", "Allowed", "Verifier"]
+
+logger = logging.getLogger(__name__)
+
+#: Longest text that is read for a class by reference: two names of 255 bytes take 1,112
+#: characters, the rest is room for white space.
+MAX_CHARS = 2048
+
+#: What may be meant as a name and is therefore shown back.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:]*+")
+
+_BUILTINS = "sglang_lp.builtins"
+_STOCK = "sglang.srt.sampling.custom_logit_processor"
+#: SGLang's own processors, which are built-ins under the same names. Its
+#: ThinkingBudgetLogitProcessor is a base without token ids and fails on the first call.
+_STOCK_NAMES = (
+    "DeepSeekR1ThinkingBudgetLogitProcessor",
+    "DeepseekOCRNoRepeatNGramLogitProcessor",
+    "DisallowedTokensLogitsProcessor",
+    "Glm4MoeThinkingBudgetLogitProcessor",
+    "InklingThinkingBudgetLogitProcessor",
+    "Qwen3ThinkingBudgetLogitProcessor",
+)
+_STOCK_BASE = "ThinkingBudgetLogitProcessor"
+
+
+class Allowed(NamedTuple):
+    """One class that may run.
+
+    Attributes:
+        name: ``module:Class``, or the name of a pin.
+        processor: The class itself.
+        payload: The one text that stands for it from here on, whatever the client's spelling.
+    """
+
+    name: str
+    processor: type
+    payload: str
+
+
+class Verifier:
+    """Looks payloads up among what a policy allows.
+
+    Immutable after construction but for pinned code that is seen for the first time. Safe to use
+    from several threads.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """Import and check every class that the policy allows.
+
+        Raises:
+            PolicyError: An entry cannot be served; says which and why.
+        """
+        self._policy = policy
+        #: From every accepted text that is the same each time it is written.
+        self._by_text: dict[str, Allowed] = {}
+        #: From the pickle in it, for texts with other white space.
+        self._by_pickle: dict[bytes, Allowed] = {}
+        self._allowed: list[Allowed] = []
+        self._pins = {pin.sha256: pin for pin in policy.pin}
+        self._pin_sizes = {pin.size for pin in policy.pin}
+        self._pin_lengths = {
+            len(text) for size in self._pin_sizes for text in wire.spellings(bytes(size))
+        }
+        self._broken_pins: set[str] = set()
+        self._lock = threading.Lock()
+        try:
+            self._fill(policy)
+        except PolicyError as error:
+            raise PolicyError(f"policy {policy.source}: {error}") from error
+
+    def _fill(self, policy: Policy) -> None:
+        if policy.builtins:
+            for name in importlib.import_module(_BUILTINS).__all__:
+                self._by_text[name] = self._allow(
+                    _BUILTINS, name, classes.load(_BUILTINS, name, "builtins")
+                )
+        if policy.stock is not Stock.DENY:
+            source = _BUILTINS if policy.stock is Stock.UPGRADE else _STOCK
+            for name in _STOCK_NAMES:
+                upgraded = self._by_text.get(f"{source}:{name}")
+                if upgraded is None:
+                    processor = classes.load(source, name, "stock")
+                    self._allow(_STOCK, name, processor)
+                else:
+                    self._accept(_STOCK, name, upgraded)
+        for index, entry in enumerate(policy.allow):
+            where = f"allow[{index}]"
+            module, name = parse_entry(entry, where)
+            if module == _STOCK:
+                raise PolicyError(
+                    f'{where}: SGLang\'s own processors are allowed together, by stock = "allow"'
+                )
+            self._allow(module, name, classes.load(module, name, where))
+
+    def _allow(self, module: str, name: str, processor: type) -> Allowed:
+        allowed = Allowed(f"{module}:{name}", processor, wire.payload_for(module, name))
+        self._allowed.append(allowed)
+        self._accept(module, name, allowed)
+        return allowed
+
+    def _accept(self, module: str, name: str, allowed: Allowed) -> None:
+        """Accept the payloads of a class by reference as standing for an allowed one."""
+        self._by_text[f"{module}:{name}"] = allowed
+        for pickled in wire.references(module, name):
+            self._add(pickled, allowed)
+
+    def _add(self, pickled: bytes, allowed: Allowed) -> None:
+        self._by_pickle[pickled] = allowed
+        for text in wire.spellings(pickled):
+            self._by_text[text] = allowed
+
+    @property
+    def allowed(self) -> tuple[Allowed, ...]:
+        """Everything that may run now, in the order of the policy; of pins those seen so far."""
+        return tuple(self._allowed)
+
+    def resolve(self, payload: str) -> type:
+        """Return the class that a payload stands for.
+
+        Args:
+            payload: As for :meth:`lookup`.
+
+        Raises:
+            PayloadRefused: As :meth:`lookup`.
+        """
+        return self.lookup(payload).processor
+
+    def lookup(self, payload: str) -> Allowed:
+        """Return what a payload stands for, if the operator allowed it.
+
+        Args:
+            payload: The text of a request: what ``to_str()`` returns, ``module:Class``, or the
+                short name of a built-in. Any object may be passed.
+
+        Raises:
+            PayloadRefused: It is not allowed. Nothing else is ever raised. The work done is
+                small and fixed, and nothing of the payload is kept.
+        """
+        # A subclass of str could bring its own __hash__ and __eq__.
+        found = self._by_text.get(payload) if type(payload) is str else None
+        return found if found is not None else self._lookup_spelled(payload)
+
+    def _lookup_spelled(self, payload: Any) -> Allowed:
+        """Look up a text that is no key itself: other white space, a pin, or to be refused."""
+        size = len(payload) if type(payload) is str else 0
+        if 0 < size <= MAX_CHARS and _NAME.fullmatch(payload):
+            _refuse_name(payload)
+        pickled = wire.decode(payload, size if size in self._pin_lengths else MAX_CHARS)
+        found = self._by_pickle.get(pickled)
+        if found is None and len(pickled) in self._pin_sizes:
+            found = self._pinned(pickled, size)
+        if found is None:
+            self._refuse(pickled, size)
+        return found
+
+    def _pinned(self, pickled: bytes, size: int) -> Allowed | None:
+        """Unpickle code whose digest the operator pinned, once."""
+        sha256 = wire.digest(pickled)
+        pin = self._pins.get(sha256)
+        if pin is None:
+            return None
+        with self._lock:
+            found = self._by_pickle.get(pickled)
+            if found is None and sha256 not in self._broken_pins:
+                found = self._load_pin(pin, pickled)
+        if found is None:
+            raise PayloadRefused(
+                f"custom_logit_processor: the pinned payload {sha256[:12]} does not load on this "
+                "server; its log says why. Ask the operator to pin a payload made with the "
+                "server's versions of Python and dill",
+                reason=RefusalReason.BROKEN_PIN,
+                digest=sha256,
+                size=size,
+            )
+        return found
+
+    def _load_pin(self, pin: Pin, pickled: bytes) -> Allowed | None:
+        import dill
+
+        try:
+            processor = dill.loads(pickled)  # noqa: S301 - the operator pinned this very code
+            classes.check(processor, f"pin {pin.name}")
+        except (Exception, SystemExit):
+            # Neither retried nor unpickled twice: the next attempt finds it here.
+            self._broken_pins.add(pin.sha256)
+            logger.exception("the pinned payload %s does not load", shown(pin.name))
+            return None
+        allowed = Allowed(pin.name, processor, wire.encode(pickled))
+        self._allowed.append(allowed)
+        self._add(pickled, allowed)
+        return allowed
+
+    def _refuse(self, pickled: bytes, size: int) -> NoReturn:
+        """Refuse a well-formed payload, and say what to do about it."""
+        kind, module, name = wire.describe(pickled)
+        sha256 = wire.digest(pickled)
+        reason = RefusalReason.NOT_A_REFERENCE
+        came, todo = kind.value, "send a top-level class of an importable module"
+        if kind is wire.Kind.REFERENCE:
+            reason = RefusalReason.NOT_ALLOWED
+            came = f"the class {shown(f'{module}:{name}', 120)}"
+            todo = "ask the operator to allow it in the server's policy"
+            if module == _STOCK and name == _STOCK_BASE:
+                todo = (
+                    "it is a base class without token ids: use the class of your model, "
+                    f"or {_BUILTINS}:{_STOCK_BASE}, which takes them as parameters"
+                )
+            elif module == _STOCK and self._policy.stock is Stock.DENY and name in _STOCK_NAMES:
+                reason = RefusalReason.DENIED
+                todo = f"use the class of the same name in {_BUILTINS}"
+        elif kind is wire.Kind.INSTANCE:
+            reason = RefusalReason.INSTANCE
+            todo = "send the class: today's to_str() is a class method"
+        elif kind is wire.Kind.BY_VALUE:
+            reason = RefusalReason.BY_VALUE
+            todo = (
+                "move the class to a module that is installed on the server and ask the operator "
+                "to allow it, or to pin this payload"
+            )
+        raise PayloadRefused(
+            "custom_logit_processor: expected a class that this server allows, got "
+            f"{came} ({len(pickled)} bytes, sha256 {sha256[:12]}); {todo}",
+            reason=reason,
+            digest=sha256,
+            size=size,
+        )
+
+
+def _refuse_name(payload: str) -> NoReturn:
+    raise PayloadRefused(
+        "custom_logit_processor: expected what a processor's to_str() returns, or the name of a "
+        f"class that this server allows, got {shown(payload)}; correct the name, or ask the "
+        "operator to allow it",
+        reason=RefusalReason.UNKNOWN_NAME,
+        size=len(payload),
+    )
