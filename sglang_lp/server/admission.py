@@ -8,6 +8,7 @@ from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.versions import speculative_algorithm
+from sglang_lp.trust import Gate
 
 __all__ = ["make_admit", "make_supports_sampling_mask"]
 
@@ -19,7 +20,7 @@ def make_admit(guard: Guard) -> Any:
         payload = getattr(tokenized, "custom_logit_processor", None)
         if payload is None:
             return
-        guard.gate = "admission"
+        guard.gate = Gate.ADMISSION
         guard.vocab_size = manager.model_config.vocab_size
         guard.speculative = speculative_algorithm(manager.server_args)
         sampling = tokenized.sampling_params

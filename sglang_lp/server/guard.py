@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
 from typing import Any
+
+import msgspec
 
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
-from sglang_lp.trust import Allowed, Policy, Verifier
-from sglang_lp.trust.audit import audit
+from sglang_lp.trust import Allowed, Audit, Gate, Policy, Verifier
 
 __all__ = ["Guard"]
 
@@ -23,18 +24,22 @@ class Guard:
     """Checks payload and parameters of a request.
 
     Attributes:
-        gate: Where it stands, for the audit trail: ``"admission"`` or ``"scheduler"``.
+        gate: Where it stands, for the audit trail.
+        audit: Counts and logs what was refused.
+        fingerprint: The same in every process that enforces the same policy.
         speculative: The server's speculative decoding algorithm, once known.
         vocab_size: Number of logits in a row of the served model, once known.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.verifier = Verifier(policy)
-        self.gate = "process"
+        self.audit = Audit(policy.limits.logged_refusals_per_minute)
+        self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
+        self.gate = Gate.ADMISSION
         self.speculative: str | None = None
         self.vocab_size: int | None = None
 
-    def admit(self, payload: object, custom_params: object) -> tuple[Allowed, Parameters | None]:
+    def admit(self, payload: Any, custom_params: object) -> tuple[Allowed, Parameters | None]:
         """Check what a request asks for.
 
         Args:
@@ -58,7 +63,7 @@ class Guard:
             self._check_speculative(allowed.name, processor.needs)
             return allowed, processor.parse_params(custom_params, self.vocab_size)
         except RequestError as error:
-            audit.refused(error, gate=self.gate, payload=payload)
+            self.audit.refused(self.gate, error)
             raise
 
     def _check_speculative(self, name: str, needs: History) -> None:
@@ -76,7 +81,3 @@ class Guard:
             + "; send the request to a server without it"
         )
 
-
-def as_mapping(custom_params: object) -> dict[str, Any]:
-    """Return ``custom_params`` as the dict that SGLang needs to pass a request's history."""
-    return dict(custom_params) if isinstance(custom_params, Mapping) else {}

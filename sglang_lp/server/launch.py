@@ -9,6 +9,7 @@ from typing import Any
 from sglang_lp.errors import InstallError
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.versions import speculative_algorithm
+from sglang_lp.trust import Gate
 
 __all__ = ["check_launch", "make_sign", "make_verify_schedulers"]
 
@@ -28,10 +29,10 @@ def make_sign(guard: Guard) -> Any:
     """Return the hook that adds a scheduler's policy to what it tells its parent."""
 
     def sign(info: dict[str, Any], scheduler: Any, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        guard.gate = "scheduler"
+        guard.gate = Gate.SCHEDULER
         guard.vocab_size = scheduler.model_config.vocab_size
         guard.speculative = speculative_algorithm(scheduler.server_args)
-        return {**info, _KEY: guard.verifier.fingerprint}
+        return {**info, _KEY: guard.fingerprint}
 
     return sign
 
@@ -41,7 +42,7 @@ def make_verify_schedulers(guard: Guard) -> Any:
 
     def verify(infos: list[dict[str, Any]], *_args: Any, **_kwargs: Any) -> None:
         for info in infos:
-            if info.get(_KEY) != guard.verifier.fingerprint:
+            if info.get(_KEY) != guard.fingerprint:
                 _refuse("a scheduler process did not report the guard with this policy")
 
     return verify

@@ -15,6 +15,7 @@ from sglang_lp.errors import InstallError, RequestError
 from sglang_lp.processor import LogitProcessor, attach_record
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
+from sglang_lp.trust import Gate
 
 __all__ = ["NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
 
@@ -26,7 +27,7 @@ def make_admit_req(guard: Guard) -> Any:
         payload = req.custom_logit_processor
         if payload is None:
             return
-        guard.gate = "scheduler"
+        guard.gate = Gate.SCHEDULER
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         given = req.sampling_params.custom_params
         try:
