@@ -71,6 +71,10 @@ def reference_pickle(module: str, name: str, protocol: int = CANONICAL_PROTOCOL)
         )
     if protocol not in PROTOCOLS:
         raise ValueError(f"expected a pickle protocol from 0 to 5, got {protocol}")
+    return _written(module, name, protocol)
+
+
+def _written(module: str, name: str, protocol: int) -> bytes:
     if protocol >= _FRAMED:
         # Python keeps one string for both names if they are equal, and pickle then refers back.
         second = b"h\x00" if name == module else _string(name)
@@ -223,10 +227,11 @@ class Description(NamedTuple):
 #: The two ways to write a reference, followed by whatever else there is.
 _REFERENCE = re.compile(
     rb"(?:\x80[\x02-\x05])?(?:\x95.{8})?"
-    rb"(?:c([\x21-\x7e]{1,256})\n([\x21-\x7e]{1,256})\n(?:p0\n|q\x00)?"
-    rb"|\x8c.([\x21-\x7e]{1,256})\x94(?:\x8c.([\x21-\x7e]{1,256})\x94|h\x00)\x93\x94?)",
+    rb"(?:c([A-Za-z_][\w.]*+)\n([A-Za-z_]\w*+)\n(?:p0\n|q\x00)?"
+    rb"|\x8c.([A-Za-z_][\w.]*+)\x94(?:\x8c.([A-Za-z_]\w*+)\x94|h\x00)\x93\x94?)",
     re.DOTALL,
 )
+_PROTO = 0x80
 #: ``EMPTY_TUPLE NEWOBJ``: the class that went before is instantiated.
 _NEW_INSTANCE = b")\x81"
 
@@ -235,8 +240,7 @@ def describe(pickled: bytes) -> Description:
     """Tell what a pickle appears to be, from its first bytes, for a message.
 
     Args:
-        pickled: Any bytes; at most the first 1,024 are looked at, except for the exact
-            comparison with a reference.
+        pickled: Any bytes. A reference to names outside ASCII is not recognised as one.
 
     Returns:
         The description. Never raises.
@@ -251,11 +255,10 @@ def describe(pickled: bytes) -> Description:
     module, name = names[0], names[-1]
     if head.startswith(_NEW_INSTANCE, match.end()) or name == "_reconstructor":
         return Description(Kind.INSTANCE)
-    try:
-        exact = pickled in references(module, name)
-    except ValueError:  # not names
-        exact = False
-    return Description(Kind.REFERENCE, module, name) if exact else Description(Kind.OTHER)
+    protocol = pickled[1] if pickled[0] == _PROTO else int(pickled.endswith(b"q\x00."))
+    if _written(module, name, protocol) == pickled:
+        return Description(Kind.REFERENCE, module, name)
+    return Description(Kind.OTHER)
 
 
 def opcodes(pickled: bytes, limit: int = 200) -> list[str]:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Longest text that is read for a class by reference: two names of 255 bytes take 1,112
 #: characters, the rest is room for white space.
-MAX_CHARS = 2048
+MAX_CHARS = 1280
 
 #: What may be meant as a name and is therefore shown back.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:]*+")

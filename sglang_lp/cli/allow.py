@@ -1,0 +1,110 @@
+"""``sglang-lp allow``: write a policy entry, after showing what it is for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sglang_lp import wire
+from sglang_lp.cli import _report
+from sglang_lp.cli._report import say
+from sglang_lp.errors import PolicyError
+from sglang_lp.trust import Pin, Policy, Verifier, classes
+from sglang_lp.trust.policy import parse_entry
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "allow",
+        help="write a policy entry for a class or a payload",
+        description="Show what a class or a payload is, ask, and add it to a policy file. "
+        "Exit code 1 if the answer is no; the file is then unchanged.",
+    )
+    parser.add_argument(
+        "what", metavar="WHAT", help="package.module:Class, @FILE with a payload, or - for stdin"
+    )
+    parser.add_argument(
+        "--policy", metavar="FILE", required=True, help="policy file to add to; made if absent"
+    )
+    parser.add_argument("--name", help="what to call a pinned payload in logs")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    entry, pickled = arguments.what, b""
+    if entry == "-" or entry.startswith(("@", "{")):
+        payload = _report.read(entry)
+        pickled = _report.decode(payload)
+        for line in _report.lines(pickled, len(payload)):
+            say(line)
+        kind, module, name = wire.describe(pickled)
+        entry = f"{module}:{name}" if kind is wire.Kind.REFERENCE else ""
+    if entry:
+        module, name = parse_entry(entry, "allow")
+        processor = classes.load(module, name, "allow")
+        say(f"class    {entry}: {(processor.__doc__ or 'no docstring').strip().splitlines()[0]}")
+        say("allows   any request to run it with parameters of its own choice")
+    else:
+        say("allows   any request to run this code, which is executed when it is first seen")
+    if not arguments.yes and not _confirmed():
+        say("not allowed; the policy is unchanged")
+        return 1
+    path = Path(arguments.policy)
+    before = Policy.from_toml(path) if path.exists() else Policy.default()
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if entry:
+        if entry in before.allow:
+            say(f"{path} allows it already")
+            return 0
+        _replace(path, _with_class(text, entry), {entry, *before.allow}, before.pin)
+    else:
+        sha256 = wire.digest(pickled)
+        pin = Pin(name=arguments.name or sha256[:12], sha256=sha256, size=len(pickled))
+        if sha256 in {known.sha256 for known in before.pin}:
+            say(f"{path} pins it already")
+            return 0
+        _replace(path, _with_pin(text, pin), set(before.allow), (*before.pin, pin))
+    say(f"written to {path}; restart the server to use it")
+    return 0
+
+
+def _confirmed() -> bool:
+    try:
+        return input("allow this? [y/N] ").strip().lower() in {"y", "yes"}
+    except EOFError:
+        return False
+
+
+def _with_class(text: str, entry: str) -> str:
+    """Put an entry first in the list of a policy, and leave every comment where it is."""
+    key = re.compile(r"^(allow[ \t]*=[ \t]*\[)\s*", re.MULTILINE)
+    edited, found = key.subn(rf'\1\n    "{entry}",\n    ', text, count=1)
+    return edited if found else f'allow = [\n    "{entry}",\n]\n{text}'
+
+
+def _with_pin(text: str, pin: Pin) -> str:
+    head = text.rstrip("\n") + "\n\n" if text.strip() else ""
+    name = json.dumps(pin.name)
+    return f'{head}[[pin]]\nname = {name}\nsha256 = "{pin.sha256}"\nsize = {pin.size}\n'
+
+
+def _replace(path: Path, text: str, allow: set[str], pins: tuple[Pin, ...]) -> None:
+    """Write a policy whole or not at all, once it is known to say what it should."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sglang-lp-") as folder:
+        draft = Path(folder) / path.name
+        draft.write_text(text, encoding="utf-8")
+        policy = Policy.from_toml(draft)
+        if set(policy.allow) != allow or policy.pin != pins:
+            raise PolicyError(f"{path} is written in a way that cannot be edited; add it by hand")
+        Verifier(policy)
+        if path.exists():
+            draft.chmod(path.stat().st_mode)
+        draft.replace(path)

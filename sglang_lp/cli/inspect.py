@@ -1,0 +1,59 @@
+"""``sglang-lp inspect``: explain a payload without running any of it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sglang_lp import wire
+from sglang_lp.cli import _report
+from sglang_lp.cli._report import say
+from sglang_lp.errors import PayloadRefused
+from sglang_lp.trust import Policy, Verifier
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "inspect",
+        help="explain a payload without running any of it",
+        description="Explain a payload and say what a policy makes of it. None of it is run. "
+        "Exit code 0 if the policy allows it, 1 if it is refused.",
+    )
+    parser.add_argument(
+        "payload", nargs="?", default="-", help="the text, @FILE, or - for standard input"
+    )
+    parser.add_argument("--policy", metavar="FILE", help="policy to ask; the default one if absent")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    policy = Policy.from_toml(arguments.policy) if arguments.policy else Policy.default()
+    verifier = Verifier(policy)
+    payload = _report.read(arguments.payload)
+    sha256 = ""
+    if payload.startswith("{"):
+        try:
+            pickled = _report.decode(payload)
+        except PayloadRefused as error:
+            return _verdict(policy, str(error), allowed=False)
+        for line in _report.lines(pickled, len(payload)):
+            say(line)
+        sha256 = wire.digest(pickled)
+    # The verifier would unpickle pinned code.
+    pin = next((pin for pin in policy.pin if pin.sha256 == sha256), None)
+    if pin is not None:
+        return _verdict(policy, f"pinned as {pin.name!r}: the server runs this code", allowed=True)
+    try:
+        found = verifier.lookup(payload)
+    except PayloadRefused as error:
+        return _verdict(policy, str(error), allowed=False)
+    return _verdict(policy, f"runs {found.name}", allowed=True)
+
+
+def _verdict(policy: Policy, text: str, *, allowed: bool) -> int:
+    say(f"policy   {policy.source}")
+    say(f"verdict  {'allowed' if allowed else 'refused'}: {text}")
+    return 0 if allowed else 1

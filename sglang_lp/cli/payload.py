@@ -1,0 +1,41 @@
+"""``sglang-lp payload``: print the payload of a class."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import Any
+
+from sglang_lp import wire
+from sglang_lp.cli._report import say
+from sglang_lp.errors import RequestError, shown
+from sglang_lp.trust.policy import parse_entry
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "payload",
+        help="print the custom_logit_processor text of a class",
+        description="Print what to_str() returns for a class, from its names alone.",
+    )
+    parser.add_argument("name", metavar="NAME", help="a built-in, or package.module:Class")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if ":" in arguments.name:
+        say(wire.payload_for(*parse_entry(arguments.name, "payload")))
+        return 0
+    from sglang_lp import builtins
+
+    if arguments.name not in builtins.__all__:
+        near = difflib.get_close_matches(arguments.name, builtins.__all__, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else "see sglang-lp list"
+        raise RequestError(
+            f"expected a built-in or package.module:Class, got {shown(arguments.name)}; {hint}"
+        )
+    say(wire.payload_for(builtins.__name__, arguments.name))
+    return 0
