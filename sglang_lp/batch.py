@@ -10,16 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.edits import Compiled, Edits
+from sglang_lp.edits import NEVER, Compiled, Edits
 from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, Unsupported, shown
-from sglang_lp.request import NEVER, History, Request
+from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Batch", "end_request"]
+    from sglang_lp.params import Parameters
+    from sglang_lp.processor import LogitProcessor
+
+__all__ = ["Batch", "Row"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,29 +37,134 @@ _STALE = (
     "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
 )
 
+_serials = count(1)
 
-def end_request(request: Request, error: SglangLpError) -> None:
-    """End one running request with an error; the rest of the batch goes on.
 
-    Args:
-        request: The request at fault.
-        error: Becomes the message. A ``RequestError`` is HTTP 400, anything else 500.
+class Row:
+    """One request in the batch: its processor, its history as far as fed, and when to look again.
 
-    Raises:
-        SglangLpError: ``error`` itself, if there is no SGLang request to end.
+    The history is read from SGLang's own request object, never counted: how often the sampler
+    runs says nothing (chunked prefill samples results that are thrown away, retraction runs a
+    request again). State is fed from that history and can always be rebuilt from it.
+
+    Attributes:
+        processor: Serves the request.
+        request: What the processor sees.
+        sglang_req: SGLang's request (or a proxy of it), or ``None`` where nobody runs one.
+        wake: Reading of the batch's clock before which this row needs no look.
+        fixed: Edits that are the same at every step, once known.
+        serial: Tells apart rows whose objects happen to reuse one address.
     """
-    request._wake = NEVER
-    request._fixed = None
-    sglang_req = request.sglang_req
-    if not hasattr(sglang_req, "to_finish"):
-        raise error
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-    blame_client = isinstance(error, RequestError)
-    status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
-    kind = "BadRequestError" if blame_client else "InternalServerError"
-    sglang_req.to_finish = FINISH_ABORT(str(error), status, kind)
-    logger.warning("request ended: %s", error)
+    __slots__ = (
+        "_fed",
+        "_last",
+        "_started",
+        "fixed",
+        "processor",
+        "request",
+        "serial",
+        "sglang_req",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        processor: LogitProcessor,
+        params: Parameters | None,
+        sglang_req: Any,
+        *,
+        may_lag: bool | None = None,
+    ) -> None:
+        if may_lag is None:
+            # A request without SGLang's bookkeeping is a test's, and holds its whole history.
+            may_lag = hasattr(sglang_req, "kv") or hasattr(sglang_req, "kv_committed_len")
+        self.processor = processor
+        self.request = Request(
+            params, may_lag=may_lag, tokenizer=getattr(sglang_req, "tokenizer", None)
+        )
+        self.sglang_req = sglang_req
+        self.wake = 0
+        self.fixed: Edits | None = None
+        self.serial = next(_serials)
+        self._started = False
+        self._fed = 0
+        self._last: int | None = None
+
+    def observe(self) -> bool:
+        """Read the history anew.
+
+        Returns:
+            False if the result of this step will be thrown away (a chunk of a prefill that is
+            not its last), so that there is nothing to edit.
+        """
+        req, request = self.sglang_req, self.request
+        if req is None:
+            return True
+        output_ids = req.output_ids
+        prompt_ids = req.origin_input_ids
+        seen = len(output_ids)
+        try:
+            position = req.kv.kv_committed_len - len(prompt_ids)
+        except AttributeError:
+            committed = getattr(req, "kv_committed_len", None)  # SGLang 0.5.18
+            position = seen if committed is None else committed - len(prompt_ids)
+        request.position = position
+        if position < seen:
+            return False
+        request.exact = position == seen
+        if prompt_ids is not request.prompt_ids or output_ids is not request.output_ids:
+            self._adopt(prompt_ids, output_ids)
+        return True
+
+    def catch_up(self) -> None:
+        """Start the state if need be, and feed it every token that it has not seen, once."""
+        request = self.request
+        output_ids = request.output_ids
+        fed, seen = self._fed, len(output_ids)
+        if fed and (fed > seen or output_ids[fed - 1] != self._last):  # rewritten history
+            self._started = False
+        if not self._started:
+            fed = 0
+            request.state = self.processor.start(request)
+            self._started = True
+        if seen > fed:
+            self.processor.advance(request, output_ids[fed:seen])
+            self._last = output_ids[seen - 1]
+        self._fed = seen
+
+    def end(self, error: SglangLpError) -> None:
+        """End this running request with an error; the rest of the batch goes on.
+
+        Args:
+            error: Becomes the message. A ``RequestError`` is HTTP 400, anything else 500.
+
+        Raises:
+            SglangLpError: ``error`` itself, if there is no SGLang request to end.
+        """
+        self.wake = NEVER
+        self.fixed = None
+        if not hasattr(self.sglang_req, "to_finish"):
+            raise error
+        from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+        blame_client = isinstance(error, RequestError)
+        status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
+        kind = "BadRequestError" if blame_client else "InternalServerError"
+        self.sglang_req.to_finish = FINISH_ABORT(str(error), status, kind)
+        logger.warning("request ended: %s", error)
+
+    def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        """Take over new sequence objects; the state stays only if they extend the old ones."""
+        fed, old = self._fed, self.request
+        if (
+            len(output_ids) < fed
+            or output_ids[:fed] != old.output_ids[:fed]
+            or (prompt_ids is not old.prompt_ids and list(prompt_ids) != list(old.prompt_ids))
+        ):
+            self._started = False
+        old.prompt_ids = prompt_ids
+        old.output_ids = output_ids
 
 
 class Batch:
@@ -72,9 +181,9 @@ class Batch:
     def step(
         self,
         logits: torch.Tensor,
-        requests: Sequence[Request | None],
+        rows: Sequence[Row | None],
         custom_param_list: Sequence[Any],
-        masked_rows: Sequence[int] = (),
+        masked: Sequence[int] = (),
         *,
         drafted: bool = False,
     ) -> None:
@@ -82,157 +191,99 @@ class Batch:
 
         Args:
             logits: Shape ``(rows, vocab)``, any float dtype.
-            requests: For each row its request, or ``None`` if it has no processor.
+            rows: The request of each row of ``logits``, or ``None`` if it has no processor.
             custom_param_list: For each row SGLang's ``custom_params``, for processors that
                 override ``__call__``.
-            masked_rows: Rows that a grammar has masked already.
+            masked: Indices of rows that a grammar has masked already.
             drafted: Whether a request has several rows, one for each drafted token
                 (speculative decoding). Only processors without history can serve those.
         """
         self._clock = clock = self._clock + 1
-        awake = [
-            (row, request)
-            for row, request in enumerate(requests)
-            if request is not None and (request._wake <= clock or drafted)
-        ]
         edits = Edits(logits.shape[1])
-        dense: dict[type, list[tuple[int, Request]]] = {}
-        for row, request in awake:
-            if drafted and request.processor.needs is not History.NONE:
-                if request._wake != NEVER:
-                    self._refuse_drafted(request)
-            elif request.processor.dense:
-                dense.setdefault(type(request.processor), []).append((row, request))
-            elif request._fixed is None:
-                self._visit(row, request, edits, logits)
-        for group in dense.values():
-            self._call(logits, group, custom_param_list)
-        self._apply(logits, requests, edits, masked_rows)
+        dense: dict[type, list[int]] = {}
+        for index, row in enumerate(rows):
+            if row is None or (row.wake > clock and not drafted):
+                continue
+            if drafted and row.processor.needs is not History.NONE:
+                _refuse_drafted(row)
+            elif row.processor.dense:
+                if _is_due(row):
+                    dense.setdefault(type(row.processor), []).append(index)
+            elif row.fixed is None:
+                self._visit(index, row, edits, logits)
+        for indices in dense.values():
+            self._call(logits, rows, indices, custom_param_list)
+        self._apply(logits, rows, edits, masked)
 
-    def _visit(self, row: int, request: Request, edits: Edits, logits: torch.Tensor) -> None:
+    def _visit(self, index: int, row: Row, edits: Edits, logits: torch.Tensor) -> None:
         """Let one request's processor look at its step."""
-        processor = request.processor
+        processor, request = row.processor, row.request
         try:
-            if not request.observe():
-                return
             if processor.needs is History.NONE:
-                request.catch_up()
-                request._fixed = fixed = Edits(edits.vocab_size)
+                row.observe()
+                row.catch_up()
+                fixed = Edits(edits.vocab_size)
                 processor.edit(request, fixed)
-                request._wake = NEVER
-                return
-            if not request.exact and processor.needs is History.TOKENS:
-                if not processor.tolerates_lag:
-                    self._report_lag(processor.name)
-                    return
-            request.catch_up()
-            edits.open_row(row, request.position)
-            request._row = logits[row]
-            processor.edit(request, edits)
-            request._wake = min(NEVER, self._clock + edits.wake_in)
-            if request._logits is not None:
-                self._write_back(logits, [row], request._logits[None], [request])
+                row.fixed, row.wake = fixed, NEVER
+            elif _is_due(row):
+                row.catch_up()
+                edits.open_row(index, request.position)
+                request.lend(logits[index])
+                processor.edit(request, edits)
+                row.wake = min(NEVER, self._clock + edits.wake_in)
+                changed = request.lend(None)
+                if changed is not None:
+                    _write_back(logits, [row], [index], changed[None])
         except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
-            edits.drop(row)
-            end_request(request, _as_fault(processor.name, request, error))
-        finally:
-            request._row = request._logits = None
+            request.lend(None)
+            edits.drop(index)
+            row.end(_as_fault(row, error))
 
     def _call(
-        self, logits: torch.Tensor, group: list[tuple[int, Request]], custom_params: Sequence[Any]
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row | None],
+        indices: list[int],
+        custom_params: Sequence[Any],
     ) -> None:
         """Call a processor that computes on whole rows, SGLang's own contract."""
-        group = [(row, request) for row, request in group if self._observed(request)]
-        if not group:
-            return
-        rows = [row for row, _ in group]
-        requests = [request for _, request in group]
-        processor = requests[0].processor
+        group = [row for row in (rows[index] for index in indices) if row is not None]
         try:
-            selected = logits[rows]
-            shape = selected.shape
-            result = processor(selected, [custom_params[row] for row in rows])
-            if getattr(result, "shape", None) != shape:
-                came = getattr(result, "shape", None)
-                raise ProcessorFault(
-                    f"{processor.name} returned {shown(type(result).__name__)} of shape "
-                    f"{None if came is None else tuple(came)}, expected {tuple(shape)}"
-                )
+            result = _computed(
+                group[0].processor, logits[indices], [custom_params[index] for index in indices]
+            )
         except Exception as error:  # noqa: BLE001 - see _visit
             if len(group) == 1:
-                end_request(requests[0], _as_fault(processor.name, requests[0], error))
+                group[0].end(_as_fault(group[0], error))
             else:  # find out whose fault it was
-                for single in group:
-                    self._call(logits, [single], custom_params)
+                for index in indices:
+                    self._call(logits, rows, [index], custom_params)
             return
-        self._write_back(logits, rows, result, requests)
-
-    def _observed(self, request: Request) -> bool:
-        if not request.observe():
-            return False
-        if not request.exact and request.processor.needs is History.TOKENS:
-            self._report_lag(request.processor.name)
-            return False
-        return True
-
-    def _write_back(
-        self,
-        logits: torch.Tensor,
-        rows: list[int],
-        result: torch.Tensor,
-        requests: list[Request],
-    ) -> None:
-        """Put computed rows back, but none without a finite logit or with a NaN or +inf."""
-        good = result.amax(-1).isfinite().tolist()
-        for ok, request in zip(good, requests, strict=True):
-            if not ok:
-                name = request.processor.name
-                end_request(
-                    request,
-                    ProcessorFault(
-                        f"{name} left no finite logit, or NaN or +inf, at token {request.position}"
-                    ),
-                )
-        kept = [i for i, ok in enumerate(good) if ok]
-        if kept:
-            logits[[rows[i] for i in kept]] = result[kept].to(logits.dtype)
+        _write_back(logits, group, indices, result)
 
     def _apply(
-        self,
-        logits: torch.Tensor,
-        requests: Sequence[Request | None],
-        edits: Edits,
-        masked_rows: Sequence[int],
+        self, logits: torch.Tensor, rows: Sequence[Row | None], edits: Edits, masked: Sequence[int]
     ) -> None:
-        compiled = [
-            plan
-            for plan in (
-                self._fixed_plan(logits, requests),
-                edits.compile(logits, keep_masked=masked_rows),
-            )
-            if plan is not None
-        ]
-        if not compiled:
+        plans = [self._fixed_plan(logits, rows), edits.compile(logits, keep_masked=masked)]
+        if plans == [None, None]:
             return
-        guarded = [row for row in masked_rows if requests[row] is not None]
+        guarded = [index for index in masked if rows[index] is not None]
         before = logits[guarded] if guarded else None
-        for plan in compiled:
-            plan.apply(logits)
-            for row, why in plan.conflicts.items():
-                self._end_conflict(requests[row], why)
+        for plan in plans:
+            if plan is not None:
+                plan.apply(logits)
+                for index, why in plan.conflicts.items():
+                    _end_conflict(rows[index], why)
         if before is not None:
-            self._undo_dead(logits, guarded, before, requests)
+            _undo_dead(logits, rows, guarded, before)
 
-    def _fixed_plan(
-        self, logits: torch.Tensor, requests: Sequence[Request | None]
-    ) -> Compiled | None:
-        """Return the compiled edits of the rows whose edits never change, built anew only when
-        the batch does."""
+    def _fixed_plan(self, logits: torch.Tensor, rows: Sequence[Row | None]) -> Compiled | None:
+        """Compile the edits that never change, anew only when the batch does."""
         key: tuple[object, ...] = tuple(
             [
-                (row, request.serial)
-                for row, request in enumerate(requests)
-                if request is not None and request._fixed is not None
+                (index, row.serial)
+                for index, row in enumerate(rows)
+                if row is not None and row.fixed is not None
             ]
         )
         if not key:
@@ -241,55 +292,87 @@ class Batch:
         key += (logits.shape, logits.stride(), logits.dtype, logits.device)
         if key != self._fixed_key:
             merged = Edits(logits.shape[1])
-            for row, request in enumerate(requests):
-                if request is not None and request._fixed is not None:
-                    merged.repeated_from(request._fixed, row)
+            for index, row in enumerate(rows):
+                if row is not None and row.fixed is not None:
+                    merged.repeat(row.fixed, index)
             self._fixed_key, self._fixed = key, merged.compile(logits)
         return self._fixed
 
-    def _undo_dead(
-        self,
-        logits: torch.Tensor,
-        rows: list[int],
-        before: torch.Tensor,
-        requests: Sequence[Request | None],
-    ) -> None:
-        """Restore rows in which a grammar and the edits together leave no token."""
-        alive = logits[rows].amax(-1).isfinite().tolist()
-        for i, row in enumerate(rows):
-            if not alive[i]:
-                logits[row] = before[i]
-                self._end_conflict(requests[row], "the grammar allows none of the tokens left")
 
-    def _end_conflict(self, request: Request | None, why: str) -> None:
-        if request is not None:
-            where = f"at token {request.position}"
-            end_request(
-                request, ProcessorFault(f"{request.processor.name}: no token is left {where}: {why}")
-            )
+def _is_due(row: Row) -> bool:
+    """Tell whether this step's result counts and the processor can see what it needs."""
+    if not row.observe():
+        return False
+    processor = row.processor
+    if row.request.exact or processor.needs is not History.TOKENS or processor.tolerates_lag:
+        return True
+    if processor.name not in _reported_lag:
+        _reported_lag.add(processor.name)
+        logger.error(_STALE, processor.name)
+    return False
 
-    def _refuse_drafted(self, request: Request) -> None:
-        """Rows of drafted tokens (speculative decoding) have histories that nobody can see."""
-        end_request(
-            request,
+
+def _computed(
+    processor: LogitProcessor, selected: torch.Tensor, custom_params: list[Any]
+) -> torch.Tensor:
+    """Call a dense processor and check the shape of what it returns."""
+    expected = tuple(selected.shape)
+    result = processor(selected, custom_params)
+    came = getattr(result, "shape", None)
+    if came is None or tuple(came) != expected:
+        what = type(result).__name__ if came is None else f"shape {tuple(came)}"
+        raise ProcessorFault(f"it returned {what}, expected a tensor of shape {expected}")
+    return result
+
+
+def _write_back(
+    logits: torch.Tensor, rows: list[Row], indices: list[int], result: torch.Tensor
+) -> None:
+    """Put computed rows back, but none without a finite logit or with NaN or +inf in it."""
+    good = result.amax(-1).isfinite().tolist()
+    for row, ok in zip(rows, good, strict=True):
+        if not ok:
+            why = "it left no finite logit, or NaN or +inf among them"
+            row.end(_as_fault(row, ProcessorFault(why)))
+    kept = [i for i, ok in enumerate(good) if ok]
+    if kept:
+        logits[[indices[i] for i in kept]] = result[kept].to(logits.dtype)
+
+
+def _undo_dead(
+    logits: torch.Tensor, rows: Sequence[Row | None], indices: list[int], before: torch.Tensor
+) -> None:
+    """Restore rows in which a grammar and the edits together leave no token."""
+    alive = logits[indices].amax(-1).isfinite().tolist()
+    for i, index in enumerate(indices):
+        if not alive[i]:
+            logits[index] = before[i]
+            _end_conflict(rows[index], "the grammar allows none of the tokens left")
+
+
+def _end_conflict(row: Row | None, why: str) -> None:
+    if row is not None:
+        row.end(_as_fault(row, ProcessorFault(f"no token is left: {why}")))
+
+
+def _refuse_drafted(row: Row) -> None:
+    """Refuse rows of drafted tokens, whose histories nobody can see."""
+    if row.wake != NEVER:
+        row.end(
             Unsupported(
-                f"{request.processor.name} needs the history of its request, which speculative "
+                f"{row.processor.name} needs the history of its request, which speculative "
                 "decoding hides: use a server without it"
-            ),
+            )
         )
 
-    def _report_lag(self, name: str) -> None:
-        if name not in _reported_lag:
-            _reported_lag.add(name)
-            logger.error(_STALE, name)
 
-
-def _as_fault(name: str, request: Request, error: Exception) -> SglangLpError:
+def _as_fault(row: Row, error: Exception) -> SglangLpError:
     """Name the processor and the place; the text of a foreign error may hold client data."""
     if isinstance(error, RequestError):
         return error
-    text = str(error) if isinstance(error, ProcessorFault) else ""
-    what = text or f"raised {type(error).__name__}: {shown(str(error), 200)}"
+    name = row.processor.name
+    what = str(error)
     if not isinstance(error, ProcessorFault):
         logger.error("%s failed", name, exc_info=error)
-    return ProcessorFault(f"{name} failed at token {request.position}: {what}")
+        what = f"{type(error).__name__}: {shown(what, 200)}"
+    return ProcessorFault(f"{name} failed at token {row.request.position}: {what}")

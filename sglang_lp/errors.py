@@ -1,13 +1,13 @@
 """The errors of the toolkit; whose fault each one is decides what becomes of it.
 
-    SglangLpError
-    ├── RequestError (also ValueError)     the caller's fault: HTTP 400, that request alone
-    │   ├── PayloadRefused                 the payload is not one that the operator allowed
-    │   ├── InvalidParameter               a custom_params entry does not fit the processor
-    │   └── Unsupported                    this server cannot honour the processor
-    ├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
-    ├── PolicyError (also ValueError)      the operator's policy file: the server does not start
-    └── InstallError (also RuntimeError)   a guard is not in place: the process does not serve
+SglangLpError
+├── RequestError (also ValueError)     the caller's fault: HTTP 400, that request alone
+│   ├── PayloadRefused                 the payload is not one that the operator allowed
+│   ├── InvalidParameter               a custom_params entry does not fit the processor
+│   └── Unsupported                    this server cannot honour the processor
+├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
+├── PolicyError (also ValueError)      the operator's policy file: the server does not start
+└── InstallError (also RuntimeError)   a guard is not in place: the process does not serve
 """
 
 from __future__ import annotations

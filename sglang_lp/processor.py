@@ -13,24 +13,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sglang_lp import wire
-from sglang_lp.batch import Batch, end_request
+from sglang_lp.batch import Batch, Row
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError
 from sglang_lp.params import Parameters, check_vocabulary, parse
-from sglang_lp.request import History, Request
+from sglang_lp.request import History
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
 
-__all__ = ["LogitProcessor", "attach_record", "record_of"]
+__all__ = ["LogitProcessor", "attach_row", "row_of"]
 
 
 class _Slot:
-    """Key of a request's record in its ``custom_params``; no JSON object can spell it."""
+    """Key of a request's row in its ``custom_params``; no JSON object can spell it."""
 
     def __repr__(self) -> str:
-        return "<sglang_lp request>"
+        return "<sglang_lp row>"
 
 
 _SLOT = _Slot()
@@ -124,9 +125,9 @@ class LogitProcessor:
             )
         if self._batch is None:
             self._batch = Batch()
-        requests = [_served(params, self) for params in custom_param_list]
-        drafted = len(requests) > 1 and requests[0] is not None and requests[0] is requests[1]
-        self._batch.step(logits, requests, custom_param_list, drafted=drafted)
+        rows = [_served(params, self) for params in custom_param_list]
+        drafted = len(rows) > 1 and rows[0] is not None and rows[0] is rows[1]
+        self._batch.step(logits, rows, custom_param_list, drafted=drafted)
         return logits
 
     @classmethod
@@ -157,7 +158,8 @@ class LogitProcessor:
         """
         for candidate in _family(cls):
             if _importable(candidate) and candidate.to_str() == json_str:
-                return candidate()
+                instance: Self = candidate()
+                return instance
         raise PayloadRefused(
             f"expected the payload of {cls.__name__} or of a subclass of it that is imported; "
             "resolve other payloads with sglang_lp.trust.Verifier",
@@ -183,8 +185,8 @@ class LogitProcessor:
         return params
 
 
-def record_of(custom_params: Any) -> Request | None:
-    """Return the record of a request, if it has one.
+def row_of(custom_params: Any) -> Row | None:
+    """Return the row of a request, if it has one.
 
     It is kept in the request's own ``custom_params``, a dict that SGLang makes for each request,
     and so dies with it.
@@ -194,49 +196,49 @@ def record_of(custom_params: Any) -> Request | None:
     """
     if not custom_params:
         return None
-    record: Request | None = custom_params.get(_SLOT)
-    # A dict may have been copied together with the record of another request.
-    if record is None or record.sglang_req is not custom_params.get("__req__"):
+    row: Row | None = custom_params.get(_SLOT)
+    # A dict may have been copied together with the row of another request.
+    if row is None or row.sglang_req is not custom_params.get("__req__"):
         return None
-    return record
+    return row
 
 
-def attach_record(
+def attach_row(
     custom_params: Any,
     processor: LogitProcessor,
     params: Parameters | None,
     *,
     may_lag: bool | None = None,
-) -> Request:
-    """Make the record of a request and keep it in its ``custom_params``.
+) -> Row:
+    """Make the row of a request and keep it in its ``custom_params``.
 
     Args:
-        custom_params: As for :func:`record_of`. Without ``__req__`` nothing is kept.
+        custom_params: As for :func:`row_of`. Without ``__req__`` nothing is kept.
         processor: Serves the request.
         params: Its parsed parameters, or ``None`` if the processor has no schema.
         may_lag: Whether the history may lack the newest token; found out if ``None``.
     """
     sglang_req = custom_params.get("__req__")
-    record = Request(processor, params, sglang_req, may_lag=may_lag)
+    row = Row(processor, params, sglang_req, may_lag=may_lag)
     if sglang_req is not None:
-        custom_params[_SLOT] = record
-    return record
+        custom_params[_SLOT] = row
+    return row
 
 
-def _served(custom_params: Any, processor: LogitProcessor) -> Request | None:
-    """Return the record of a row, made at its first step; ``None`` if there is nothing to do."""
+def _served(custom_params: Any, processor: LogitProcessor) -> Row | None:
+    """Return the row of a request, made at its first step; ``None`` if it has no parameters."""
     if not isinstance(custom_params, Mapping):
         return None
-    record = record_of(custom_params)
-    if record is None:
+    row = row_of(custom_params)
+    if row is None:
         try:
             params = processor.parse_params(custom_params)
         except RequestError as error:
-            record = attach_record(custom_params, processor, None)
-            end_request(record, error)
+            row = attach_row(custom_params, processor, None)
+            row.end(error)
         else:
-            record = attach_record(custom_params, processor, params)
-    return record
+            row = attach_row(custom_params, processor, params)
+    return row
 
 
 def _importable(cls: type) -> bool:

@@ -25,7 +25,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     __module__ = "sglang_lp.builtins"
     needs = History.NONE
 
-    class Params(Parameters):
+    class Params(Parameters, frozen=True):
         """What a request may set."""
 
         token_ids: TokenIds

@@ -24,7 +24,7 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
 
-    class Params(Parameters):
+    class Params(Parameters, frozen=True):
         """What a request may set."""
 
         token_ids: TokenIds

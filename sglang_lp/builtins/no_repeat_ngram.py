@@ -89,7 +89,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
 
-    class Params(Parameters):
+    class Params(Parameters, frozen=True):
         """What a request may set."""
 
         ngram_size: PositiveInt

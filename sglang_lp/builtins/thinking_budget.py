@@ -55,7 +55,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     THINKING_END_TOKEN_ID: ClassVar[int | None] = None
     NEW_LINE_TOKEN_ID: ClassVar[int | None] = None
 
-    class Params(Parameters):
+    class Params(Parameters, frozen=True):
         """What a request may set. ``None`` stands for the class's own id."""
 
         thinking_budget: NonNegativeInt

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import RequestError, Unsupported
-from sglang_lp.server.guard import Guard
 from sglang_lp.server.versions import speculative_algorithm
 from sglang_lp.trust import Gate
+
+if TYPE_CHECKING:
+    from sglang_lp.server.guard import Guard
 
 __all__ = ["make_admit", "make_supports_sampling_mask"]
 

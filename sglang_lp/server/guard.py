@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sglang_lp.errors import RequestError, Unsupported
-from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.trust import Allowed, Audit, Gate, Policy, Verifier
+
+if TYPE_CHECKING:
+    from sglang_lp.params import Parameters
 
 __all__ = ["Guard"]
 
@@ -80,4 +82,3 @@ class Guard:
             )
             + "; send the request to a server without it"
         )
-

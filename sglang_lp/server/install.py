@@ -42,14 +42,15 @@ def install() -> None:
         return
     try:
         _install()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the process must not serve
         _stop(error)
 
 
 def status() -> Mapping[str, str]:
     """Return what is hooked in this process; empty where the guard is not in place."""
-    return {target: "live" if _is_live(target, ours) else "lost" for target, ours in
-            _installed.items()}
+    return {
+        target: "live" if _is_live(target, ours) else "lost" for target, ours in _installed.items()
+    }
 
 
 def _install() -> None:

@@ -1,15 +1,18 @@
 """Checks at start-up: arguments under which a guard would be missing, and the handshake by which
-the process that serves HTTP learns that every scheduler is guarded by the same policy."""
+the process that serves HTTP learns that every scheduler is guarded by the same policy.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import InstallError
-from sglang_lp.server.guard import Guard
 from sglang_lp.server.versions import speculative_algorithm
 from sglang_lp.trust import Gate
+
+if TYPE_CHECKING:
+    from sglang_lp.server.guard import Guard
 
 __all__ = ["check_launch", "make_sign", "make_verify_schedulers"]
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.batch import Batch, end_request
+from sglang_lp.batch import Batch, Row
 from sglang_lp.errors import ProcessorFault, SglangLpError
-from sglang_lp.processor import record_of
-from sglang_lp.request import History, Request
+from sglang_lp.processor import row_of
+from sglang_lp.request import History
 
 if TYPE_CHECKING:
     import torch
@@ -31,27 +31,29 @@ def make_apply() -> Any:
         Never raises: this is the scheduler's thread, and it serves everybody.
         """
         custom_params: Sequence[Any] = sampling_batch_info.custom_params
-        requests = [*map(record_of, custom_params)]
+        rows = [*map(row_of, custom_params)]
         drafted = num_tokens_in_batch > 1
         if drafted:
             custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
-            requests = [r for r in requests for _ in range(num_tokens_in_batch)]
+            rows = [row for row in rows for _ in range(num_tokens_in_batch)]
         grammars = sampling_batch_info.grammars
-        masked = [row for row, g in enumerate(grammars) if g is not None] if grammars else ()
+        masked = (
+            [i for i, grammar in enumerate(grammars) if grammar is not None] if grammars else ()
+        )
         try:
-            batch.step(logits, requests, custom_params, masked, drafted=drafted)
+            batch.step(logits, rows, custom_params, masked, drafted=drafted)
         except Exception:
             logger.exception("sglang-lp: a step failed; its requests end, the server goes on")
-            _end_all(requests)
+            _end_all(rows)
 
     return apply_custom_logit_processor
 
 
-def _end_all(requests: Sequence[Request | None]) -> None:
-    for request in requests:
-        if request is not None:
+def _end_all(rows: Sequence[Row | None]) -> None:
+    for row in rows:
+        if row is not None:
             try:
-                end_request(request, ProcessorFault("internal error of sglang-lp in this step"))
+                row.end(ProcessorFault("internal error of sglang-lp in this step"))
             except SglangLpError:
                 logger.exception("sglang-lp: a request could not be ended")
 
@@ -71,12 +73,12 @@ def make_delay() -> Any:
             return original(worker, *args, **kwargs)
         if not any(_needs_tokens(params) for params in info.custom_params):
             return original(worker, *args, **kwargs)
-        with envs.SGLANG_ENABLE_DELAY_SAMPLE.override(True):
+        with envs.SGLANG_ENABLE_DELAY_SAMPLE.override(True):  # noqa: FBT003 - SGLang's signature
             return original(worker, *args, **kwargs)
 
     return forward_batch_generation
 
 
 def _needs_tokens(custom_params: Any) -> bool:
-    request = record_of(custom_params)
-    return request is not None and request.processor.needs is History.TOKENS
+    row = row_of(custom_params)
+    return row is not None and row.processor.needs is History.TOKENS

@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import weakref
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp.errors import InstallError, RequestError
-from sglang_lp.processor import LogitProcessor, attach_record
+from sglang_lp.processor import LogitProcessor, attach_row
 from sglang_lp.server.foreign import ForeignProcessor
-from sglang_lp.server.guard import Guard
 from sglang_lp.trust import Gate
+
+if TYPE_CHECKING:
+    from sglang_lp.server.guard import Guard
 
 __all__ = ["NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
 
@@ -43,7 +45,7 @@ def make_admit_req(guard: Guard) -> Any:
         processor = allowed.processor()
         if not isinstance(processor, LogitProcessor):
             processor = ForeignProcessor(processor)
-        attach_record(req.sampling_params.custom_params, processor, params, may_lag=False)
+        attach_row(req.sampling_params.custom_params, processor, params, may_lag=False)
 
     return admit_req
 
