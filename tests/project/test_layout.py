@@ -120,7 +120,7 @@ NEVER = re.compile("|".join([*HOSTS, MACHINE_PATH]))
     "line",
     [
         "https://" + "pypi" + ".org/simple",
-        "files." + "pythonhosted" + ".org",
+        "files.python" + "hosted.org",
         "cd /" + "work/main",
         "'/" + "root/.cache'",
     ],
