@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from sglang_lp.errors import InstallError, SglangLpError
+from sglang_lp.server.guard import Guard
 from sglang_lp.trust import Policy
 
-__all__ = ["POLICY_VARIABLE", "install", "status"]
+__all__ = ["POLICY_VARIABLE", "install", "installed_guard", "status"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 
 #: What is in place in this process: hooked name -> our function. Empty until installed.
 _installed: dict[str, Any] = {}
+_guard: Guard | None = None
 
 
 def install() -> None:
@@ -53,11 +55,16 @@ def status() -> Mapping[str, str]:
     }
 
 
+def installed_guard() -> Guard | None:
+    """Return this process's guard if every hook of it is live, else ``None``."""
+    return _guard if all(state == "live" for state in status().values()) else None
+
+
 def _install() -> None:
+    global _guard  # noqa: PLW0603 - one process, one guard
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.server.admission import make_admit, make_supports_sampling_mask
-    from sglang_lp.server.guard import Guard
-    from sglang_lp.server.launch import check_launch, make_sign, make_verify_schedulers
+    from sglang_lp.server.launch import check_launch, make_guard_schedulers, make_learn
     from sglang_lp.server.sampling import make_apply, make_delay
     from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
     from sglang_lp.server.versions import check_version, has_sampling_mask
@@ -95,12 +102,12 @@ def _install() -> None:
             check_launch,
             HookType.BEFORE,
         ),
-        (_SRT + "managers.scheduler.Scheduler.get_init_info", make_sign(guard), HookType.AFTER),
         (
-            _SRT + "entrypoints.engine._wait_for_scheduler_ready",
-            make_verify_schedulers(guard),
-            HookType.AFTER,
+            _SRT + "entrypoints.engine.Engine._launch_scheduler_processes",
+            make_guard_schedulers(guard),
+            HookType.AROUND,
         ),
+        (_SRT + "managers.scheduler.Scheduler.get_init_info", make_learn(guard), HookType.AFTER),
     ]
     if has_sampling_mask():
         hooks.append(
@@ -114,6 +121,7 @@ def _install() -> None:
     for target, hook, kind in hooks:
         HookRegistry.register(target, hook, kind)
         _installed[target] = hook
+    _guard = guard
     _verify_after(HookRegistry)
     logger.info("sglang-lp guards this process (SGLang %s)", version)
 

@@ -1,9 +1,13 @@
-"""Checks at start-up: arguments under which a guard would be missing, and the handshake by which
-the process that serves HTTP learns that every scheduler is guarded by the same policy.
+"""Checks at start-up: no process without the guard, and the same policy in all of them.
+
+Some arguments make SGLang start processes that never load plugins; those are refused. Scheduler
+processes are started through a function of this module, which checks, in the new process and
+before SGLang's own code runs there, that the guard is in place.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,46 +16,83 @@ from sglang_lp.server.versions import speculative_algorithm
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sglang_lp.server.guard import Guard
 
-__all__ = ["check_launch", "make_sign", "make_verify_schedulers"]
-
-_KEY = "sglang_lp"
+__all__ = ["check_launch", "make_guard_schedulers", "make_learn"]
 
 
-def check_launch(_cls: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
+def check_launch(cls: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
     """Refuse to start where SGLang has processes that never load plugins."""
     workers = getattr(server_args, "tokenizer_worker_num", 1)
     if workers > 1:
-        _refuse(f"--tokenizer-worker-num {workers}: SGLang loads no plugin in tokenizer workers")
-    if getattr(server_args, "use_ray", False):
-        _refuse("--use-ray: SGLang loads no plugin in Ray actors")
+        refuse(f"--tokenizer-worker-num {workers}: SGLang loads no plugin in tokenizer workers")
+    if getattr(server_args, "use_ray", False) or "ray" in cls.__module__.split("."):
+        refuse("Ray: SGLang loads no plugin in its actors")
 
 
-def make_sign(guard: Guard) -> Any:
-    """Return the hook that adds a scheduler's policy to what it tells its parent."""
+def make_guard_schedulers(guard: Guard) -> Any:
+    """Return the hook around ``Engine._launch_scheduler_processes``."""
 
-    def sign(info: dict[str, Any], scheduler: Any, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    def launch(
+        original: Any,
+        cls: Any,
+        server_args: Any,
+        port_args: Any,
+        run_scheduler_process_func: Callable[..., None],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        run = functools.partial(run_guarded, run_scheduler_process_func, guard.fingerprint)
+        return original(cls, server_args, port_args, run, *args, **kwargs)
+
+    return launch
+
+
+def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs: Any) -> None:
+    """Run a scheduler process, provided that the guard is in place in it.
+
+    Args:
+        run: SGLang's function.
+        fingerprint: Of the policy in the parent process.
+        *args: For ``run``.
+        **kwargs: For ``run``.
+
+    Raises:
+        SystemExit: The guard is missing here, or has another policy.
+    """
+    from sglang.srt.plugins import load_plugins
+
+    from sglang_lp.server.install import installed_guard
+
+    load_plugins()
+    guard = installed_guard()
+    if guard is None:
+        refuse("SGLang did not load the plugin in a scheduler process")
+    elif guard.fingerprint != fingerprint:
+        refuse("a scheduler process has another policy than the process that started it")
+    run(*args, **kwargs)
+
+
+def make_learn(guard: Guard) -> Any:
+    """Return the hook after ``Scheduler.get_init_info``: the guard learns what it serves."""
+
+    def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         guard.gate = Gate.SCHEDULER
         guard.vocab_size = scheduler.model_config.vocab_size
         guard.speculative = speculative_algorithm(scheduler.server_args)
-        return {**info, _KEY: guard.fingerprint}
 
-    return sign
-
-
-def make_verify_schedulers(guard: Guard) -> Any:
-    """Return the hook that checks every scheduler's answer before HTTP is served."""
-
-    def verify(infos: list[dict[str, Any]], *_args: Any, **_kwargs: Any) -> None:
-        for info in infos:
-            if info.get(_KEY) != guard.fingerprint:
-                _refuse("a scheduler process did not report the guard with this policy")
-
-    return verify
+    return learn
 
 
-def _refuse(why: str) -> None:
+def refuse(why: str) -> None:
+    """End this process at start-up.
+
+    Raises:
+        SystemExit: Always. SGLang's plugin loader swallows every ``Exception``.
+    """
     error = InstallError(f"the guard would not be everywhere: {why}")
-    os.write(2, f"sglang-lp: this server does not start: {error}\n".encode())
-    raise SystemExit(78) from error
+    # The log may not be set up yet, or be set to errors only; this line must be seen.
+    os.write(2, f"sglang-lp: this process does not serve: {error}\n".encode())
+    raise SystemExit(78) from error  # EX_CONFIG

@@ -1,0 +1,71 @@
+"""``sglang-lp doctor``: tell whether a guarded server could start here, and why not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.cli._report import say
+from sglang_lp.errors import SglangLpError
+from sglang_lp.trust import Policy, Verifier
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "doctor",
+        help="check this environment and policy",
+        description="Check, without starting a server, what a guarded server needs.",
+    )
+    parser.add_argument("--policy", metavar="FILE", help="the policy to check")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("Python", lambda: sys.version.split()[0]),
+        ("SGLang", _sglang),
+        ("plugin", _plugin),
+        ("policy", lambda: _policy(arguments.policy or os.environ.get("SGLANG_LP_POLICY"))),
+    ]
+    failed = 0
+    for name, check in checks:
+        try:
+            say(f"ok      {name}: {check()}")
+        except SglangLpError as error:
+            failed += 1
+            say(f"FAILED  {name}: {error}")
+    return 1 if failed else 0
+
+
+def _sglang() -> str:
+    from sglang_lp.server.versions import NEWEST, OLDEST, check_version
+
+    return f"{check_version()} (supported: {OLDEST} to {NEWEST})"
+
+
+def _plugin() -> str:
+    found = [
+        entry for entry in entry_points(group="sglang.srt.plugins") if entry.name == "sglang_lp"
+    ]
+    if not found:
+        raise SglangLpError(
+            "no entry point sglang_lp in the group sglang.srt.plugins; install sglang-lp with pip"
+        )
+    from sglang_lp.cli.serve import check_environment
+
+    check_environment()
+    return found[0].value
+
+
+def _policy(path: str | None) -> str:
+    verifier = Verifier(Policy.from_toml(path) if path else Policy.default())
+    return f"{path or 'the default'}: {len(verifier.allowed)} processors allowed"

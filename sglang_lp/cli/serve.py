@@ -1,0 +1,91 @@
+"""``sglang-lp serve``: start SGLang, provided that the guard is in place everywhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from sglang_lp.errors import InstallError, PolicyError
+from sglang_lp.trust import Policy, Verifier
+
+__all__ = ["add", "check_environment"]
+
+_PLUGIN = "sglang_lp"
+_FLAG = "--enable-custom-logit-processor"
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "serve",
+        help="start a guarded SGLang server",
+        description=(
+            "Start an SGLang server that runs only the custom logit processors that its policy "
+            f"allows. Everything after -- goes to SGLang; {_FLAG} is added."
+        ),
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="a policy in TOML; without it, the built-ins and SGLang's own processors are allowed",
+    )
+    parser.add_argument(
+        "sglang_args",
+        nargs=argparse.REMAINDER,
+        metavar="-- ARGUMENTS",
+        help="SGLang's own arguments, such as --model-path",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    sglang_args = arguments.sglang_args
+    if sglang_args[:1] == ["--"]:
+        sglang_args = sglang_args[1:]
+    if not sglang_args:
+        raise PolicyError(
+            "expected SGLang's arguments after --, for example: "
+            "sglang-lp serve -- --model-path Qwen/Qwen3-8B"
+        )
+    if arguments.policy:
+        Verifier(Policy.from_toml(arguments.policy))  # say what is wrong in a second, not a minute
+        os.environ["SGLANG_LP_POLICY"] = str(Path(arguments.policy).resolve())
+    if _FLAG not in sglang_args:
+        sglang_args = [*sglang_args, _FLAG]
+    check_environment()
+    _launch(sglang_args)
+    return 0
+
+
+def check_environment() -> None:
+    """A plugin that SGLang is told to skip cannot defend itself."""
+    chosen = os.environ.get("SGLANG_PLUGINS", "")
+    if chosen and _PLUGIN not in {name.strip() for name in chosen.split(",")}:
+        raise InstallError(
+            f"SGLANG_PLUGINS={chosen!r} leaves the guard out; add {_PLUGIN} to it or unset it"
+        )
+
+
+def _launch(sglang_args: list[str]) -> None:
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    from sglang_lp.server.install import installed_guard
+
+    load_plugins()
+    if installed_guard() is None:
+        raise InstallError(
+            "SGLang did not load the guard: is sglang-lp installed in this environment, with its "
+            "entry point, and does SGLANG_PLATFORM leave it out?"
+        )
+    server_args = prepare_server_args(sglang_args)
+    try:
+        run_server(server_args)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+        sys.stdout.flush()
