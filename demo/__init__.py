@@ -1,0 +1,1 @@
+"""The demonstration: a tiny language model that is made on the spot, and what it is used for."""
