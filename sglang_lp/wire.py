@@ -178,7 +178,8 @@ def decode(payload: str, max_chars: int) -> bytes:
     if size > max_chars:
         raise PayloadRefused(
             f"custom_logit_processor: expected at most {max_chars} characters, got {size}; "
-            "a class of an importable module takes far less, and code is not accepted",
+            "a class of an importable module takes far less, and code is accepted only if the "
+            "operator pinned it",
             reason=RefusalReason.TOO_LARGE,
             size=size,
         )
