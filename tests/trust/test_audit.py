@@ -1,0 +1,121 @@
+"""Every refusal is counted; few are logged; no line holds a client's text."""
+
+import json
+import logging
+import threading
+
+import pytest
+
+from sglang_lp import wire
+from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Unsupported
+from sglang_lp.trust import Audit, Gate, Policy, Verifier
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+REFUSED = PayloadRefused("m", reason=RefusalReason.MALFORMED, digest=None, size=7)
+
+
+def lines(caplog):
+    return [json.loads(record.getMessage()) for record in caplog.records]
+
+
+@pytest.fixture(autouse=True)
+def _listen(caplog):
+    caplog.set_level(logging.INFO, logger="sglang_lp.audit")
+
+
+def test_a_line_says_what_was_refused_where_and_why(caplog):
+    evil = wire.reference_pickle("os", "system")
+    audit = Audit(60)
+    try:
+        Verifier(Policy.default()).lookup(wire.encode(evil))
+    except PayloadRefused as error:
+        audit.refused(Gate.ADMISSION, error)
+
+    assert [record.name for record in caplog.records] == ["sglang_lp.audit"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert lines(caplog) == [
+        {
+            "event": "refused",
+            "gate": "admission",
+            "reason": "not_allowed",
+            "digest": wire.digest(evil),
+            "size": len(wire.encode(evil)),
+            "suppressed": 0,
+        }
+    ]
+
+
+def test_a_line_never_holds_text_of_the_client(caplog):
+    audit = Audit(60)
+    for hostile in ("evil\n{forged: line}", "\x1b[31m", "\ud800", "x" * 5000):
+        audit.refused(Gate.SCHEDULER, InvalidParameter("P", hostile, hostile))
+        audit.refused(Gate.SCHEDULER, Unsupported(hostile))
+
+    for record in caplog.records:
+        line = record.getMessage()
+        assert line.isascii()
+        assert line.isprintable()
+        assert "evil" not in line
+        assert len(line) < 200
+    assert {line["reason"] for line in lines(caplog)} == {"invalid_parameter", "unsupported"}
+
+
+def test_lines_are_limited_and_what_was_left_out_is_counted(caplog):
+    clock = Clock()
+    audit = Audit(3, clock)
+    for _ in range(10):
+        audit.refused(Gate.ADMISSION, REFUSED)
+    assert [line["suppressed"] for line in lines(caplog)] == [0, 0, 0]
+
+    clock.now += 19.0
+    audit.refused(Gate.ADMISSION, REFUSED)
+    assert len(caplog.records) == 3
+    clock.now += 1.5
+    audit.refused(Gate.ADMISSION, REFUSED)
+    assert [line["suppressed"] for line in lines(caplog)] == [0, 0, 0, 8]
+    audit.refused(Gate.ADMISSION, REFUSED)
+    assert len(caplog.records) == 4
+
+    clock.now += 3600.0
+    for _ in range(10):
+        audit.refused(Gate.ADMISSION, REFUSED)
+    assert len(caplog.records) == 7
+    assert audit.snapshot() == {"admission": {"malformed": 23}}
+
+
+def test_the_counters_are_by_gate_and_reason():
+    audit = Audit(1)
+    for gate in (Gate.ADMISSION, Gate.SCHEDULER, Gate.SCHEDULER):
+        audit.refused(gate, REFUSED)
+    audit.refused(Gate.ADMISSION, Unsupported("x"))
+
+    snapshot = audit.snapshot()
+    assert snapshot == {
+        "admission": {"malformed": 1, "unsupported": 1},
+        "scheduler": {"malformed": 2},
+    }
+    snapshot["admission"].clear()
+    assert audit.snapshot()["admission"] == {"malformed": 1, "unsupported": 1}
+
+
+def test_no_refusal_is_lost_between_threads():
+    audit = Audit(1)
+
+    def refuse():
+        for _ in range(2000):
+            audit.refused(Gate.ADMISSION, REFUSED)
+
+    threads = [threading.Thread(target=refuse) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert audit.snapshot() == {"admission": {"malformed": 8000}}

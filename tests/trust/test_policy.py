@@ -1,0 +1,316 @@
+"""A policy is read and checked in full at start-up; a mistake says where it is and what to do."""
+
+import re
+import sys
+import types
+from abc import ABC, abstractmethod
+
+import msgspec
+import pytest
+
+from sglang_lp import builtins, wire
+from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.trust import Limits, Pin, Policy, Verifier
+from sglang_lp.trust.policy import MAX_PIN_BYTES, MAX_PINS, Stock, parse_entry
+
+SHA = "a" * 64
+STOCK = "sglang.srt.sampling.custom_logit_processor"
+
+
+@pytest.fixture
+def read(tmp_path):
+    path = tmp_path / "policy.toml"
+
+    def read(text):
+        path.write_text(text, encoding="utf-8")
+        return Policy.from_toml(path)
+
+    return read
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of the operator's, with classes that can and cannot be served."""
+    made = types.ModuleType("operators_own")
+    monkeypatch.setitem(sys.modules, "operators_own", made)
+
+    def add(cls, name=None):
+        cls.__module__, cls.__qualname__ = "operators_own", cls.__name__
+        setattr(made, name or cls.__name__, cls)
+        return cls
+
+    return add
+
+
+class Plain:
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
+def test_an_empty_file_is_the_default_policy(read):
+    policy = read("")
+
+    assert msgspec.structs.replace(policy, source="by default") == Policy.default()
+    assert policy.builtins
+    assert policy.stock is Stock.UPGRADE
+    assert policy.limits.logged_refusals_per_minute == 60
+
+
+def test_every_key_is_read(read):
+    policy = read(
+        'builtins = false\nstock = "deny"\nallow = ["a.b:C"]\n'
+        f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
+        "[limits]\nlogged_refusals_per_minute = 5\n"
+    )
+
+    assert policy.source.endswith("policy.toml")
+    assert msgspec.structs.replace(policy, source="x") == Policy(
+        builtins=False,
+        stock=Stock.DENY,
+        allow=("a.b:C",),
+        pin=(Pin(name="p", sha256=SHA, size=9),),
+        limits=Limits(logged_refusals_per_minute=5),
+        source="x",
+    )
+
+
+PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("built_ins = true", "unknown field `built_ins`; did you mean `builtins`?"),
+        ('source = "x"', "unknown field `source`"),
+        ("builtins = 1", "Expected `bool`, got `int` - at `$.builtins`"),
+        ('stock = "yes"', "Invalid enum value 'yes' - at `$.stock`"),
+        ('allow = "a:B"', "Expected `array`, got `str` - at `$.allow`"),
+        ("allow = [1]", "at `$.allow[0]`"),
+        ('allow = ["a:B", "os.system"]', 'allow[1]: expected "package.module:Class"'),
+        ('allow = ["a:B.C"]', "a nested class has no fixed payload"),
+        ('allow = ["a b:C"]', "allow[0]: expected"),
+        ("[[pin]]", "missing required field `name` - at `$.pin[0]`"),
+        (PIN.replace("a" * 64, "A" * 64), "sha256: expected 64 lower-case hex digits"),
+        (PIN.replace("a" * 64, "a" * 63), "sha256: expected 64 lower-case hex digits"),
+        (PIN.replace("a" * 64, "a" * 64 + "\\n"), "sha256: expected 64 lower-case hex digits"),
+        (PIN.replace("9", "0"), f"size: expected 1 to {MAX_PIN_BYTES} bytes, got 0"),
+        (PIN.replace("9", "65537"), "size: expected 1 to 65536 bytes, got 65537"),
+        (PIN + PIN, "pin: the same sha256 stands there twice"),
+        (PIN + "digest = 1", "unknown field `digest`"),
+        ("[limits]\nlogged_refusals_per_minute = 0", "expected 1 or more, got 0"),
+        ("[limits]\nlogged_refusals = 1", "did you mean `logged_refusals_per_minute`?"),
+        ("allow = [", "policy.toml: "),
+        ("builtins = true\nbuiltins = true", "policy.toml: "),
+    ],
+)
+def test_a_mistake_in_the_file_says_where_and_what(read, text, said):
+    with pytest.raises(PolicyError, match=re.escape(said)) as caught:
+        read(text)
+    assert "policy.toml" in str(caught.value)
+
+
+def test_too_many_pins_are_refused(read):
+    pins = [PIN.replace("a" * 64, f"{i:064x}") for i in range(MAX_PINS + 1)]
+
+    assert len(read("".join(pins[:-1])).pin) == MAX_PINS
+    with pytest.raises(PolicyError, match=f"at most {MAX_PINS} pins, got {MAX_PINS + 1}"):
+        read("".join(pins))
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"# " + b"x" * (1 << 20)])
+def test_a_file_that_is_no_policy_is_refused(tmp_path, raw):
+    path = tmp_path / "policy.toml"
+    path.write_bytes(raw)
+
+    with pytest.raises(PolicyError, match=r"policy\.toml"):
+        Policy.from_toml(path)
+
+
+def test_a_missing_file_or_a_folder_is_refused(tmp_path):
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(PolicyError, match="cannot be read"):
+            Policy.from_toml(path)
+
+
+def test_an_entry_is_a_module_and_a_class():
+    assert parse_entry("a.b.c:D") == ("a.b.c", "D")
+    for wrong in ("", ":", "a:", ":B", "a", "a.b", "a..b:C", "a:B:C", "a-b:C", "a:B ", "a:B\n"):
+        with pytest.raises(PolicyError, match="expected"):
+            parse_entry(wrong)
+
+
+def test_a_class_that_the_operator_allows_is_served_under_its_full_name(module):
+    cls = module(type("Own", (Plain,), {}))
+    verifier = Verifier(Policy(allow=("operators_own:Own",)))
+
+    assert verifier.resolve(wire.payload_for("operators_own", "Own")) is cls
+    assert verifier.resolve("operators_own:Own") is cls
+    with pytest.raises(PayloadRefused):
+        verifier.resolve("Own")
+    assert [allowed.name for allowed in verifier.allowed][-1] == "operators_own:Own"
+
+
+def test_a_subclass_of_the_toolkits_base_is_a_processor(module):
+    class Own(LogitProcessor):
+        def edit(self, request, edits):
+            edits.ban([1])
+
+    module(Own)
+    assert Verifier(Policy(allow=("operators_own:Own",))).resolve("operators_own:Own") is Own
+
+
+def _abstract():
+    class Abstract(ABC):
+        @abstractmethod
+        def __call__(self, logits, custom_param_list=None): ...
+
+        @abstractmethod
+        def other(self): ...
+
+    return Abstract
+
+
+def _needy(self, argument):
+    pass
+
+
+def _raising(self):
+    raise RuntimeError("no device")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (type("Bare", (), {}), "expected a logit processor"),
+        (lambda logits, params: logits, "expected a class, got 'function'"),
+        (Plain(), "expected a class, got 'Plain'"),
+        (types, "expected a class, got 'module'"),
+        (type("One", (), {"__call__": lambda self, logits: logits}), "cannot be called so"),
+        (type("Four", (), {"__call__": lambda self, a, b, c: a}), "cannot be called so"),
+        (type("Not", (), {"__call__": None}), "expected a logit processor"),
+        (_abstract(), "it does not override __call__, other"),
+        (type("Needy", (Plain,), {"__init__": _needy}), "can be made without arguments"),
+        (type("Raising", (Plain,), {"__init__": _raising}), "RuntimeError: no device"),
+    ],
+)
+def test_what_is_not_a_processor_stops_the_server(module, found, said):
+    if isinstance(found, type):
+        module(found, "X")
+        found.__qualname__ = found.__name__ = "X"
+    else:
+        sys.modules["operators_own"].X = found
+    with pytest.raises(PolicyError, match=re.escape(said)) as caught:
+        Verifier(Policy(allow=("operators_own:X",)))
+    assert "policy in code: allow[0]: operators_own:X: " in str(caught.value)
+
+
+def test_a_class_that_does_not_pickle_by_reference_stops_the_server(module):
+    import copyreg
+
+    meta = type("Meta", (type,), {})
+    copyreg.pickle(meta, lambda cls: (dict, ()))
+    try:
+        module(meta("Odd", (Plain,), {}))
+        with pytest.raises(PolicyError, match="expected a class that pickles by reference"):
+            Verifier(Policy(allow=("operators_own:Odd",)))
+    finally:
+        del copyreg.dispatch_table[meta]
+
+
+# Construction 19: a class under the name of another module, or another name.
+def test_a_class_is_allowed_under_its_own_name_only(module):
+    module(type("Own", (Plain,), {}), "Alias")
+    with pytest.raises(PolicyError, match="is the class operators_own:Own under another name"):
+        Verifier(Policy(allow=("operators_own:Alias",)))
+    entry = "sglang_lp.builtins.disallowed_tokens:DisallowedTokensLogitsProcessor"
+    with pytest.raises(PolicyError, match=r"is the class sglang_lp[.]builtins:Disallowed"):
+        Verifier(Policy(allow=(entry,)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("no_such_package.module:Own", "importing no_such_package.module failed"),
+        ("operators_own:Absent", "operators_own has no Absent"),
+        ("__main__:Own", "a class of __main__ travels as code"),
+        (f"{STOCK}:DisallowedTokensLogitsProcessor", 'by stock = "allow"'),
+    ],
+)
+def test_a_class_that_cannot_be_had_stops_the_server(module, entry, said):
+    module(Plain, "Plain")
+    with pytest.raises(PolicyError, match=re.escape(said)) as caught:
+        Verifier(Policy(allow=("sglang_lp.builtins:ForcedSequenceLogitProcessor", entry)))
+    assert "allow[1]" in str(caught.value)
+
+
+def test_the_errors_of_a_verifier_name_the_file(read):
+    with pytest.raises(PolicyError, match=r"policy\.toml: allow\[0\]: no_such:X"):
+        Verifier(read('allow = ["no_such:X"]'))
+
+
+def test_without_builtins_none_is_served_by_name_or_payload():
+    verifier = Verifier(Policy(builtins=False, stock=Stock.DENY))
+
+    assert verifier.allowed == ()
+    for name in builtins.__all__:
+        for payload in (name, f"sglang_lp.builtins:{name}", getattr(builtins, name).to_str()):
+            with pytest.raises(PayloadRefused):
+                verifier.resolve(payload)
+
+
+STOCK_NAMES = sorted(
+    set(builtins.__all__) - {"ForcedSequenceLogitProcessor", "ThinkingBudgetLogitProcessor"}
+)
+
+
+@pytest.mark.parametrize("with_builtins", [True, False])
+@pytest.mark.parametrize("name", STOCK_NAMES)
+def test_upgraded_a_stock_payload_runs_this_toolkits_class(name, with_builtins):
+    verifier = Verifier(Policy(builtins=with_builtins))
+    for pickled in wire.references(STOCK, name):
+        found = verifier.lookup(wire.encode(pickled))
+        assert found.processor is getattr(builtins, name)
+        # What goes on into the batch is accepted by the next gate as the very same.
+        assert verifier.lookup(found.payload) is found
+    assert verifier.lookup(f"{STOCK}:{name}") is found
+
+
+def test_denied_a_stock_payload_is_refused_with_the_way_out():
+    verifier = Verifier(Policy(stock=Stock.DENY))
+    for name in STOCK_NAMES:
+        with pytest.raises(PayloadRefused, match="class of the same name in sglang_lp") as caught:
+            verifier.resolve(wire.payload_for(STOCK, name))
+        assert caught.value.reason is RefusalReason.DENIED
+
+
+@pytest.mark.parametrize("stock", [Stock.UPGRADE, Stock.DENY])
+def test_sglangs_base_without_token_ids_is_refused_with_advice(stock):
+    with pytest.raises(PayloadRefused, match="it is a base class without token ids") as caught:
+        Verifier(Policy(stock=stock)).resolve(
+            wire.payload_for(STOCK, "ThinkingBudgetLogitProcessor")
+        )
+    assert caught.value.reason is RefusalReason.NOT_ALLOWED
+
+
+def test_allowed_a_stock_payload_runs_sglangs_own_class():
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    verifier = Verifier(Policy(stock=Stock.ALLOW))
+    for name in STOCK_NAMES:
+        cls = getattr(stock, name)
+        assert verifier.resolve(cls.to_str()) is cls
+        assert verifier.lookup(cls.to_str()).payload == cls.to_str()
+    with pytest.raises(PayloadRefused):
+        verifier.resolve(stock.ThinkingBudgetLogitProcessor.to_str())
+
+
+def test_the_stock_names_are_those_that_sglang_has():
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    processors = {
+        name
+        for name, value in vars(stock).items()
+        if isinstance(value, type) and issubclass(value, stock.CustomLogitProcessor)
+    }
+    assert processors == {*STOCK_NAMES, "CustomLogitProcessor", "ThinkingBudgetLogitProcessor"}
