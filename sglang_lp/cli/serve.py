@@ -75,7 +75,7 @@ def _launch(sglang_args: list[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    from sglang_lp.server.install import installed_guard
+    from sglang_lp.server.process import installed_guard
 
     load_plugins()
     if installed_guard() is None:

@@ -5,6 +5,26 @@ policy file is named by the environment variable ``SGLANG_LP_POLICY``; without i
 and SGLang's own classes are allowed, the latter run by this toolkit's implementation.
 """
 
-from sglang_lp.server.install import POLICY_VARIABLE, install, status
+from __future__ import annotations
 
-__all__ = ["POLICY_VARIABLE", "install", "status"]
+import sys
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Put the guard in place in this process, or end it.
+
+    SGLang logs whatever ``Exception`` a plugin raises, while it is imported too, and serves
+    without it. So nothing is imported before this function, and what leaves it is not one.
+
+    Raises:
+        SystemExit: The guard cannot be put in place.
+    """
+    try:
+        from sglang_lp.server.hooks import put_in_place
+
+        put_in_place()
+    except Exception as error:
+        sys.stderr.write(f"sglang-lp: this process does not serve: {error}\n")
+        raise SystemExit(78) from error  # EX_CONFIG

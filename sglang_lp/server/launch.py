@@ -8,10 +8,9 @@ before SGLang's own code runs there, that the guard is in place.
 from __future__ import annotations
 
 import functools
-import os
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.errors import InstallError
+from sglang_lp.server.process import installed_guard, refuse
 from sglang_lp.server.versions import speculative_algorithm
 from sglang_lp.trust import Gate
 
@@ -64,8 +63,6 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
     """
     from sglang.srt.plugins import load_plugins
 
-    from sglang_lp.server.install import installed_guard
-
     load_plugins()
     guard = installed_guard()
     if guard is None:
@@ -84,15 +81,3 @@ def make_learn(guard: Guard) -> Any:
         guard.speculative = speculative_algorithm(scheduler.server_args)
 
     return learn
-
-
-def refuse(why: str) -> None:
-    """End this process at start-up.
-
-    Raises:
-        SystemExit: Always. SGLang's plugin loader swallows every ``Exception``.
-    """
-    error = InstallError(f"the guard would not be everywhere: {why}")
-    # The log may not be set up yet, or be set to errors only; this line must be seen.
-    os.write(2, f"sglang-lp: this process does not serve: {error}\n".encode())
-    raise SystemExit(78) from error  # EX_CONFIG

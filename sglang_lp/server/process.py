@@ -1,0 +1,63 @@
+"""What is in place in this process, and ending it where that is not enough."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sglang_lp.errors import InstallError
+
+if TYPE_CHECKING:
+    from sglang_lp.server.guard import Guard
+
+__all__ = ["POLICY_VARIABLE", "guard", "installed", "installed_guard", "refuse", "status"]
+
+#: Environment variable that names the policy file.
+POLICY_VARIABLE = "SGLANG_LP_POLICY"
+
+#: Name of the function of SGLang -> our function there. Empty until the plugin was loaded.
+installed: dict[str, Any] = {}
+guard: Guard | None = None
+
+#: Far more plugins than anybody stacks on one function.
+_MOST_WRAPPERS = 20
+
+
+def status() -> dict[str, str]:
+    """Return ``"live"`` or ``"lost"`` for each hook; empty where the plugin was not loaded."""
+    return {
+        target: "live" if _is_live(target, ours) else "lost" for target, ours in installed.items()
+    }
+
+
+def installed_guard() -> Guard | None:
+    """Return this process's guard if every hook of it is live, else ``None``."""
+    return guard if all(state == "live" for state in status().values()) else None
+
+
+def refuse(why: str) -> NoReturn:
+    """End this process at start-up.
+
+    Raises:
+        SystemExit: Always. SGLang's plugin loader swallows every ``Exception``.
+    """
+    error = InstallError(f"the guard would not be everywhere: {why}")
+    # The log may not be set up yet, or be set to errors only; this line must be seen.
+    os.write(2, f"sglang-lp: this process does not serve: {error}\n".encode())
+    raise SystemExit(78) from error  # EX_CONFIG
+
+
+def _is_live(target: str, ours: Any) -> bool:
+    """Tell whether calling ``target`` leads to our function, through whatever wraps it."""
+    try:
+        function = pkgutil.resolve_name(target)
+    except (AttributeError, ImportError):
+        return False
+    function = getattr(function, "__func__", function)
+    for _ in range(_MOST_WRAPPERS):
+        cells = getattr(function, "__closure__", None) or ()
+        if any(cell.cell_contents is ours for cell in cells):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
