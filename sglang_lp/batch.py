@@ -2,16 +2,18 @@
 
 Rows that cannot act yet sleep. The clock counts calls, and a request gets at most one token per
 call that it is part of, so a row that sleeps for ``n`` calls is never woken late, whatever the
-batch looks like meanwhile; woken early, it looks and goes back to sleep.
+batch looks like meanwhile; woken early, it looks and goes back to sleep. There is one clock for
+the process: a stock server hands rows from one processor instance, and so one batch, to another.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from http import HTTPStatus
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.edits import NEVER, Compiled, Edits
 from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, Unsupported, shown
@@ -38,6 +40,7 @@ _STALE = (
 )
 
 _serials = count(1)
+_clock = count(1)
 
 
 class Row:
@@ -51,7 +54,7 @@ class Row:
         processor: Serves the request.
         request: What the processor sees.
         sglang_req: SGLang's request (or a proxy of it), or ``None`` where nobody runs one.
-        wake: Reading of the batch's clock before which this row needs no look.
+        wake: Reading of the clock before which this row needs no look.
         fixed: Edits that are the same at every step, once known.
         serial: Tells apart rows whose objects happen to reuse one address.
     """
@@ -110,12 +113,11 @@ class Row:
             committed = getattr(req, "kv_committed_len", None)  # SGLang 0.5.18
             position = seen if committed is None else committed - len(prompt_ids)
         request.position = position
-        if position < seen:
-            return False
         request.exact = position == seen
         if prompt_ids is not request.prompt_ids or output_ids is not request.output_ids:
             self._adopt(prompt_ids, output_ids)
-        return True
+        in_time: bool = position >= seen
+        return in_time
 
     def catch_up(self) -> None:
         """Start the state if need be, and feed it every token that it has not seen, once."""
@@ -174,7 +176,6 @@ class Batch:
     """
 
     def __init__(self) -> None:
-        self._clock = 0
         self._fixed_key: tuple[object, ...] = ()
         self._fixed: Compiled | None = None
 
@@ -198,73 +199,28 @@ class Batch:
             drafted: Whether a request has several rows, one for each drafted token
                 (speculative decoding). Only processors without history can serve those.
         """
-        self._clock = clock = self._clock + 1
-        edits = Edits(logits.shape[1])
+        step = _Step(logits, rows, custom_param_list, masked, Edits(logits.shape[1]), next(_clock))
         dense: dict[type, list[int]] = {}
         for index, row in enumerate(rows):
-            if row is None or (row.wake > clock and not drafted):
+            if row is None or (row.wake > step.clock and (row.wake == NEVER or not drafted)):
                 continue
             if drafted and row.processor.needs is not History.NONE:
                 _refuse_drafted(row)
             elif row.processor.dense:
                 if _is_due(row):
                     dense.setdefault(type(row.processor), []).append(index)
-            elif row.fixed is None:
-                self._visit(index, row, edits, logits)
+            else:
+                _visit(step, index, row)
         for indices in dense.values():
-            self._call(logits, rows, indices, custom_param_list)
-        self._apply(logits, rows, edits, masked)
+            _call(step, indices)
+        self._apply(step)
 
-    def _visit(self, index: int, row: Row, edits: Edits, logits: torch.Tensor) -> None:
-        """Let one request's processor look at its step."""
-        processor, request = row.processor, row.request
-        try:
-            if processor.needs is History.NONE:
-                row.observe()
-                row.catch_up()
-                fixed = Edits(edits.vocab_size)
-                processor.edit(request, fixed)
-                row.fixed, row.wake = fixed, NEVER
-            elif _is_due(row):
-                row.catch_up()
-                edits.open_row(index, request.position)
-                request.lend(logits[index])
-                processor.edit(request, edits)
-                row.wake = min(NEVER, self._clock + edits.wake_in)
-                changed = request.lend(None)
-                if changed is not None:
-                    _write_back(logits, [row], [index], changed[None])
-        except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
-            request.lend(None)
-            edits.drop(index)
-            row.end(_as_fault(row, error))
-
-    def _call(
-        self,
-        logits: torch.Tensor,
-        rows: Sequence[Row | None],
-        indices: list[int],
-        custom_params: Sequence[Any],
-    ) -> None:
-        """Call a processor that computes on whole rows, SGLang's own contract."""
-        group = [row for row in (rows[index] for index in indices) if row is not None]
-        try:
-            result = _computed(
-                group[0].processor, logits[indices], [custom_params[index] for index in indices]
-            )
-        except Exception as error:  # noqa: BLE001 - see _visit
-            if len(group) == 1:
-                group[0].end(_as_fault(group[0], error))
-            else:  # find out whose fault it was
-                for index in indices:
-                    self._call(logits, rows, [index], custom_params)
-            return
-        _write_back(logits, group, indices, result)
-
-    def _apply(
-        self, logits: torch.Tensor, rows: Sequence[Row | None], edits: Edits, masked: Sequence[int]
-    ) -> None:
-        plans = [self._fixed_plan(logits, rows), edits.compile(logits, keep_masked=masked)]
+    def _apply(self, step: _Step) -> None:
+        logits, rows, masked = step.logits, step.rows, step.masked
+        plans = [
+            self._fixed_plan(logits, rows, masked),
+            step.edits.compile(logits, keep_masked=masked),
+        ]
         if plans == [None, None]:
             return
         guarded = [index for index in masked if rows[index] is not None]
@@ -277,7 +233,9 @@ class Batch:
         if before is not None:
             _undo_dead(logits, rows, guarded, before)
 
-    def _fixed_plan(self, logits: torch.Tensor, rows: Sequence[Row | None]) -> Compiled | None:
+    def _fixed_plan(
+        self, logits: torch.Tensor, rows: Sequence[Row | None], masked: Sequence[int]
+    ) -> Compiled | None:
         """Compile the edits that never change, anew only when the batch does."""
         key: tuple[object, ...] = tuple(
             [
@@ -289,14 +247,68 @@ class Batch:
         if not key:
             self._fixed_key, self._fixed = (), None
             return None
-        key += (logits.shape, logits.stride(), logits.dtype, logits.device)
+        key += (logits.shape, logits.stride(), logits.dtype, logits.device, *masked)
         if key != self._fixed_key:
             merged = Edits(logits.shape[1])
             for index, row in enumerate(rows):
                 if row is not None and row.fixed is not None:
                     merged.repeat(row.fixed, index)
-            self._fixed_key, self._fixed = key, merged.compile(logits)
+            self._fixed_key, self._fixed = key, merged.compile(logits, keep_masked=masked)
         return self._fixed
+
+
+class _Step(NamedTuple):
+    """What one step works on; the arguments of :meth:`Batch.step`."""
+
+    logits: torch.Tensor
+    rows: Sequence[Row | None]
+    custom_params: Sequence[Any]
+    masked: Sequence[int]
+    edits: Edits
+    clock: int
+
+
+def _visit(step: _Step, index: int, row: Row) -> None:
+    """Let one request's processor look at its step."""
+    processor, request, edits = row.processor, row.request, step.edits
+    try:
+        if processor.needs is History.NONE:
+            row.observe()
+            row.catch_up()
+            fixed = Edits(edits.vocab_size)
+            processor.edit(request, fixed)
+            row.fixed, row.wake = fixed, NEVER
+        elif _is_due(row):
+            row.catch_up()
+            edits.open_row(index, request.position)
+            request.lend(step.logits[index])
+            processor.edit(request, edits)
+            row.wake = min(NEVER, step.clock + edits.wake_in)
+            changed = request.lend(None)
+            if changed is not None:
+                _write_back(step, [row], [index], changed[None])
+    except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
+        request.lend(None)
+        edits.drop(index)
+        row.end(_as_fault(row, error))
+
+
+def _call(step: _Step, indices: list[int]) -> None:
+    """Call a processor that computes on whole rows, SGLang's own contract."""
+    group = [row for row in (step.rows[index] for index in indices) if row is not None]
+    try:
+        result = _computed(
+            group[0].processor,
+            step.logits[indices],
+            [step.custom_params[index] for index in indices],
+        )
+        _write_back(step, group, indices, result)
+    except Exception as error:  # noqa: BLE001 - see _visit
+        if len(group) == 1:
+            group[0].end(_as_fault(group[0], error))
+        else:  # find out whose fault it was
+            for index in indices:
+                _call(step, [index])
 
 
 def _is_due(row: Row) -> bool:
@@ -325,10 +337,18 @@ def _computed(
     return result
 
 
-def _write_back(
-    logits: torch.Tensor, rows: list[Row], indices: list[int], result: torch.Tensor
-) -> None:
-    """Put computed rows back, but none without a finite logit or with NaN or +inf in it."""
+def _write_back(step: _Step, rows: list[Row], indices: list[int], result: torch.Tensor) -> None:
+    """Put computed rows back, but none without a finite logit or with NaN or +inf in it.
+
+    What a grammar masked stays masked.
+    """
+    logits = step.logits
+    result = result.to(logits.dtype)  # first: a number may be finite in one type only
+    guarded = [i for i, index in enumerate(indices) if index in step.masked]
+    if guarded:
+        shut = logits[[indices[i] for i in guarded]] == -math.inf
+        result = result.clone()
+        result[guarded] = result[guarded].masked_fill(shut, -math.inf)
     good = result.amax(-1).isfinite().tolist()
     for row, ok in zip(rows, good, strict=True):
         if not ok:
@@ -336,7 +356,7 @@ def _write_back(
             row.end(_as_fault(row, ProcessorFault(why)))
     kept = [i for i, ok in enumerate(good) if ok]
     if kept:
-        logits[[indices[i] for i in kept]] = result[kept].to(logits.dtype)
+        logits[[indices[i] for i in kept]] = result[kept]
 
 
 def _undo_dead(
@@ -357,13 +377,12 @@ def _end_conflict(row: Row | None, why: str) -> None:
 
 def _refuse_drafted(row: Row) -> None:
     """Refuse rows of drafted tokens, whose histories nobody can see."""
-    if row.wake != NEVER:
-        row.end(
-            Unsupported(
-                f"{row.processor.name} needs the history of its request, which speculative "
-                "decoding hides: use a server without it"
-            )
+    row.end(
+        Unsupported(
+            f"{row.processor.name} needs the history of its request, which speculative "
+            "decoding hides: use a server without it"
         )
+    )
 
 
 def _as_fault(row: Row, error: Exception) -> SglangLpError:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_BIAS", "NEVER", "Compiled", "Edits"]
 
-#: Largest bias on a logit, either way. Far beyond any effect, and safe in float16.
+#: Largest bias on a logit, either way, all biases on it taken together. Far beyond any effect,
+#: and safe in float16.
 MAX_BIAS = 10_000.0
 
 #: A number of steps that never pass.
@@ -106,8 +107,9 @@ class Edits:
         """Add to the logits of these tokens.
 
         Args:
-            token_ids: Ids in ``[0, vocab)``. An id given twice gets both.
-            values: One finite number for each id, at most ``MAX_BIAS`` (10,000) either way.
+            token_ids: Ids in ``[0, vocab)``. An id given twice gets the sum.
+            values: One finite number for each id, at most ``MAX_BIAS`` (10,000) either way. A
+                sum beyond that is cut there.
 
         Raises:
             ProcessorFault: An id is outside the vocabulary, the lengths differ, or a value is
@@ -188,10 +190,9 @@ class Edits:
         for row, ids_left in allowed.items():
             if row not in conflicts:
                 cells.keep.extend([row * stride + i for i in sorted(ids_left)])
-        for row, ids, values in self._biased:
-            if row not in conflicts and row not in forced:
-                cells.bias.extend([row * stride + i for i in ids])
-                cells.bias_values.extend(values)
+        biases = self._merge_biases(stride, forced, conflicts)
+        cells.bias.extend(biases)
+        cells.bias_values.extend(biases.values())
         return Compiled(cells, conflicts, logits)
 
     def _merge_forced(self, conflicts: dict[int, str]) -> dict[int, int]:
@@ -238,6 +239,22 @@ class Edits:
                 base = row * stride
                 cells.extend([base + i for i in ids])
         return cells
+
+    def _merge_biases(
+        self, stride: int, forced: dict[int, int], conflicts: dict[int, str]
+    ) -> dict[int, float]:
+        """Return the bias of each flat index.
+
+        Summed here and not by the device, whose order of additions is not fixed and whose
+        float16 ends at 65,504.
+        """
+        biases: dict[int, float] = {}
+        for row, ids, values in self._biased:
+            if row not in conflicts and row not in forced:
+                for i, value in zip(ids, values, strict=True):
+                    cell = row * stride + i
+                    biases[cell] = biases.get(cell, 0.0) + value
+        return {cell: max(-MAX_BIAS, min(MAX_BIAS, value)) for cell, value in biases.items()}
 
     def _without_a_token(self) -> set[int]:
         """Find the rows in which every token is banned."""

@@ -96,7 +96,7 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
     try:
         params = msgspec.convert(given, params_type)
     except msgspec.ValidationError as error:
-        raise _translated(processor, given, str(error)) from None
+        raise _translated(processor, fields, given, str(error)) from None
     for name in fields:
         if any(not math.isfinite(number) for number in _floats(getattr(params, name))):
             raise InvalidParameter(processor, name, "expected a finite number")
@@ -175,7 +175,9 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 _AT = re.compile(r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`", re.DOTALL)
 
 
-def _translated(processor: str, given: Mapping[str, Any], text: str) -> InvalidParameter:
+def _translated(
+    processor: str, fields: tuple[str, ...], given: Mapping[str, Any], text: str
+) -> InvalidParameter:
     """Turn msgspec's message into one that names the parameter and shows what came."""
     if missing := _MISSING.match(text):
         return InvalidParameter(processor, missing["name"], "required, but not given")
@@ -185,6 +187,9 @@ def _translated(processor: str, given: Mapping[str, Any], text: str) -> InvalidP
         place = f" at {at['rest']}" if at["rest"] else ""
         got = "" if ", got " in problem else f", got {shown(_pick(given[at['name']], at['rest']))}"
         return InvalidParameter(processor, at["name"], f"{problem}{got}{place}")
+    name, colon, problem = text.partition(": ")  # from a __post_init__
+    if colon and name in fields:
+        return InvalidParameter(processor, name, problem)
     return InvalidParameter(processor, None, text.replace("`", ""))
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sglang_lp import wire
 from sglang_lp.batch import Batch, Row
-from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError
+from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
 
 __all__ = ["LogitProcessor", "attach_row", "row_of"]
+
+
+_NO_HISTORY = (
+    'custom_params has no "__req__", so the history of the request cannot be seen; SGLang adds '
+    "it, and in a test sglang_lp.testing.FakeRequest does"
+)
 
 
 class _Slot:
@@ -112,10 +119,16 @@ class LogitProcessor:
             ``logits`` itself.
 
         Raises:
-            RequestError: Parameters that do not fit, or a fault of the processor, in a row
-                without an SGLang request; one with a request is ended with that error instead.
+            RequestError: Parameters that do not fit, in a row without an SGLang request or with
+                one that cannot be ended; one that can is ended with that error instead.
+            ProcessorFault: The processor failed, in such a row.
             ValueError: Not one entry per row.
         """
+        if self.dense:
+            raise NotImplementedError(
+                f"{self.name} overrides __call__(), so there is no super().__call__(): override "
+                "edit() instead, and change request.logits there"
+            )
         if not custom_param_list:
             return logits
         if len(custom_param_list) != len(logits):
@@ -125,8 +138,9 @@ class LogitProcessor:
             )
         if self._batch is None:
             self._batch = Batch()
-        rows = [_served(params, self) for params in custom_param_list]
-        drafted = len(rows) > 1 and rows[0] is not None and rows[0] is rows[1]
+        vocab_size = logits.shape[1]
+        rows = [_served(params, self, vocab_size) for params in custom_param_list]
+        drafted = any(row is not None and row is after for row, after in pairwise(rows))
         self._batch.step(logits, rows, custom_param_list, drafted=drafted)
         return logits
 
@@ -225,19 +239,21 @@ def attach_row(
     return row
 
 
-def _served(custom_params: Any, processor: LogitProcessor) -> Row | None:
+def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> Row | None:
     """Return the row of a request, made at its first step; ``None`` if it has no parameters."""
     if not isinstance(custom_params, Mapping):
         return None
     row = row_of(custom_params)
     if row is None:
         try:
-            params = processor.parse_params(custom_params)
+            params = processor.parse_params(custom_params, vocab_size)
         except RequestError as error:
             row = attach_row(custom_params, processor, None)
             row.end(error)
         else:
             row = attach_row(custom_params, processor, params)
+            if row.sglang_req is None and processor.needs is not History.NONE:
+                row.end(Unsupported(f"{processor.name}: {_NO_HISTORY}"))
     return row
 
 

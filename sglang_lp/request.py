@@ -88,7 +88,10 @@ class Request:
             AttributeError: Read outside ``edit``.
         """
         if self._row is None:
-            raise AttributeError("request.logits can only be read inside edit()")
+            raise AttributeError(
+                "request.logits can only be read inside edit(), and not by a processor with "
+                "needs = History.NONE, whose edits do not depend on the step"
+            )
         if self._copy is None:
             self._copy = self._row.clone()
         return self._copy

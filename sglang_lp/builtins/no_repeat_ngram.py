@@ -94,7 +94,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
 
         ngram_size: PositiveInt
         window_size: PositiveInt
-        whitelist_token_ids: TokenIdSet = frozenset()
+        whitelist_token_ids: TokenIdSet | None = None
 
         def __post_init__(self) -> None:
             """Refuse a window in which no n-gram fits."""
@@ -119,6 +119,6 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         """Ban what would repeat."""
         banned = request.state.followers()
         if banned:
-            whitelist = request.params.whitelist_token_ids
+            whitelist = request.params.whitelist_token_ids or ()
             # Pad values of image prompts are in the history but not in the vocabulary.
             edits.ban(i for i in banned if i not in whitelist and i < edits.vocab_size)

@@ -85,6 +85,13 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 "thinking_end_token_id",
                 f"expected another token than the start, got {params.thinking_end_token_id} twice",
             )
+        if params.thinking_start_token_id == params.new_line_token_id:
+            raise InvalidParameter(
+                cls.__name__,
+                "new_line_token_id",
+                f"expected another token than the start, got {params.new_line_token_id} twice: "
+                "forcing it would open the next block",
+            )
         if vocab_size is not None:
             check_vocabulary(params, cls.__name__, vocab_size)
         return params
