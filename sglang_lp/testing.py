@@ -1,0 +1,428 @@
+"""Tests of a processor without a server: fake requests, a decode to play, and a contract suite.
+
+Needs torch, and SGLang only where a request is told to end as on a server.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from sglang_lp.errors import InvalidParameter
+from sglang_lp.processor import LogitProcessor, attach_row
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["FakeRequest", "Model", "ProcessorContract", "Transcript", "run"]
+
+#: Returns the logits of the next token, one for each token of the vocabulary, given all tokens so
+#: far, prompt included.
+Model = Callable[[Sequence[int]], Sequence[float]]
+
+
+class FakeRequest:
+    """A request as SGLang shows it to a processor.
+
+    A fault of the processor is raised into the test. With ``served=True`` the request is as on
+    a server: it has SGLang's bookkeeping of positions, and a fault sets ``to_finish``.
+
+    Attributes:
+        origin_input_ids: Token ids of the prompt.
+        output_ids: Token ids generated so far.
+        kv: With ``served=True``: ``kv.kv_committed_len``, the number of tokens that went through
+            the model, this step's included. Set it lower for a middle chunk of a chunked
+            prefill, one higher for a step whose newest token is not in ``output_ids`` yet.
+        to_finish: With ``served=True``: the error that ends the request, or ``None``.
+    """
+
+    def __init__(
+        self, prompt_ids: Iterable[int], output_ids: Iterable[int] = (), *, served: bool = False
+    ) -> None:
+        self.origin_input_ids = array("q", prompt_ids)
+        self.output_ids = array("q", output_ids)
+        if served:
+            self.kv = SimpleNamespace(kv_committed_len=0)
+            self.to_finish: Any = None
+            self.commit()
+
+    def append(self, token_id: int) -> None:
+        """Take in a generated token."""
+        self.output_ids.append(token_id)
+        if hasattr(self, "kv"):
+            self.commit()
+
+    def commit(self) -> None:
+        """Say that the whole history went through the model."""
+        self.kv.kv_committed_len = len(self.origin_input_ids) + len(self.output_ids)
+
+    def custom_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what SGLang would hand to the processor.
+
+        Keep it for the life of the request: the processor's state is in it.
+        """
+        return {**params, "__req__": self}
+
+
+class Transcript(NamedTuple):
+    """A decode that was played.
+
+    Attributes:
+        token_ids: What was generated.
+        seen: For each step, the tokens that had reached ``advance`` when it was sampled.
+        logits: For each step, the edited row, shape ``(vocab,)``.
+    """
+
+    token_ids: list[int]
+    seen: list[list[int]]
+    logits: list[torch.Tensor]
+
+
+def run(  # noqa: PLR0913 - a decode has this many parts
+    processor: type[LogitProcessor],
+    params: Mapping[str, Any],
+    prompt_ids: Sequence[int],
+    model: Model | Sequence[int],
+    *,
+    steps: int,
+    vocab_size: int = 1000,
+) -> Transcript:
+    """Play a greedy decode of one request.
+
+    Args:
+        processor: Its class.
+        params: Its ``custom_params``.
+        prompt_ids: Token ids of the prompt.
+        model: A function from the tokens so far to the next logits; or a script, the tokens
+            that a model would generate one after the other. A model whose token is banned takes
+            the smallest id that is not; after its script it repeats token 0.
+        steps: Number of tokens to generate.
+        vocab_size: Number of logits in a row.
+
+    Returns:
+        The tokens and what the processor saw on the way.
+
+    Raises:
+        RequestError: The parameters do not fit.
+        ProcessorFault: The processor failed.
+    """
+    import torch
+
+    fed: list[int] = []
+
+    class Recorded(processor):  # type: ignore[misc, valid-type]
+        def start(self, request: Any) -> Any:
+            fed.clear()
+            return super().start(request)
+
+        def advance(self, request: Any, token_ids: Sequence[int]) -> None:
+            fed.extend(token_ids)
+            super().advance(request, token_ids)
+
+    Recorded.__name__ = processor.__name__
+    if not callable(model):
+        model = _scripted(model, len(prompt_ids), vocab_size)
+    request = FakeRequest(prompt_ids)
+    custom_params = request.custom_params(params)
+    played = Transcript([], [], [])
+    for _ in range(steps):
+        logits = torch.tensor([model([*prompt_ids, *played.token_ids])], dtype=torch.float32)
+        row = Recorded()(logits, [custom_params])[0]
+        token_id = int((row == row.max()).nonzero()[0])
+        played.seen.append(fed.copy())
+        played.logits.append(row)
+        played.token_ids.append(token_id)
+        request.append(token_id)
+    return played
+
+
+def _scripted(script: Sequence[int], prompt_length: int, vocab_size: int) -> Model:
+    def model(token_ids: Sequence[int]) -> Sequence[float]:
+        position = len(token_ids) - prompt_length
+        logits = [0.0] * vocab_size
+        logits[script[position] if position < len(script) else 0] = 1.0
+        return logits
+
+    return model
+
+
+class _Case(NamedTuple):
+    """A request in the middle of its decode."""
+
+    params: Mapping[str, Any]
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+
+    def custom_params(self) -> dict[str, Any]:
+        return FakeRequest(self.prompt_ids, self.output_ids).custom_params(self.params)
+
+
+class ProcessorContract:
+    """What every processor must hold to, as a test class to derive from.
+
+    ::
+
+        class TestNoEarlyStop(ProcessorContract):
+            processor = NoEarlyStop
+            valid_params = ({"eos_token_id": 2, "min_tokens": 5},)
+            invalid_params = (({"eos_token_id": -1}, "eos_token_id"),)
+
+    Works with pytest and with anything else that calls methods named ``test_*``.
+
+    Attributes:
+        processor: The class to test.
+        valid_params: Some ``custom_params`` that it takes; the more unlike, the better.
+        invalid_params: Pairs of ``custom_params`` that it refuses and the parameter at fault.
+        vocab_size: Number of logits in a row.
+        token_ids: Ids that matter to it besides those among its parameters. Random histories are
+            made from these and from a few others.
+    """
+
+    processor: ClassVar[type[LogitProcessor]]
+    valid_params: ClassVar[Sequence[Mapping[str, Any]]]
+    invalid_params: ClassVar[Sequence[tuple[Mapping[str, Any], str]]] = ()
+    vocab_size: ClassVar[int] = 1000
+    token_ids: ClassVar[Sequence[int]] = ()
+
+    # Parameters and payload
+
+    def test_takes_valid_parameters_as_json_carries_them(self) -> None:
+        """Valid parameters parse the same before and after a trip over HTTP."""
+        for params in self.valid_params:
+            here = self.processor.parse_params(params, self.vocab_size)
+            there = self.processor.parse_params(json.loads(json.dumps(params)), self.vocab_size)
+            _check(here == there, f"{params} changes on its way through JSON")
+
+    def test_names_the_parameter_that_it_refuses(self) -> None:
+        """Invalid parameters, and unknown ones, are refused with a message that names them."""
+        unknown = ({**params, "no_such_parameter": 1} for params in self.valid_params)
+        refused = [*self.invalid_params, *((params, "no_such_parameter") for params in unknown)]
+        for params, name in refused:
+            try:
+                self.processor.parse_params(params, self.vocab_size)
+            except InvalidParameter as error:
+                _check(name in str(error), f"{params}: {error} does not name {name!r}")
+            else:
+                raise AssertionError(f"{params} was taken, expected InvalidParameter")
+
+    def test_its_payload_leads_back_to_it(self) -> None:
+        """``to_str`` writes SGLang's format, and ``from_str`` finds the class again."""
+        payload = self.processor.to_str()
+        _check([*json.loads(payload)] == ["callable"], "the payload is not SGLang's")
+        found = type(self.processor.from_str(payload))
+        _check(found is self.processor, f"the payload leads to {found}")
+
+    # Logits
+
+    def test_keeps_shape_type_and_device(self) -> None:
+        """Whatever the float type and the size of the vocabulary."""
+        for vocab_size in (self.vocab_size, self.vocab_size + 1, self.vocab_size | 127):
+            for before in self._every_type(len(self._cases()), vocab_size):
+                after = self._edited(self._cases(), before)
+                _check(after.shape == before.shape, f"{before.shape} became {after.shape}")
+                _check(after.dtype == before.dtype, f"{before.dtype} became {after.dtype}")
+                _check(after.device == before.device, f"{before.device} became {after.device}")
+
+    def test_edits_in_place(self) -> None:
+        """The tensor that went in comes back, unless the class overrides ``__call__``."""
+        if self.processor.dense:
+            return
+        logits = _random_logits(len(self._cases()), self.vocab_size)
+        after = self.processor()(logits, [case.custom_params() for case in self._cases()])
+        _check(after is logits, "it returned another tensor than it was given")
+
+    def test_no_batch_at_all(self) -> None:
+        """Nothing, or no parameters at all, is left alone."""
+        logits = _random_logits(2, self.vocab_size)
+        for after in (self.processor()(logits.clone()), self.processor()(logits.clone(), [])):
+            _check(_same_bits(after, logits), "logits without custom_param_list were edited")
+
+    def test_leaves_rows_without_parameters_alone(self) -> None:
+        """``None`` is a request that the processor does not serve."""
+        cases = self._cases()
+        for before in self._every_type(len(cases) * 2, self.vocab_size):
+            mixed = [params for case in cases for params in (None, case.custom_params())]
+            after = self.processor()(before.clone(), mixed)
+            _check(_same_bits(after[::2], before[::2]), "a row without parameters was edited")
+            alone = self._edited(cases, before[1::2].contiguous())
+            _check(_same_bits(after[1::2], alone), "a row depends on one without parameters")
+
+    def test_no_row_depends_on_another(self) -> None:
+        """A batch gives what its rows give one by one, in any order, whatever their parameters."""
+        cases = self._cases()
+        for before in self._every_type(len(cases), self.vocab_size):
+            after = self._edited(cases, before)
+            for i, case in enumerate(cases):
+                alone = self._edited([case], before[i : i + 1])
+                _check(_same_bits(after[i : i + 1], alone), f"row {i} depends on the others")
+            order = random.Random(1).sample(range(len(cases)), len(cases))  # noqa: S311 - no secret
+            shuffled = self._edited([cases[i] for i in order], before[order])
+            _check(_same_bits(shuffled, after[order]), "rows depend on their order")
+
+    def test_keeps_the_bits_of_what_it_does_not_edit(self) -> None:
+        """An entry is edited or it is the same to the last bit; adding 0.0 turns -0.0 into 0.0."""
+        cases = self._cases()
+        for before in self._every_type(len(cases), self.vocab_size):
+            before[:, ::3] = -0.0
+            after = self._edited(cases, before)
+            rewritten = (after == before) & (_bits(after) != _bits(before))
+            # Forcing a token makes its logit 0.0, and every other one -inf.
+            forced = after.isfinite().sum(-1, keepdim=True) == 1
+            _check(not (rewritten & ~forced).any(), "entries that do not change were rewritten")
+
+    def test_leaves_every_row_a_token(self) -> None:
+        """No row without a finite logit, and neither NaN nor +inf."""
+        for before in self._every_type(len(self._cases()), self.vocab_size):
+            highest = self._edited(self._cases(), before).amax(-1)
+            _check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
+
+    def test_respects_the_layout_of_the_logits(self) -> None:
+        """Rows may lie in a wider, padded tensor, whose padding is nobody's to write."""
+        import torch
+
+        cases = self._cases()
+        rows, vocab_size = len(cases), self.vocab_size
+        before = _random_logits(rows, vocab_size)
+        expected = self._edited(cases, before)
+        width = vocab_size + 64
+        for strides, offset in (((width, 1), 32), ((2 * width, 1), 1), ((1, rows + 2), 5)):
+            wide = torch.zeros(2 * (rows + 1) * width)
+            view = wide.as_strided((rows, vocab_size), strides, offset)
+            view.copy_(before)
+            untouched = wide.clone()
+            after = self.processor()(view, [case.custom_params() for case in cases])
+            _check(_same_bits(after, expected), "the result depends on the layout")
+            view.copy_(before)
+            _check(_same_bits(wide, untouched), "it wrote outside its rows")
+
+    # History
+
+    def test_the_same_history_gives_the_same_result(self) -> None:
+        """Called again, with the same requests or with equal ones, it does the same."""
+        cases = self._cases()
+        before = _random_logits(len(cases), self.vocab_size)
+        processor = self.processor()
+        requests = [case.custom_params() for case in cases]
+        first = processor(before.clone(), requests).clone()
+        for again in (
+            processor(before.clone(), requests),
+            self.processor()(before.clone(), requests),
+            self._edited(cases, before),
+        ):
+            _check(_same_bits(again, first), "called again, it does something else")
+
+    def test_step_by_step_is_the_same_as_at_once(self) -> None:
+        """A decode token by token ends where a request with that history begins.
+
+        Each step has a new instance, as SGLang may: state belongs to the request.
+        """
+        before = _random_logits(1, self.vocab_size)
+        for case in self._cases():
+            request = FakeRequest(case.prompt_ids)
+            custom_params = request.custom_params(case.params)
+            for position in range(len(case.output_ids) + 1):
+                after = self.processor()(before.clone(), [custom_params])
+                so_far = case._replace(output_ids=case.output_ids[:position])
+                _check(
+                    _same_bits(after, self._edited([so_far], before)),
+                    f"{case.params}: step {position} of a decode is not what its history gives",
+                )
+                if position < len(case.output_ids):
+                    request.append(case.output_ids[position])
+
+    def test_survives_a_retraction(self) -> None:
+        """A request that is run again goes on as it was, whatever the results thrown away."""
+        before = _random_logits(1, self.vocab_size)
+        for case in self._cases():
+            request = FakeRequest(case.prompt_ids, served=True)
+            custom_params = request.custom_params(case.params)
+            attach_row(
+                custom_params,
+                self.processor(),
+                self.processor.parse_params(case.params, self.vocab_size),
+                may_lag=False,
+            )
+            length = len(case.prompt_ids)
+            for position, token_id in enumerate(case.output_ids):
+                for chunk_end in (length // 2, length, length + position - 1):
+                    request.kv.kv_committed_len = min(chunk_end, length + position - 1)
+                    self.processor()(before.clone(), [custom_params])
+                request.commit()
+                self.processor()(before.clone(), [custom_params])
+                request.append(token_id)
+            after = self.processor()(before.clone(), [custom_params])
+            _check(request.to_finish is None, f"{case.params}: {request.to_finish}")
+            _check(
+                _same_bits(after, self._edited([case], before)),
+                f"{case.params}: a retraction changes the result",
+            )
+
+    def test_keeps_nothing_on_the_instance(self) -> None:
+        """An instance that served other requests is as good as a new one."""
+        cases = self._cases()
+        used = self.processor()
+        before = _random_logits(1, self.vocab_size)
+        for case in cases:
+            after = used(before.clone(), [case.custom_params()])
+            _check(
+                _same_bits(after, self._edited([case], before)),
+                "the result depends on requests that the instance served before",
+            )
+
+    # Helpers
+
+    def _cases(self) -> list[_Case]:
+        """Make requests with random histories, the same at every call."""
+        rng = random.Random(0)  # noqa: S311 - no secret
+        cases = []
+        for params in self.valid_params:
+            matter = [*self.token_ids, *_token_ids_in(params, self.vocab_size)]
+            for length in (0, 1, 2, 12):
+                pool = [*matter * 2, *(rng.randrange(self.vocab_size) for _ in range(5))]
+                prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
+                cases.append(_Case(params, prompt_ids, rng.choices(pool, k=length)))
+        return cases
+
+    def _edited(self, cases: Sequence[_Case], logits: torch.Tensor | None = None) -> torch.Tensor:
+        """Return what a new instance makes of new requests, and leave ``logits`` alone."""
+        if logits is None:
+            logits = _random_logits(len(cases), self.vocab_size)
+        return self.processor()(logits.clone(), [case.custom_params() for case in cases])
+
+    def _every_type(self, rows: int, vocab_size: int) -> Iterator[torch.Tensor]:
+        """Yield random logits for the cases, in every float type that SGLang serves."""
+        for name in ("float32", "bfloat16", "float16"):
+            yield _random_logits(rows, vocab_size, name)
+
+
+def _check(ok: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not ok:
+        raise AssertionError(message)
+
+
+def _token_ids_in(params: Mapping[str, Any], vocab_size: int) -> list[int]:
+    """Return the numbers among the parameters that could be token ids."""
+    lists = [value if isinstance(value, list) else [value] for value in params.values()]
+    return [i for ids in lists for i in ids if isinstance(i, int) and 0 <= i < vocab_size]
+
+
+def _random_logits(rows: int, vocab_size: int, dtype: str = "float32") -> torch.Tensor:
+    import torch
+
+    logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 4
+    return logits.to(getattr(torch, dtype))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(kind)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and bool((_bits(a) == _bits(b)).all())

@@ -1,0 +1,124 @@
+"""The shipped contract suite, over every built-in."""
+
+from sglang_lp import builtins
+from sglang_lp.builtins import (
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    DeepSeekR1ThinkingBudgetLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+    Glm4MoeThinkingBudgetLogitProcessor,
+    InklingThinkingBudgetLogitProcessor,
+    Qwen3ThinkingBudgetLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+from sglang_lp.testing import ProcessorContract
+
+
+class TestDisallowedTokens(ProcessorContract):
+    processor = DisallowedTokensLogitsProcessor
+    valid_params = ({"token_ids": [5]}, {"token_ids": []}, {"token_ids": [*range(900), 7, 7]})
+    invalid_params = (
+        ({}, "token_ids"),
+        ({"token_ids": None}, "token_ids"),
+        ({"token_ids": "5"}, "token_ids"),
+        ({"token_ids": [5, -1]}, "token_ids"),
+        ({"token_ids": [1000]}, "token_ids"),
+        ({"token_ids": [True]}, "token_ids"),
+        ({"token_ids": [1.0]}, "token_ids"),
+        ({"token_ids": [1] * 65_537}, "token_ids"),
+    )
+
+
+class TestForcedSequence(ProcessorContract):
+    processor = ForcedSequenceLogitProcessor
+    valid_params = (
+        {"token_ids": [3, 1, 2]},
+        {"token_ids": [3], "eos_token_id": 9},
+        {"token_ids": [], "eos_token_id": 0},
+        {"token_ids": [8] * 50},
+    )
+    invalid_params = (
+        ({}, "token_ids"),
+        ({"token_ids": [1000]}, "token_ids"),
+        ({"token_ids": [1], "eos_token_id": 1000}, "eos_token_id"),
+        ({"token_ids": [1], "eos_token_id": -1}, "eos_token_id"),
+    )
+
+
+class TestNoRepeatNGram(ProcessorContract):
+    processor = DeepseekOCRNoRepeatNGramLogitProcessor
+    valid_params = (
+        {"ngram_size": 1, "window_size": 10},
+        {"ngram_size": 2, "window_size": 100, "whitelist_token_ids": [4, 5]},
+        {"ngram_size": 3, "window_size": 3, "whitelist_token_ids": None},
+        {"ngram_size": 30, "window_size": 90},
+    )
+    invalid_params = (
+        ({"window_size": 9}, "ngram_size"),
+        ({"ngram_size": 2}, "window_size"),
+        ({"ngram_size": 0, "window_size": 9}, "ngram_size"),
+        ({"ngram_size": "2", "window_size": 9}, "ngram_size"),
+        ({"ngram_size": 2.5, "window_size": 9}, "ngram_size"),
+        ({"ngram_size": 3, "window_size": 2}, "window_size"),
+        ({"ngram_size": 3, "window_size": 2**31}, "window_size"),
+        ({"ngram_size": 2, "window_size": 9, "whitelist_token_ids": [1000]}, "whitelist_token_ids"),
+        ({"ngram_size": 2, "window_size": 9, "whitelist_token_ids": 4}, "whitelist_token_ids"),
+    )
+
+
+IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2, "new_line_token_id": 3}
+
+
+class TestThinkingBudget(ProcessorContract):
+    processor = ThinkingBudgetLogitProcessor
+    valid_params = (
+        *({"thinking_budget": budget, **IDS} for budget in (0, 1, 2, 5, 1000)),
+        {"thinking_budget": 3, "thinking_start_token_id": 4, "thinking_end_token_id": 5},
+        {"thinking_budget": 3, **IDS, "new_line_token_id": 2},
+    )
+    invalid_params = (
+        (IDS, "thinking_budget"),
+        ({"thinking_budget": -1, **IDS}, "thinking_budget"),
+        ({"thinking_budget": None, **IDS}, "thinking_budget"),
+        ({"thinking_budget": True, **IDS}, "thinking_budget"),
+        ({"thinking_budget": 5}, "thinking_start_token_id"),
+        ({"thinking_budget": 5, **IDS, "thinking_end_token_id": None}, "thinking_end_token_id"),
+        ({"thinking_budget": 5, **IDS, "thinking_end_token_id": 1}, "thinking_end_token_id"),
+        ({"thinking_budget": 5, **IDS, "thinking_end_token_id": 1000}, "thinking_end_token_id"),
+        ({"thinking_budget": 5, **IDS, "new_line_token_id": 1}, "new_line_token_id"),
+    )
+
+
+class ModelFamily(ProcessorContract):
+    valid_params = ({"thinking_budget": 0}, {"thinking_budget": 4})
+    invalid_params = (({}, "thinking_budget"), ({"thinking_budget": "4"}, "thinking_budget"))
+
+
+class TestQwen3(ModelFamily):
+    processor = Qwen3ThinkingBudgetLogitProcessor
+    vocab_size = 151_670
+    token_ids = (151_667, 151_668, 198)
+
+
+class TestDeepSeekR1(ModelFamily):
+    processor = DeepSeekR1ThinkingBudgetLogitProcessor
+    vocab_size = 128_800
+    token_ids = (128_798, 128_799, 201)
+
+
+class TestGlm4Moe(ModelFamily):
+    processor = Glm4MoeThinkingBudgetLogitProcessor
+    vocab_size = 151_352
+    token_ids = (151_350, 151_351, 198)
+
+
+class TestInkling(ModelFamily):
+    processor = InklingThinkingBudgetLogitProcessor
+    vocab_size = 200_011
+    token_ids = (200_008, 200_010, 198)
+
+
+def test_every_builtin_is_under_contract():
+    suites = {*ProcessorContract.__subclasses__(), *ModelFamily.__subclasses__()} - {ModelFamily}
+
+    assert {suite.processor.__name__ for suite in suites} == {*builtins.__all__}
