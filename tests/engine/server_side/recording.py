@@ -1,0 +1,180 @@
+"""Processors that tests allow on their servers: one that writes down what it saw, and bad ones.
+
+Lines of JSON go to the file named by ``SGLANG_LP_TEST_RECORD``, each written at once, so that
+several processes may share it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sglang_lp.params import NonNegativeInt, Parameters
+from sglang_lp.processor import LogitProcessor
+
+VOCAB_SIZE = 1024
+_serials = itertools.count()
+
+
+def write(event: str, **values: Any) -> None:
+    """Append one line to the record."""
+    line = json.dumps({"event": event, "pid": os.getpid(), **values}) + "\n"
+    descriptor = os.open(
+        os.environ["SGLANG_LP_TEST_RECORD"], os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    )
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def steer(history: Sequence[int]) -> int | None:
+    """Return a token that depends on every token of the history, or ``None`` half of the time."""
+    digest = zlib.crc32(json.dumps([*history]).encode())
+    return digest // 2 % VOCAB_SIZE if digest % 2 else None
+
+
+class Recorder(LogitProcessor):
+    """Write down what ``edit`` sees; with ``steering``, force what :func:`steer` says."""
+
+    class Params(Parameters, frozen=True):
+        """What a request may set."""
+
+        tag: str
+        steering: bool = False
+
+    def start(self, request: Any) -> Any:
+        """Return a serial number and the tokens fed so far."""
+        return next(_serials), []
+
+    def advance(self, request: Any, token_ids: Sequence[int]) -> None:
+        """Keep them."""
+        request.state[1].extend(token_ids)
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Write and steer."""
+        serial, fed = request.state
+        write(
+            "edit",
+            tag=request.params.tag,
+            serial=serial,
+            position=request.position,
+            exact=request.exact,
+            output_ids=[*request.output_ids],
+            fed=fed,
+        )
+        token_id = steer(fed) if request.params.steering else None
+        if token_id is not None:
+            edits.force(token_id)
+
+
+class Census(LogitProcessor):
+    """Write down how many of the toolkit's objects live in this process."""
+
+    class Params(Parameters, frozen=True):
+        """What a request may set."""
+
+        tag: str
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Count."""
+        if request.position:
+            return
+        gc.collect()
+        names = [type(thing).__name__ for thing in gc.get_objects()]
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        write(
+            "census",
+            tag=request.params.tag,
+            rows=names.count("Row"),
+            requests=names.count("Request"),
+            rss=pages * os.sysconf("SC_PAGE_SIZE"),
+        )
+
+
+class _At(Parameters, frozen=True):
+    at: NonNegativeInt
+
+
+class Raises(LogitProcessor):
+    """Raise before the token at a position."""
+
+    Params = _At
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Raise."""
+        if request.position == request.params.at:
+            raise KeyError("a processor's own mistake")
+
+
+class OutOfVocabulary(LogitProcessor):
+    """Force a token that the model does not have."""
+
+    Params = _At
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Force it."""
+        if request.position == request.params.at:
+            edits.force(VOCAB_SIZE)
+
+
+class BansAll(LogitProcessor):
+    """Leave no token."""
+
+    Params = _At
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Ban all."""
+        if request.position == request.params.at:
+            edits.ban(range(VOCAB_SIZE))
+
+
+class _Dense(LogitProcessor):
+    Params = _At
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        due = [len(params["__req__"].output_ids) == params["at"] for params in custom_param_list]
+        return self.spoil(logits, due) if any(due) else logits
+
+    def spoil(self, logits: Any, due: list[bool]) -> Any:
+        """Return what is wrong."""
+        raise NotImplementedError
+
+
+class WrongShape(_Dense):
+    """Return a column too few."""
+
+    def spoil(self, logits: Any, due: list[bool]) -> Any:
+        """Cut the last column off."""
+        return logits[:, :-1]
+
+
+class NotATensor(_Dense):
+    """Return nothing."""
+
+    def spoil(self, logits: Any, due: list[bool]) -> Any:
+        """Forget to return."""
+        return None
+
+
+class WritesNaN(_Dense):
+    """Fill the rows that are due with NaN."""
+
+    def spoil(self, logits: Any, due: list[bool]) -> Any:
+        """Write."""
+        logits[due] = float("nan")
+        return logits
+
+
+class DenseRaises(_Dense):
+    """Raise if any row is due."""
+
+    def spoil(self, logits: Any, due: list[bool]) -> Any:
+        """Raise."""
+        raise RuntimeError("a processor's own mistake")

@@ -1,0 +1,36 @@
+"""The servers of the tests: what each one adds to ``harness.CPU_ARGUMENTS``, and its environment.
+
+``PLUGIN`` ones schedule in different ways, ``stock`` is SGLang without this toolkit's plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+Settings = tuple[Mapping[str, Any], Mapping[str, str]]
+
+#: Few enough tokens that concurrent requests are retracted, with prefill in chunks of a few.
+_SQUEEZED = {
+    "chunked_prefill_size": 16,
+    "max_total_tokens": 512,
+    "schedule_conservativeness": 0.01,
+}
+SERVERS: Mapping[str, Settings] = {
+    "default": ({"grammar_backend": "xgrammar"}, {}),
+    "no overlap, no radix cache": (
+        {"disable_overlap_schedule": True, "disable_radix_cache": True},
+        {},
+    ),
+    "squeezed": (_SQUEEZED, {}),
+    "data parallel": ({"dp_size": 2}, {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
+    "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
+}
+PLUGIN = tuple(name for name in SERVERS if name != "stock")
+
+
+def on_servers(*names: str) -> pytest.MarkDecorator:
+    """Run the tests of a module on each of these servers."""
+    return pytest.mark.parametrize("server", names, indirect=True, scope="session")

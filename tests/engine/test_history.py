@@ -1,0 +1,221 @@
+"""Whatever the scheduler does, a processor sees every token once, in order, and acts on time."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+
+import pytest
+from oracle import free, rule
+from recording import Recorder
+from servers import PLUGIN, on_servers
+from tiny_model import EOS, FREQUENT, word
+
+from sglang_lp import builtins
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*PLUGIN)]
+
+START, END, NEWLINE = FREQUENT[:3]
+THINKING = {
+    "thinking_start_token_id": START,
+    "thinking_end_token_id": END,
+    "new_line_token_id": NEWLINE,
+}
+#: Every built-in with a schema of its own, with settings under which it acts early and often.
+CASES = [
+    (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT]}),
+    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 310)]}),
+    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [301, 301, 301], "eos_token_id": EOS}),
+    (builtins.ThinkingBudgetLogitProcessor, {"thinking_budget": 0, **THINKING}),
+    (builtins.ThinkingBudgetLogitProcessor, {"thinking_budget": 1, **THINKING}),
+    (builtins.ThinkingBudgetLogitProcessor, {"thinking_budget": 5, **THINKING}),
+    (builtins.DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 1, "window_size": 20}),
+    (
+        builtins.DeepseekOCRNoRepeatNGramLogitProcessor,
+        {"ngram_size": 2, "window_size": 100, "whitelist_token_ids": [FREQUENT[0]]},
+    ),
+]
+_numbers = iter(range(10**9))
+
+
+def new_tag():
+    return f"tag {next(_numbers)}"
+
+
+def body(prompt, processor=None, params=None, **sampling):
+    """Return a greedy request for ``/generate``."""
+    body = {
+        "input_ids": prompt,
+        "sampling_params": {"temperature": 0, "max_new_tokens": 40, **sampling},
+    }
+    if processor is not None:
+        body["custom_logit_processor"] = processor.to_str()
+        body["sampling_params"]["custom_params"] = params
+    return body
+
+
+def recorder(prompt, *, steering=False, **sampling):
+    return body(prompt, Recorder, {"tag": new_tag(), "steering": steering}, **sampling)
+
+
+def a_prompt(rng, longest=60):
+    """Return a prompt; some open a thinking block, or hold what the n-gram window looks for."""
+    prompt = [rng.randrange(2, 1024) for _ in range(rng.randint(1, longest))]
+    if rng.random() < 0.5:
+        prompt.insert(rng.randint(1, len(prompt)), START)
+    return prompt
+
+
+def mixed(rng, count):
+    """Return requests of every kind, without a processor among them, of different lengths."""
+    kinds = [*CASES, None, "observing", "steering"]
+    rng.shuffle(kinds)
+    bodies = []
+    for kind in islice(cycle(kinds), count):
+        prompt, length = a_prompt(rng), rng.randint(1, 60)
+        if kind is None:
+            bodies.append(body(prompt, max_new_tokens=length))
+        elif isinstance(kind, str):
+            bodies.append(recorder(prompt, steering=kind == "steering", max_new_tokens=length))
+        else:
+            bodies.append(body(prompt, *kind, max_new_tokens=length))
+    return bodies
+
+
+def rule_of(body):
+    if "custom_logit_processor" not in body:
+        return free
+    (name,) = (
+        cls.__name__
+        for cls in (Recorder, *{processor for processor, _ in CASES})
+        if cls.to_str() == body["custom_logit_processor"]
+    )
+    return rule(name, body["sampling_params"]["custom_params"])
+
+
+def seen_by(server, body, output_ids):
+    """Check what a recorder wrote down about one request with one answer."""
+    lines = server.records("edit", tag=body["sampling_params"]["custom_params"]["tag"])
+    assert len({line["serial"] for line in lines}) == 1, "its state was made more than once"
+    check_lines(lines, output_ids)
+
+
+def check_lines(lines, output_ids):
+    for line in lines:
+        position = line["position"]
+        assert line["exact"]
+        # Behind the end lies at most the step that was under way when the end was seen.
+        assert position <= len(output_ids)
+        assert line["output_ids"] == line["fed"] == output_ids[:position]
+    positions = [line["position"] for line in lines]
+    assert [*dict.fromkeys(positions)] == [*range(max(positions) + 1)]
+    assert max(positions) >= len(output_ids) - 1
+
+
+def check(server, oracle, body, reply):
+    """Check one answer token for token, and what the recorder saw if it was there."""
+    assert reply.status == 200, reply.body
+    assert reply.finish_reason["type"] in ("length", "stop")
+    oracle.check(body["input_ids"], reply.output_ids, rule_of(body))
+    if "tag" in body["sampling_params"].get("custom_params", ()):
+        seen_by(server, body, reply.output_ids)
+
+
+def test_one_request_alone(server, oracle):
+    rng = random.Random(1)
+    for processor, params in CASES:
+        request = body(a_prompt(rng), processor, params)
+        check(server, oracle, request, server.post("/generate", request))
+    for steering in (False, True):
+        request = recorder(a_prompt(rng), steering=steering)
+        check(server, oracle, request, server.post("/generate", request))
+
+
+@pytest.mark.parametrize("stagger", [0, 0.02])
+def test_thirty_two_requests_of_all_kinds_that_join_and_leave(server, oracle, stagger):
+    bodies = mixed(random.Random(32), 32)
+    for request, reply in zip(bodies, server.at_once(bodies, stagger), strict=True):
+        check(server, oracle, request, reply)
+
+
+def test_four_answers_to_one_prompt(server, oracle):
+    prompt = [*range(400, 420)]
+    # Four greedy answers are the same one, so these are sampled, and forced half of the time.
+    request = recorder(prompt, steering=True, n=4, temperature=1.0)
+    replies = server.post("/generate", request).body
+    answers = [reply["output_ids"] for reply in replies]
+    assert len({*map(tuple, answers)}) == 4
+    for answer in answers:
+        steered = [rule_of(request)(prompt, answer[:at]) for at in range(len(answer))]
+        assert all(forced in (None, token) for forced, token in zip(steered, answer, strict=True))
+    lines = server.records("edit", tag=request["sampling_params"]["custom_params"]["tag"])
+    serials = {line["serial"] for line in lines}
+    for serial in serials:
+        own = [line for line in lines if line["serial"] == serial]
+        longest = max(own, key=lambda line: line["position"])["output_ids"]
+        (answer,) = (answer for answer in answers if answer[: len(longest)] == longest)
+        check_lines(own, answer)
+
+
+def test_a_request_ends_by_length_eos_and_stop_string(server, oracle):
+    prompt = [*range(500, 540)]
+    by_length = recorder(prompt, steering=True)
+    by_eos = body(
+        prompt,
+        builtins.ForcedSequenceLogitProcessor,
+        {"token_ids": [600, 601], "eos_token_id": EOS},
+    )
+    by_string = recorder(prompt, steering=True)
+    first = server.post("/generate", by_length)
+    stop_at = next(at for at in range(5, 40) if first.output_ids[at] >= 258)
+    by_string["sampling_params"]["stop"] = word(first.output_ids[stop_at])
+    replies = [first, *server.at_once([by_eos, by_string])]
+    reasons = [reply.finish_reason for reply in replies]
+    assert reasons[0] == {"type": "length", "length": 40}
+    assert reasons[1] == {"type": "stop", "matched": EOS}
+    assert reasons[2] == {"type": "stop", "matched": word(first.output_ids[stop_at])}
+    for request, reply in zip((by_length, by_eos, by_string), replies, strict=True):
+        check(server, oracle, request, reply)
+
+
+def test_clients_that_hang_up_do_not_disturb_the_others(server, oracle):
+    bodies = mixed(random.Random(7), 12)
+    leavers = [recorder([700 + i], steering=True, max_new_tokens=400) for i in range(4)]
+    with ThreadPoolExecutor(16) as pool:
+        left = [
+            pool.submit(server.stream, "/generate", leaver, leave_after=5) for leaver in leavers
+        ]
+        replies = [*pool.map(lambda body: server.post("/generate", body), bodies)]
+        received = [future.result().body["output_ids"] for future in left]
+    for request, reply in zip(bodies, replies, strict=True):
+        check(server, oracle, request, reply)
+    for leaver, output_ids in zip(leavers, received, strict=True):
+        oracle.check(leaver["input_ids"], output_ids, rule_of(leaver))
+        lines = until_quiet(server, leaver["sampling_params"]["custom_params"]["tag"])
+        longest = max(lines, key=lambda line: line["position"])["output_ids"]
+        assert longest[: len(output_ids)] == output_ids
+        assert len(longest) < 400
+        check_lines(lines, longest)
+
+
+def until_quiet(server, tag):
+    lines = server.records("edit", tag=tag)
+    while True:
+        time.sleep(1)
+        later = server.records("edit", tag=tag)
+        if len(later) == len(lines):
+            return later
+        lines = later
+
+
+def test_requests_were_retracted_where_memory_is_short(server):
+    retractions = server.log_text().count("Retract requests")
+    squeezed = "'max_total_tokens': 512" in server.log_text()
+    assert (retractions > 0) == squeezed
+
+
+def test_all_requests_are_served_by_as_many_processes_as_asked_for(server):
+    parallel = "'dp_size': 2" in server.log_text()
+    assert len({line["pid"] for line in server.records("edit")}) == (2 if parallel else 1)

@@ -1,0 +1,59 @@
+"""A random GPT-2 with a byte-level tokenizer: small, quick, and its greedy text varies.
+
+Token ids: 0 begins and 1 ends a text, 2 to 257 are the bytes, ``i`` from 258 on reads `` wi``. The
+weights are drawn wide, so that greedy decoding wanders among some forty tokens instead of
+repeating one; ``FREQUENT`` ones come every few steps, which makes them good tokens to steer by.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+BOS, EOS = 0, 1
+VOCAB_SIZE = 1024
+#: Ids that the greedy model often produces whatever the prompt, the most frequent first.
+FREQUENT = (174, 471, 974, 296, 454)
+
+
+def make(directory: Path) -> Path:
+    """Write the checkpoint into ``directory`` and return it."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCAB_SIZE,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        n_positions=4096,
+        initializer_range=0.3,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+    )
+    GPT2LMHeadModel(config).save_pretrained(directory)
+    words = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words += [f"Ġw{i}" for i in range(len(words), VOCAB_SIZE)]
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(words[:2])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": "<s>",
+                "eos_token": "</s>",
+                "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+            }
+        )
+    )
+    return directory
+
+
+def word(token_id: int) -> str:
+    """Return the text of a token from 258 on."""
+    return f" w{token_id}"
