@@ -1,0 +1,175 @@
+"""One processor for a request, or for all prompts of one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from sglang_lp import builtins
+from sglang_lp.client.values import fresh, plain
+from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.params import is_private
+from sglang_lp.processor import LogitProcessor
+
+__all__ = ["Attachment", "attach", "mapping", "with_payload"]
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    """A processor with its parameters, checked and ready to be put into requests.
+
+    Made by :func:`attach`; may be used for any number of requests. No method changes its
+    arguments. What they hold is kept: parameters in ``custom_params`` are joined by those given
+    to :func:`attach`, and the whole is checked again.
+
+    Every method raises :class:`~sglang_lp.errors.RequestError` if the request has a
+    ``custom_logit_processor`` already or something is not of the type that SGLang takes there,
+    and its subclass ``InvalidParameter`` if ``custom_params`` has another value for a parameter
+    of this attachment, or one that the processor does not know.
+
+    Attributes:
+        processor: The class.
+        payload: Its payload text, what SGLang's ``to_str()`` returns.
+    """
+
+    processor: type[Any]
+    payload: str
+    _params: dict[str, Any]
+
+    @property
+    def custom_params(self) -> dict[str, Any]:
+        """The parameters as JSON values, in a new dict; empty if there are none."""
+        return {key: fresh(value) for key, value in self._params.items()}
+
+    def engine_kwargs(
+        self, sampling_params: Mapping[str, Any] | list[Any] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the keyword arguments for ``Engine.generate`` and ``Engine.async_generate``.
+
+        Args:
+            sampling_params: One dict, or one for each prompt of a batch.
+            kwargs: Other arguments of the call, such as ``prompt``; returned with the rest.
+        """
+        return self.generate_body({**kwargs, "sampling_params": sampling_params})
+
+    def generate_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON body for ``POST /generate``, of one prompt or a batch.
+
+        Args:
+            body: The body without the processor.
+        """
+        result = with_payload(body, self.payload)
+        given = result.get("sampling_params")
+        if isinstance(given, list | tuple):
+            result["sampling_params"] = [self.sampling_params(one) for one in given]
+        else:
+            result["sampling_params"] = self.sampling_params(given)
+        return result
+
+    def extra_body(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the ``extra_body`` for the ``openai`` client, chat and completions alike.
+
+        Args:
+            extra: Other fields that are SGLang's and not OpenAI's.
+        """
+        return self._join(with_payload({} if extra is None else extra, self.payload))
+
+    def sampling_params(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the ``sampling_params`` of one prompt, with the parameters in them.
+
+        Args:
+            given: Those of the prompt so far.
+        """
+        return self._join({} if given is None else mapping(given, "sampling_params"))
+
+    def _join(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Set ``custom_params`` in ``fields``, always: without it SGLang passes no history."""
+        given = fields.get("custom_params")
+        given = {} if given is None else mapping(given, "custom_params")
+        name = self.processor.__name__
+        for key in given.keys() & self._params.keys():
+            if plain(name, key, given[key]) != self._params[key]:
+                raise InvalidParameter(
+                    name,
+                    key,
+                    f"given twice, in custom_params as {shown(given[key])} and to attach() as "
+                    f"{shown(self._params[key])}; give it once",
+                )
+        joined = given | self.custom_params
+        if len(joined) > len(self._params) and issubclass(self.processor, LogitProcessor):
+            self.processor.parse_params(joined)
+        fields["custom_params"] = joined
+        return fields
+
+
+def attach(processor: type[Any] | str, /, **params: Any) -> Attachment:
+    """Choose a processor and its parameters for requests.
+
+    Args:
+        processor: A :class:`~sglang_lp.processor.LogitProcessor`; the name of a built-in; or a
+            class of another library with SGLang's ``to_str()``, whose parameters are not checked
+            further than that SGLang can carry them.
+        params: Its parameters, as in ``custom_params``. Tuples, sets, ranges and the numbers and
+            arrays of NumPy and torch become what JSON has.
+
+    Raises:
+        InvalidParameter: A parameter that the processor does not take.
+        RequestError: ``processor`` is none of the above.
+    """
+    cls = _named(processor) if isinstance(processor, str) else processor
+    to_str: Any = getattr(cls, "to_str", None)
+    if not isinstance(cls, type) or not callable(to_str):
+        hint = "; give its class" if to_str else ""
+        raise RequestError(
+            "attach: expected a processor class or the name of a built-in, "
+            f"got {getattr(cls, '__name__', None) or shown(cls)}{hint}"
+        )
+    for key in params:
+        if is_private(key):
+            raise InvalidParameter(cls.__name__, key, "reserved by SGLang; leave it out")
+    given = {key: plain(cls.__name__, key, value) for key, value in params.items()}
+    if issubclass(cls, LogitProcessor):
+        cls.parse_params(given)
+    return Attachment(cls, to_str(), given)
+
+
+def _named(name: str) -> Any:
+    if name in builtins.__all__:
+        return getattr(builtins, name)
+    if "{" in name:
+        raise RequestError(
+            "attach: expected a processor class or the name of a built-in, got a payload text; "
+            "it can go into the request's custom_logit_processor as it is"
+        )
+    near = difflib.get_close_matches(name[:80], builtins.__all__, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "a class of your own goes in itself"
+    raise RequestError(f"attach: expected the name of a built-in, got {shown(name)}; {hint}")
+
+
+def mapping(value: Any, field: str) -> dict[str, Any]:
+    """Return a copy of what a field holds, one level deep.
+
+    Raises:
+        RequestError: It is not a mapping.
+    """
+    if not isinstance(value, Mapping):
+        raise RequestError(f"{field}: expected a dict, got {shown(value)}")
+    return dict(value)
+
+
+def with_payload(request: Mapping[str, Any], payload: Any) -> dict[str, Any]:
+    """Return a copy of a request with the payload in it.
+
+    Raises:
+        RequestError: It is not a mapping, or has a payload.
+    """
+    result = mapping(request, "request")
+    if result.get("custom_logit_processor") is not None:
+        raise RequestError(
+            "custom_logit_processor: this request has one already, and SGLang runs one for each; "
+            "attach to a request without it"
+        )
+    result["custom_logit_processor"] = payload
+    return result

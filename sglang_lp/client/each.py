@@ -1,0 +1,124 @@
+"""A processor, or none, for each prompt of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from sglang_lp.client.attachment import Attachment, mapping, with_payload
+from sglang_lp.errors import RequestError, shown
+
+__all__ = ["Attachments", "attach_each"]
+
+#: How deep one prompt is nested in each field that may hold prompts: a text, ids, embeddings.
+_NESTING = {"prompt": 0, "text": 0, "input_ids": 1, "input_embeds": 2}
+
+
+class Attachments(msgspec.Struct, frozen=True):
+    """What :func:`attach_each` returns; made for batches of as many prompts as it has entries.
+
+    The methods are those of :class:`Attachment`, with the same promises and errors. They also
+    raise :class:`~sglang_lp.errors.RequestError` for what SGLang cannot do with a list of
+    processors: ``n`` above 1, a single prompt, another number of prompts.
+
+    Attributes:
+        each: For each prompt what is attached to it, or ``None``.
+    """
+
+    each: tuple[Attachment | None, ...]
+
+    def engine_kwargs(
+        self, sampling_params: Mapping[str, Any] | list[Any] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the keyword arguments for ``Engine.generate`` and ``Engine.async_generate``.
+
+        Args:
+            sampling_params: One dict for all prompts, or one for each.
+            kwargs: Other arguments of the call, such as ``prompt``; returned with the rest.
+        """
+        return self.generate_body({**kwargs, "sampling_params": sampling_params})
+
+    def generate_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON body for ``POST /generate`` of a batch.
+
+        Args:
+            body: The body without the processors. Its ``sampling_params`` are one object for all
+                prompts, or one for each.
+        """
+        result = with_payload(body, [one.payload if one else None for one in self.each])
+        for field, nesting in _NESTING.items():
+            if result.get(field) is not None:
+                self._check_prompts(field, result[field], nesting)
+        given = result.get("sampling_params")
+        if not isinstance(given, list | tuple):
+            given = [given] * len(self.each)
+        self._check_length("sampling_params", len(given))
+        result["sampling_params"] = [
+            _sampling_params(one, params) for one, params in zip(self.each, given, strict=True)
+        ]
+        return result
+
+    def extra_body(self, extra: Mapping[str, Any] | None = None) -> NoReturn:  # noqa: ARG002
+        """Raise: the OpenAI endpoints take one ``custom_params`` for all prompts of a request.
+
+        Args:
+            extra: Not used.
+
+        Raises:
+            RequestError: Always. Send one request for each prompt, or use ``/generate``.
+        """
+        raise RequestError(
+            "attach_each: an OpenAI request has one custom_params for all its prompts; "
+            "send one request for each prompt, with attach(), or use POST /generate"
+        )
+
+    def _check_prompts(self, field: str, prompts: Any, nesting: int) -> None:
+        depth, first = 0, prompts
+        while isinstance(first, list | tuple):
+            depth += 1
+            first = first[0] if first else None
+        if depth <= nesting:
+            raise RequestError(
+                f"attach_each: expected {len(self.each)} prompts in {field}, got a single one; "
+                "use attach(), or put the prompt into a list"
+            )
+        self._check_length(field, len(prompts))
+
+    def _check_length(self, field: str, length: int) -> None:
+        if length != len(self.each):
+            raise RequestError(
+                f"attach_each: expected {len(self.each)} entries in {field}, one for each "
+                f"attachment, got {length}"
+            )
+
+
+def attach_each(attachments: Iterable[Attachment | None], /) -> Attachments:
+    """Choose a processor, or none, for each prompt of a batch.
+
+    Args:
+        attachments: In the order of the prompts, what :func:`attach` returned or ``None``.
+
+    Raises:
+        RequestError: An entry is something else, or there is none.
+    """
+    each = (*attachments,)
+    for one in each:
+        if not isinstance(one, Attachment | None):
+            raise RequestError(
+                f"attach_each: expected what attach() returned, or None, got {shown(one)}"
+            )
+    if not each:
+        raise RequestError("attach_each: expected an entry for each prompt, got none")
+    return Attachments(each)
+
+
+def _sampling_params(attachment: Attachment | None, given: Any) -> dict[str, Any]:
+    params = {} if given is None else mapping(given, "sampling_params")
+    if params.get("n") not in (None, 1):
+        raise RequestError(
+            f"attach_each: SGLang takes no list of processors with n above 1, got n = "
+            f"{shown(params['n'])}; use attach() for one processor, or send a request per prompt"
+        )
+    return attachment.sampling_params(params) if attachment else params
