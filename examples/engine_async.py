@@ -1,0 +1,39 @@
+"""Use a processor with an engine in this process: ask twice at once, once without a token.
+
+python examples/engine_async.py MODEL
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from sglang_lp.client import attach
+
+PROMPT = "What is 2 + 3?"
+GREEDY = {"temperature": 0, "max_new_tokens": 16}
+
+
+async def answers(engine: Any) -> list[str]:
+    """Return the model's answer, again, and without the token that it began with."""
+    first = await engine.async_generate(PROMPT, GREEDY)
+    banned = attach("DisallowedTokensLogitsProcessor", token_ids=first["output_ids"][:1])
+    again, without = await asyncio.gather(
+        engine.async_generate(PROMPT, GREEDY),
+        engine.async_generate(PROMPT, **banned.engine_kwargs(GREEDY)),
+    )
+    return [first["text"], again["text"], without["text"]]
+
+
+def main() -> None:
+    """Start an engine and print the answers."""
+    import sglang
+
+    with sglang.Engine(model_path=sys.argv[1], enable_custom_logit_processor=True) as engine:
+        for answer in engine.loop.run_until_complete(answers(engine)):
+            print(repr(answer))
+
+
+if __name__ == "__main__":  # SGLang starts its processes by importing this file again
+    main()

@@ -1,0 +1,38 @@
+"""Send a batch to ``POST /generate`` in which one prompt has a processor and one has none.
+
+python examples/http_generate.py http://127.0.0.1:30000
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+from urllib.request import Request, urlopen
+
+from sglang_lp.client import attach, attach_each
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    """Send one JSON request."""
+    headers = {"Content-Type": "application/json"}
+    request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - the caller's server
+    with urlopen(request, timeout=60) as response:  # noqa: S310
+        return json.load(response)
+
+
+def main(url: str) -> None:
+    """Print both answers."""
+    words = {"prompt": "Hello world!", "add_special_tokens": False}
+    token_ids = post(f"{url}/tokenize", words)["tokens"]
+    hello = attach("ForcedSequenceLogitProcessor", token_ids=token_ids)
+    batch = {
+        "text": ["What is 2 + 3?", "What is 2 + 3?"],
+        "sampling_params": {"temperature": 0, "max_new_tokens": len(token_ids)},
+    }
+    for answer in post(f"{url}/generate", attach_each([hello, None]).generate_body(batch)):
+        print(repr(answer["text"]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].rstrip("/"))

@@ -1,0 +1,49 @@
+"""The examples do what they say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_lp.client import attach
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def printed_by(name):
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=True
+    )
+    assert not result.stderr
+    return result.stdout
+
+
+def promised_by(name):
+    """Return the output that stands in the docstring, after the command."""
+    source = (EXAMPLES / name).read_text()
+    return source.split(f"$ python examples/{name}\n")[1].split('"""')[0]
+
+
+@pytest.mark.parametrize("name", ["own_processor.py", "quickstart.py"])
+def test_the_output_is_what_the_docstring_shows(name):
+    assert printed_by(name) == promised_by(name)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_every_example_compiles_and_says_how_it_is_run(path):
+    compile(path.read_text(), path, "exec")
+    assert f"python examples/{path.name}" in path.read_text()
+
+
+def test_the_request_of_the_shell_script_is_what_the_client_makes():
+    script = (EXAMPLES / "curl.sh").read_text()
+    body = json.loads(script.split("<<'JSON'\n")[1].split("JSON\n")[0])
+
+    bare = {"text": body["text"], "sampling_params": {"temperature": 0, "max_new_tokens": 16}}
+    assert attach("DisallowedTokensLogitsProcessor", token_ids=[20]).generate_body(bare) == body
+
+
+def test_the_shell_script_is_valid():
+    subprocess.run(["sh", "-n", EXAMPLES / "curl.sh"], check=True)
