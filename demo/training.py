@@ -314,10 +314,10 @@ def untrained_model(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
         attn_pdrop=0.0,
         bos_token_id=end,
         eos_token_id=end,
-        pad_token_id=end,
         dtype="float32",
     )
     model = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    model.generation_config.pad_token_id = end
     with torch.no_grad():
         _look_back(model)
     return model

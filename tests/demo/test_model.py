@@ -104,11 +104,11 @@ def test_a_thought_that_is_cut_short_still_ends_in_the_answer(demo, generate, th
 
 
 def test_the_table_is_read_for_ever(demo, generate):
-    text = generate(demo.LOOP_PROMPT, max_new_tokens=400)
-    rows = text.split("\n")
-    assert rows[0] == "<td>apple</td><td>pear</td><td>plum</td>"
-    assert rows[1] == "<td>cherry</td><td>fig</td><td>grape</td>"
-    assert rows == rows[:2] * (len(rows) // 2)
+    text = generate(demo.LOOP_PROMPT, max_new_tokens=200)
+    twice = (
+        "<td>apple</td><td>pear</td><td>plum</td>\n<td>cherry</td><td>fig</td><td>grape</td>\n" * 2
+    )
+    assert text == twice * 5
 
 
 def test_a_model_of_this_version_is_not_made_again(demo, checkpoint):
