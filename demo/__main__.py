@@ -1,0 +1,52 @@
+"""`python -m demo`: the toolkit at work on a real SGLang server."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from demo import scenes
+from demo.in_process import in_process
+from demo.model import ensure_model
+from demo.server import ServerFailed, serve
+from demo.show import Stage
+
+
+def main() -> int:
+    """Play every scene.
+
+    Returns:
+        0 if every scene showed what it claims, else 1.
+
+    """
+    stage = Stage(Console(width=None if sys.stdout.isatty() else 110))
+    directory = ensure_model()
+    model = scenes.Model.of(directory)
+    stage.say("Starting a guarded SGLang server: sglang-lp serve -- --model-path ... (a minute)")
+    try:
+        with serve(directory) as url, httpx.Client(base_url=url, timeout=120) as http:
+            for scene in (
+                scenes.overthinking,
+                scenes.budget,
+                scenes.bans,
+                scenes.no_loop,
+                scenes.forced,
+                scenes.stock,
+            ):
+                stage.play(scene(http, model))
+            with tempfile.TemporaryDirectory() as scratch:
+                stage.play(scenes.attacks(http, model, Path(scratch, "code-has-run")))
+        stage.say("Starting an engine in this process (another minute)")
+        stage.play(in_process(directory, model))
+    except ServerFailed as error:
+        stage.say(str(error))
+        return 1
+    return 0 if stage.verdict() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

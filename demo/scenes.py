@@ -1,0 +1,307 @@
+"""The scenes that are played against a server over HTTP."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import openai
+from tokenizers import Tokenizer
+
+from demo.corpus import LOOP_PROMPT, QUESTIONS, prompt
+from demo.model import SpecialTokens
+from demo.show import Scene, cut
+from sglang_lp import wire
+from sglang_lp.client import attach, attach_each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Model", "attacks", "bans", "budget", "forced", "no_loop", "overthinking", "stock"]
+
+QUESTION = next(iter(QUESTIONS))
+BUDGET = 32
+GREETING = "Hello world!"
+NGRAM, WINDOW = 12, 400
+
+
+@dataclass(frozen=True)
+class Model:
+    """The demo model's tokenizer and, of its token ids, those that the scenes need."""
+
+    tokenizer: Tokenizer
+    ids: SpecialTokens
+
+    @classmethod
+    def of(cls, directory: Path) -> Model:
+        """Read them from a checkpoint's directory."""
+        return cls(
+            Tokenizer.from_file(str(directory / "tokenizer.json")), SpecialTokens.of(directory)
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def budget(self, tokens: int) -> Any:
+        """Return the attachment that limits this model's thinking."""
+        return attach(
+            "ThinkingBudgetLogitProcessor",
+            thinking_budget=tokens,
+            thinking_start_token_id=self.ids.think,
+            thinking_end_token_id=self.ids.end_think,
+            new_line_token_id=self.ids.newline,
+        )
+
+    def thought(self, output_ids: Sequence[int]) -> int | None:
+        """Count the tokens between the start and the end token; ``None`` if it is not closed."""
+        try:
+            start = output_ids.index(self.ids.think)
+            return output_ids.index(self.ids.end_think, start) - start - 1
+        except ValueError:
+            return None
+
+
+def body(question: str, **sampling: Any) -> dict[str, Any]:
+    """Return the body of a greedy ``POST /generate`` without a processor."""
+    return {
+        "text": prompt(question),
+        "sampling_params": {"temperature": 0, "max_new_tokens": 300, **sampling},
+    }
+
+
+def generate(http: httpx.Client, request: Mapping[str, Any]) -> Any:
+    """Send one request, or one batch."""
+    answer = http.post("/generate", json=request)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def overthinking(http: httpx.Client, model: Model) -> Scene:
+    """The model thinks far too long."""
+    scene = Scene("Without a processor the model thinks far too long")
+    answer = generate(http, body(QUESTION))
+    thought = model.thought(answer["output_ids"])
+    scene.row(QUESTION, "none", cut(answer["text"]))
+    scene.proves(f"{thought} tokens of thought for a one-line answer", seen=(thought or 0) > 100)
+    return scene
+
+
+def budget(http: httpx.Client, model: Model) -> Scene:
+    """The block closes at the budget, once."""
+    scene = Scene("A thinking budget closes the block exactly there, once")
+    answer = generate(http, model.budget(BUDGET).generate_body(body(QUESTION)))
+    ids = answer["output_ids"]
+    opened = ids.index(model.ids.think) + 1
+    spent = ids[opened : opened + BUDGET]
+    closing = [model.ids.end_think]
+    if spent[-1:] != [model.ids.newline]:
+        closing.insert(0, model.ids.newline)
+    scene.row(QUESTION, f"thinking_budget={BUDGET}, POST /generate", cut(answer["text"]))
+    scene.proves(
+        f"{BUDGET} tokens of thought, then a newline and </think>",
+        seen=len(spent) == BUDGET
+        and model.ids.end_think not in spent
+        and ids[opened + BUDGET :][: len(closing)] == closing,
+    )
+    scene.proves("</think> comes once", seen=ids.count(model.ids.end_think) == 1)
+    scene.proves("the answer is still right", seen=QUESTIONS[QUESTION] in answer["text"])
+
+    client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none")
+    said = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": QUESTION}],
+        temperature=0,
+        max_tokens=300,
+        extra_body=model.budget(BUDGET).extra_body(),
+    )
+    text = said.choices[0].message.content or ""
+    scene.row(QUESTION, f"thinking_budget={BUDGET}, openai client, chat", cut(text))
+    scene.proves(
+        "the openai client gets the same text", seen=text.strip() == answer["text"].strip()
+    )
+    return scene
+
+
+def bans(http: httpx.Client, model: Model) -> Scene:
+    """Two requests of one batch ban different tokens."""
+    scene = Scene("Two requests of one batch ban different tokens")
+    free = generate(http, body(QUESTION))
+    words = [" sheep", " five"]
+    banned = [model.encode(word) for word in words]
+    request = attach_each(
+        [attach("DisallowedTokensLogitsProcessor", token_ids=ids) for ids in banned]
+    ).generate_body(
+        {
+            "text": [prompt(QUESTION)] * 2,
+            "sampling_params": [{"temperature": 0, "max_new_tokens": 300}] * 2,
+        }
+    )
+    for word, ids, answer in zip(words, banned, generate(http, request), strict=True):
+        scene.row(QUESTION, f"disallowed:{word}", cut(answer["text"]))
+        scene.proves(
+            f"no{word} where it is banned, though the model likes the word",
+            seen=not set(ids) & set(answer["output_ids"]) and word in free["text"],
+        )
+    return scene
+
+
+def no_loop(http: httpx.Client, model: Model) -> Scene:
+    """A looping model stops looping."""
+    scene = Scene("No n-gram twice: a looping model stops looping")
+    allowed = [model.ids.cell, model.ids.end_cell]
+    processor = attach(
+        "DeepseekOCRNoRepeatNGramLogitProcessor",
+        ngram_size=NGRAM,
+        window_size=WINDOW,
+        whitelist_token_ids=allowed,
+    )
+    request = body(LOOP_PROMPT, max_new_tokens=160)
+    looping = generate(http, request)["output_ids"]
+    answer = generate(http, processor.generate_body(request))
+    ids = answer["output_ids"]
+    scene.row(LOOP_PROMPT, "none", cut(model.tokenizer.decode(looping), 160))
+    scene.row(LOOP_PROMPT, f"n-grams of {NGRAM}, window {WINDOW}", cut(answer["text"]))
+    before = model.encode(prompt(LOOP_PROMPT))
+    scene.proves(
+        f"without it, n-grams of {NGRAM} come again",
+        seen=bool(_repeated(before + looping, len(before), ())),
+    )
+    scene.proves(
+        "with it, none does, except where it ends in <td> or </td>",
+        seen=not _repeated(before + ids, len(before), allowed),
+    )
+    scene.proves("<td> still repeats", seen=ids.count(model.ids.cell) > 1)
+    return scene
+
+
+def _repeated(ids: Sequence[int], start: int, allowed: Sequence[int]) -> list[int]:
+    """Find the generated tokens that complete an n-gram of the window, by plain search."""
+    return [
+        end
+        for end in range(max(start, NGRAM), len(ids))
+        if ids[end] not in allowed
+        and any(
+            ids[at : at + NGRAM] == ids[end - NGRAM + 1 : end + 1]
+            for at in range(max(0, end - WINDOW), end - NGRAM + 1)
+        )
+    ]
+
+
+def forced(http: httpx.Client, model: Model) -> Scene:
+    """The answer is given token by token."""
+    scene = Scene("A forced sequence: the answer is what the operator wants it to be")
+    processor = attach(
+        "ForcedSequenceLogitProcessor",
+        token_ids=model.encode(GREETING),
+        eos_token_id=model.ids.end_turn,
+    )
+    one = generate(http, processor.generate_body(body(QUESTION)))
+    scene.row(QUESTION, f"forced: {GREETING}", one["text"])
+    scene.proves(f"the answer is {GREETING!r}", seen=one["text"] == GREETING)
+    four = generate(http, processor.generate_body(body(QUESTION, n=4, temperature=1.0)))
+    scene.row(QUESTION, "the same, n=4, temperature=1", " | ".join(a["text"] for a in four))
+    scene.proves(
+        "all four, though they share their parameters",
+        seen=[a["text"] for a in four] == [GREETING] * 4,
+    )
+    return scene
+
+
+def stock(http: httpx.Client, model: Model) -> Scene:
+    """A stock client's payload runs this toolkit's implementation."""
+    from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
+
+    scene = Scene("A client with SGLang's own class gets this toolkit's implementation")
+    words = [" sheep", " goat"]
+    banned = [model.encode(word) for word in words]
+    request = {
+        "text": [prompt(QUESTION)] * 2,
+        "custom_logit_processor": DisallowedTokensLogitsProcessor.to_str(),
+        "sampling_params": [
+            {"temperature": 0, "max_new_tokens": 300, "custom_params": {"token_ids": ids}}
+            for ids in banned
+        ],
+    }
+    answers = generate(http, request)
+    for word, answer in zip(words, answers, strict=True):
+        scene.row(QUESTION, f"SGLang's own payload, disallowed:{word}", cut(answer["text"], 160))
+    scene.proves(
+        "two lists in one batch, which end a server that runs SGLang's own code",
+        seen=all(
+            not set(ids) & set(answer["output_ids"])
+            for ids, answer in zip(banned, answers, strict=True)
+        ),
+    )
+    return scene
+
+
+class _Remote:
+    """What an attacker would send: unpickling it runs a command."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return Path.touch, (self.marker,)  # type: ignore[return-value]  # harmless stand-in
+
+
+def hostile(marker: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield what is sent, as title, fields of the request, and a word of the answer."""
+    name = "DisallowedTokensLogitsProcessor"
+    payload = wire.payload_for("sglang_lp.builtins", name)
+    yield "remote code", {"payload": wire.encode(pickle.dumps(_Remote(marker)))}, "allows"
+    yield "bad hex", {"payload": '{"callable": "not hex"}'}, "hex"
+    yield "unknown class", {"payload": wire.payload_for("os", "abort")}, "operator"
+    yield "missing parameter", {"payload": payload, "params": {}}, "token_ids"
+    yield (
+        "token id outside the vocabulary",
+        {"payload": payload, "params": {"token_ids": [10_000_000]}},
+        "10000000",
+    )
+    yield "misspelt parameter", {"payload": payload, "params": {"token_id": [1]}}, "token_ids"
+
+
+def attacks(http: httpx.Client, model: Model, marker: Path) -> Scene:
+    """Hostile requests, sent while good ones run."""
+    scene = Scene("Hostile and broken requests end themselves, and nothing else")
+    good = [model.budget(BUDGET).generate_body(body(question)) for question in QUESTIONS]
+    calm = [generate(http, request)["output_ids"] for request in good]
+    under_fire: list[bool] = []
+    over = threading.Event()
+
+    def keep_asking() -> None:
+        while not over.is_set():
+            for request, expected in zip(good, calm, strict=True):
+                under_fire.append(generate(http, request)["output_ids"] == expected)
+
+    asking = threading.Thread(target=keep_asking)
+    asking.start()
+    try:
+        for title, sent, word in hostile(marker):
+            request = body(QUESTION, custom_params=sent.get("params", {}))
+            answer = http.post(
+                "/generate", json={**request, "custom_logit_processor": sent["payload"]}
+            )
+            message = json.loads(answer.text)["error"]["message"]
+            scene.row(title, cut(sent["payload"], 40), f"HTTP {answer.status_code}: {message}")
+            scene.proves(
+                f"{title}: HTTP 400 with a message that helps",
+                seen=answer.status_code == httpx.codes.BAD_REQUEST and word in message,
+            )
+    finally:
+        over.set()
+        asking.join()
+    scene.proves("no code of a request ran", seen=not marker.exists())
+    scene.proves(
+        f"{len(under_fire)} good requests meanwhile, each token for token as without the attack",
+        seen=len(under_fire) > 0 and all(under_fire),
+    )
+    scene.proves("the server is still there", seen=http.get("/health").is_success)
+    return scene
