@@ -237,17 +237,11 @@ class Batch:
         self, logits: torch.Tensor, rows: Sequence[Row | None], masked: Sequence[int]
     ) -> Compiled | None:
         """Compile the edits that never change, anew only when the batch does."""
-        key: tuple[object, ...] = tuple(
-            [
-                (index, row.serial)
-                for index, row in enumerate(rows)
-                if row is not None and row.fixed is not None
-            ]
-        )
-        if not key:
+        serials = [0 if row is None or row.fixed is None else row.serial for row in rows]
+        if not any(serials):
             self._fixed_key, self._fixed = (), None
             return None
-        key += (logits.shape, logits.stride(), logits.dtype, logits.device, *masked)
+        key = (serials, logits.shape, logits.stride(), logits.dtype, logits.device, *masked)
         if key != self._fixed_key:
             merged = Edits(logits.shape[1])
             for index, row in enumerate(rows):
@@ -281,7 +275,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
         elif _is_due(row):
             row.catch_up()
             edits.open_row(index, request.position)
-            request.lend(step.logits[index])
+            request.lend((step.logits, index))
             processor.edit(request, edits)
             row.wake = min(NEVER, step.clock + edits.wake_in)
             changed = request.lend(None)

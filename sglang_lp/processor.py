@@ -9,7 +9,7 @@ works on a server that does not run the plugin.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-__all__ = ["LogitProcessor", "attach_row", "row_of"]
+__all__ = ["LogitProcessor", "attach_row", "rows_of"]
 
 
 _NO_HISTORY = (
@@ -199,22 +199,25 @@ class LogitProcessor:
         return params
 
 
-def row_of(custom_params: Any) -> Row | None:
-    """Return the row of a request, if it has one.
+def rows_of(custom_param_list: Iterable[Any]) -> list[Row | None]:
+    """Return the row of each request, ``None`` for one that has none.
 
     It is kept in the request's own ``custom_params``, a dict that SGLang makes for each request,
     and so dies with it.
 
     Args:
-        custom_params: SGLang's, with ``__req__`` in it, or ``None``.
+        custom_param_list: For each request SGLang's ``custom_params``, with ``__req__`` in it, or
+            ``None``.
     """
-    if not custom_params:
-        return None
-    row: Row | None = custom_params.get(_SLOT)
-    # A dict may have been copied together with the row of another request.
-    if row is None or row.sglang_req is not custom_params.get("__req__"):
-        return None
-    return row
+    return [
+        row
+        if custom_params
+        and (row := custom_params.get(_SLOT)) is not None
+        # A dict may have been copied together with the row of another request.
+        and row.sglang_req is custom_params.get("__req__")
+        else None
+        for custom_params in custom_param_list
+    ]
 
 
 def attach_row(
@@ -227,7 +230,7 @@ def attach_row(
     """Make the row of a request and keep it in its ``custom_params``.
 
     Args:
-        custom_params: As for :func:`row_of`. Without ``__req__`` nothing is kept.
+        custom_params: As for :func:`rows_of`. Without ``__req__`` nothing is kept.
         processor: Serves the request.
         params: Its parsed parameters, or ``None`` if the processor has no schema.
         may_lag: Whether the history may lack the newest token; found out if ``None``.
@@ -243,7 +246,7 @@ def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
     """Return the row of a request, made at its first step; ``None`` if it has no parameters."""
     if not isinstance(custom_params, Mapping):
         return None
-    row = row_of(custom_params)
+    (row,) = rows_of((custom_params,))
     if row is None:
         try:
             params = processor.parse_params(custom_params, vocab_size)

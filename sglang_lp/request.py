@@ -52,7 +52,7 @@ class Request:
     __slots__ = (
         "__weakref__",
         "_copy",
-        "_row",
+        "_lent",
         "exact",
         "may_lag",
         "output_ids",
@@ -74,7 +74,7 @@ class Request:
         self.may_lag = may_lag
         self.state: Any = None
         self.tokenizer = tokenizer
-        self._row: torch.Tensor | None = None
+        self._lent: tuple[torch.Tensor, int] | None = None
         self._copy: torch.Tensor | None = None
 
     @property
@@ -87,20 +87,25 @@ class Request:
         Raises:
             AttributeError: Read outside ``edit``.
         """
-        if self._row is None:
+        if self._lent is None:
             raise AttributeError(
                 "request.logits can only be read inside edit(), and not by a processor with "
                 "needs = History.NONE, whose edits do not depend on the step"
             )
         if self._copy is None:
-            self._copy = self._row.clone()
+            logits, row = self._lent
+            self._copy = logits[row].clone()
         return self._copy
 
-    def lend(self, row: torch.Tensor | None) -> torch.Tensor | None:
-        """Give access to a row of logits, or end it with ``None``.
+    def lend(self, lent: tuple[torch.Tensor, int] | None) -> torch.Tensor | None:
+        """Give access to one row of a batch's logits, or end it with ``None``.
+
+        Args:
+            lent: The logits, shape ``(rows, vocab)``, and which row: a view of it costs a
+                microsecond, and hardly any processor asks for one.
 
         Returns:
             The copy that was made since the last call, if one was.
         """
-        copy, self._copy, self._row = self._copy, None, row
+        copy, self._copy, self._lent = self._copy, None, lent
         return copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lp.params import Parameters, PositiveInt, TokenIdSet
@@ -14,66 +14,107 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
+_TOKEN_BYTES = array("q").itemsize
+
 
 class _Window:
-    """The n-grams that lie in the window, by their first n - 1 tokens.
+    """What has followed the newest n - 1 tokens within the window.
 
-    Takes one token in and lets one n-gram out at a time, so that a step costs the same however
-    long the window is; holds no more than the window does.
+    An n-gram cannot come again unless its halves do. So of each token only the half n-gram that
+    ends there is indexed; a whole n-gram is when its half comes again. A half that is new to the
+    window puts off the next repetition to when it lies outside the newest n - 1 tokens.
+
+    Tokens are numbered from the start of the prompt and read from the request. Taking one in
+    costs the same however long the window is, and no index has more entries than it has tokens.
     """
 
-    __slots__ = ("_entries", "_followers", "_limit", "_prefix", "_prefix_len", "_tokens")
+    __slots__ = (
+        "_end",
+        "_followers",
+        "_half",
+        "_halves",
+        "_last",
+        "_limit",
+        "_new",
+        "_read",
+        "_size",
+    )
 
-    def __init__(self, ngram_size: int, window_size: int) -> None:
-        self._prefix_len = ngram_size - 1
-        #: Most n-grams that start and end inside the window.
-        self._limit = max(0, window_size - ngram_size + 1)
-        #: For each prefix, the tokens that followed it and how often.
+    def __init__(self, ngram_size: int, window_size: int, start: int) -> None:
+        self._size = ngram_size
+        self._half = ngram_size // 2
+        #: Most n-grams that lie in the window.
+        self._limit = window_size - ngram_size + 1
+        #: Number of the next token to come, and of the one at which the next half ends.
+        self._read = start
+        self._end = start + self._half - 1
+        #: The newest token at which a half ended that was new to the window.
+        self._new = self._end - 1
+        #: For each half where it ended last, and the halves in the order of their ends.
+        self._last: dict[bytes, int] = {}
+        self._halves: deque[bytes] = deque()
+        #: For each n - 1 tokens what followed them, and where they ended when it did so last.
         self._followers: dict[bytes, dict[int, int]] = {}
-        #: The n-grams in the order of their start, to know which one leaves.
-        self._entries: deque[tuple[bytes, int]] = deque()
-        #: The newest n - 1 tokens.
-        self._tokens: array[int] = array("q")
-        self._prefix: bytes | None = b"" if ngram_size == 1 else None
 
-    def push(self, token_ids: Sequence[int]) -> None:
-        """Take in tokens, oldest first."""
-        if not self._limit:
-            return
-        tokens, prefix_len, prefix = self._tokens, self._prefix_len, self._prefix
-        followers, entries, limit = self._followers, self._entries, self._limit
-        for token_id in token_ids:
-            if prefix is not None:
-                entries.append((prefix, token_id))
-                after = followers.get(prefix)
-                if after is None:
-                    followers[prefix] = {token_id: 1}
-                else:
-                    after[token_id] = after.get(token_id, 0) + 1
-                if len(entries) > limit:
-                    self._leave(*entries.popleft())
-            if prefix_len:
-                tokens.append(token_id)
-                if len(tokens) >= prefix_len:
-                    if len(tokens) > prefix_len:
-                        del tokens[0]
-                    prefix = tokens.tobytes()
-        self._prefix = prefix
+    def slide(self, request: Request, count: int) -> None:
+        """Take in the next ``count`` tokens."""
+        self._read += count
+        data = _tokens(request, self._end - self._half + 1, self._read).tobytes()
+        width = self._half * _TOKEN_BYTES
+        starts = range(0, (self._read - self._end) * _TOKEN_BYTES, _TOKEN_BYTES)
+        halves = [data[i : i + width] for i in starts]
+        last = self._last
+        for end, half in enumerate(halves, self._end):
+            before = last.setdefault(half, end)
+            if before == end:
+                self._new = end
+            else:
+                last[half] = end
+                prefix, follower = self._ngram(request, before)
+                self._followers.setdefault(prefix, {})[follower] = before
+        self._halves.extend(halves)
+        self._end += len(halves)
+        oldest = self._end - len(self._halves)
+        for end in range(oldest, self._end - self._limit - 1):  # the newest has no follower yet
+            half = self._halves.popleft()
+            newest = last.pop(half)
+            if newest != end:  # it came again, so its n-gram was indexed
+                last[half] = newest
+                self._forget(*self._ngram(request, end), end)
 
-    def followers(self) -> Sequence[int]:
-        """Return the tokens that would repeat an n-gram of the window."""
-        if self._prefix is None:
-            return ()
-        return tuple(self._followers.get(self._prefix, ()))
+    @property
+    def due(self) -> int:
+        """Number of the first token that could complete an n-gram of the window."""
+        return self._new + self._size - self._half + 1
 
-    def _leave(self, prefix: bytes, token_id: int) -> None:
+    def followers(self, request: Request) -> Collection[int]:
+        """Return the tokens that would complete an n-gram of the window now."""
+        newest = _tokens(request, self._end - self._size + 1, self._end)
+        return self._followers.get(newest.tobytes(), ())
+
+    def _forget(self, prefix: bytes, follower: int, end: int) -> None:
         after = self._followers[prefix]
-        if after[token_id] > 1:
-            after[token_id] -= 1
-        elif len(after) > 1:
-            del after[token_id]
-        else:
-            del self._followers[prefix]
+        if after[follower] == end:
+            del after[follower]
+            if not after:
+                del self._followers[prefix]
+
+    def _ngram(self, request: Request, end: int) -> tuple[bytes, int]:
+        """Return the n - 1 tokens up to number ``end``, and the one that follows."""
+        ngram = _tokens(request, end - self._size + 2, end + 2)
+        follower = ngram.pop()
+        return ngram.tobytes(), follower
+
+
+def _tokens(request: Request, start: int, stop: int) -> array[int]:
+    """Return the tokens from number ``start`` to before ``stop``, prompt and output in a row."""
+    split = len(request.prompt_ids)
+    start = max(start, 0)
+    if start >= split:
+        return array("q", request.output_ids[start - split : stop - split])
+    tokens = array("q", request.prompt_ids[start:stop])
+    tokens.extend(request.output_ids[: max(stop - split, 0)])
+    return tokens
 
 
 class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
@@ -107,17 +148,24 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     def start(self, request: Request) -> _Window:
         """Index what the window holds of the prompt."""
         params = request.params
-        window = _Window(params.ngram_size, params.window_size)
-        window.push(request.prompt_ids[-params.window_size :])
+        prompt_length = len(request.prompt_ids)
+        start = max(0, prompt_length - params.window_size)
+        window = _Window(params.ngram_size, params.window_size, start)
+        window.slide(request, prompt_length - start)
         return window
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
-        request.state.push(token_ids)
+        request.state.slide(request, len(token_ids))
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban what would repeat."""
-        banned = request.state.followers()
+        """Ban what would repeat, or sleep until something can."""
+        window = request.state
+        due = window.due - len(request.prompt_ids)
+        if request.position < due:
+            edits.wake_at(due)
+            return
+        banned = window.followers(request)
         if banned:
             whitelist = request.params.whitelist_token_ids or ()
             # Pad values of image prompts are in the history but not in the vocabulary.

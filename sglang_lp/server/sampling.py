@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.batch import Batch, Row
 from sglang_lp.errors import ProcessorFault, SglangLpError
-from sglang_lp.processor import row_of
+from sglang_lp.processor import rows_of
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def make_apply() -> Any:
         Never raises: this is the scheduler's thread, and it serves everybody.
         """
         custom_params: Sequence[Any] = sampling_batch_info.custom_params
-        rows = [*map(row_of, custom_params)]
+        rows = rows_of(custom_params)
         drafted = num_tokens_in_batch > 1
         if drafted:
             custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
@@ -71,14 +71,10 @@ def make_delay() -> Any:
         info = getattr(batch, "sampling_info", None)
         if info is None or not info.has_custom_logit_processor:
             return original(worker, *args, **kwargs)
-        if not any(_needs_tokens(params) for params in info.custom_params):
+        rows = rows_of(info.custom_params)
+        if not any(row is not None and row.processor.needs is History.TOKENS for row in rows):
             return original(worker, *args, **kwargs)
         with envs.SGLANG_ENABLE_DELAY_SAMPLE.override(True):  # noqa: FBT003 - SGLang's signature
             return original(worker, *args, **kwargs)
 
     return forward_batch_generation
-
-
-def _needs_tokens(custom_params: Any) -> bool:
-    row = row_of(custom_params)
-    return row is not None and row.processor.needs is History.TOKENS
