@@ -61,13 +61,14 @@ async def _play(engine: Any, model: Model) -> Scene:
         return result
 
     calm = await ask(1)
-    plain, thought, greeting, fault = await asyncio.gather(
+    answers: list[Any] = await asyncio.gather(
         ask(1),
         ask(2, model.budget(BUDGET)),
         ask(3, forced),
         ask(4, attach(Faulty)),
         return_exceptions=True,
     )
+    plain, thought, greeting, fault = answers
     scene.row(questions[1], "none", cut(plain["text"], 160))
     scene.row(questions[2], f"thinking_budget={BUDGET}", cut(thought["text"], 160))
     scene.row(questions[3], f"forced: {GREETING}", greeting["text"])

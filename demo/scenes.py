@@ -89,7 +89,9 @@ def overthinking(http: httpx.Client, model: Model) -> Scene:
     answer = generate(http, body(QUESTION))
     thought = model.thought(answer["output_ids"])
     scene.row(QUESTION, "none", cut(answer["text"]))
-    scene.proves(f"{thought} tokens of thought for a one-line answer", seen=(thought or 0) > 100)
+    scene.proves(
+        f"{thought} tokens of thought for a one-line answer", seen=(thought or 0) > 3 * BUDGET
+    )
     return scene
 
 
