@@ -38,9 +38,10 @@ def in_process(directory: Path, model: Model) -> Scene:
             model_path=str(directory), enable_custom_logit_processor=True, **CPU_ARGUMENTS
         )
         try:
-            return engine.loop.run_until_complete(_play(engine, model))
+            scene: Scene = engine.loop.run_until_complete(_play(engine, model))
         finally:
             engine.shutdown()
+        return scene
 
 
 async def _play(engine: Any, model: Model) -> Scene:
@@ -61,7 +62,7 @@ async def _play(engine: Any, model: Model) -> Scene:
         return result
 
     calm = await ask(1)
-    answers: list[Any] = await asyncio.gather(
+    answers: tuple[Any, ...] = await asyncio.gather(
         ask(1),
         ask(2, model.budget(BUDGET)),
         ask(3, forced),
