@@ -20,6 +20,7 @@ from sglang_lp.errors import InvalidParameter, shown
 
 __all__ = [
     "MAX_TOKEN_IDS",
+    "NonEmptyTokenIds",
     "NonNegativeInt",
     "Parameters",
     "PositiveInt",
@@ -40,6 +41,7 @@ _MAX_INT = 2**31 - 1
 
 TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT, extra={"token_id": True})]
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_TOKEN_IDS)]
+NonEmptyTokenIds = Annotated[TokenIds, Meta(min_length=1)]
 TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
 NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
 PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
