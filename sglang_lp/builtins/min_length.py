@@ -1,0 +1,42 @@
+"""A least length of the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sglang_lp.params import NonEmptyTokenIds, Parameters, PositiveInt
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+
+
+class MinLengthLogitProcessor(LogitProcessor):
+    """Keep the end tokens out of the first ``min_tokens`` generated tokens.
+
+    The answer may end with the token after those. SGLang's own ``min_new_tokens`` does the same
+    for the end tokens that the server knows; this one takes any, such as a block's end.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    needs = History.POSITION
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            min_tokens: Number of tokens that none of ``end_token_ids`` is among.
+            end_token_ids: Ids in ``[0, vocab)``, at least one.
+        """
+
+        min_tokens: PositiveInt
+        end_token_ids: NonEmptyTokenIds
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban the end tokens until the answer is long enough."""
+        if request.position < request.params.min_tokens:
+            edits.ban(request.params.end_token_ids)
+        else:
+            edits.rest()
