@@ -1,0 +1,82 @@
+"""A bias or a ban that depends on the position in the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from sglang_lp.edits import MAX_BIAS
+from sglang_lp.params import NonEmptyTokenIds, NonNegativeInt, Parameters, PositiveInt
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+
+Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+
+
+class ScheduledBiasLogitProcessor(LogitProcessor):
+    """Add to the logits of chosen tokens, or ban them, between two positions of the answer.
+
+    The bias is the same at every position from ``start`` up to ``end``, or runs in a straight
+    line from ``bias`` at the first of them to ``final_bias`` at the last. Without ``bias`` the
+    tokens are banned there. Several schedules for one request: chain several of these.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    needs = History.POSITION
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            token_ids: Ids in ``[0, vocab)``, at least one, none of them twice.
+            bias: What is added to each of their logits. Left out: they are banned.
+            final_bias: Bias at the last position, ``end - 1``; needs ``bias`` and ``end``. Left
+                out: ``bias`` stays the same.
+            start: First position, in generated tokens: 0 is the first token.
+            end: Position before which it ends. Left out: it never does.
+        """
+
+        token_ids: NonEmptyTokenIds
+        bias: Bias | None = None
+        final_bias: Bias | None = None
+        start: NonNegativeInt = 0
+        end: PositiveInt | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse a schedule that says nothing, or contradicts itself."""
+            if len({*self.token_ids}) < len(self.token_ids):
+                raise ValueError("token_ids: expected each id once, got one of them twice")
+            if self.end is not None and self.end <= self.start:
+                raise ValueError(
+                    f"end: expected more than start, which is {self.start}, got {self.end}"
+                )
+            if self.final_bias is not None and (self.bias is None or self.end is None):
+                raise ValueError("final_bias: expected bias and end with it, to run between them")
+
+        def bias_at(self, position: int) -> float | None:
+            """Return the bias at a position of the schedule, ``None`` for a ban."""
+            if self.bias is None or self.final_bias is None or self.end is None:
+                return self.bias
+            steps = self.end - 1 - self.start
+            if not steps:
+                return self.bias
+            return self.bias + (self.final_bias - self.bias) * (position - self.start) / steps
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Apply the bias of this position, or sleep until there is one."""
+        params, position = request.params, request.position
+        if position < params.start:
+            edits.wake_at(params.start)
+        elif params.end is not None and position >= params.end:
+            edits.rest()
+        else:
+            bias = params.bias_at(position)
+            if bias is None:
+                edits.ban(params.token_ids)
+            elif bias:
+                edits.bias(params.token_ids, [bias] * len(params.token_ids))
