@@ -1,0 +1,99 @@
+"""Several token sequences: how they travel, and finding them as they are generated."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Annotated
+
+from msgspec import Meta
+
+from sglang_lp.params import PositiveInt, TokenId
+
+__all__ = ["Automaton", "Lengths", "SequenceIds", "split"]
+
+#: Most ids that the sequences of one request may have together. Their automaton is built when
+#: the request's first token is sampled, while the batch waits: 10 ms for this many.
+MAX_SEQUENCE_IDS = 4_096
+
+SequenceIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=MAX_SEQUENCE_IDS)]
+Lengths = Annotated[tuple[PositiveInt, ...], Meta(min_length=1, max_length=MAX_SEQUENCE_IDS)]
+
+
+def split(token_ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
+    """Return several sequences from the two flat lists in which they travel.
+
+    Args:
+        token_ids: The ids of all sequences, one sequence after the other.
+        lengths: For each sequence its number of tokens.
+
+    Raises:
+        ValueError: The lengths are those of other sequences.
+    """
+    if sum(lengths) != len(token_ids):
+        raise ValueError(
+            "lengths: expected the length of each sequence, together the "
+            f"{len(token_ids)} of token_ids, got {sum(lengths)}"
+        )
+    ends = [*accumulate(lengths)]
+    return [token_ids[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+
+class Automaton:
+    """Follows the longest beginning of any sequence that the tokens so far end with.
+
+    The Aho-Corasick automaton: taking a token in costs a constant time on average, whatever the
+    number and the length of the sequences and of the history. States are numbers, 0 is the
+    start; all lists are indexed by them.
+
+    Attributes:
+        children: For each state, the tokens that continue a sequence and where they lead.
+        complete: Whether a whole sequence leads to this state.
+        endings: For each state, the tokens that lead from it to a complete one.
+    """
+
+    __slots__ = ("_shorter", "_shorter_ending", "children", "complete", "endings")
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        self.children: list[dict[int, int]] = [{}]
+        self.complete = [False]
+        for sequence in sequences:
+            state = 0
+            for token_id in sequence:
+                after = self.children[state].setdefault(token_id, len(self.children))
+                if after == len(self.children):
+                    self.children.append({})
+                    self.complete.append(False)
+                state = after
+            self.complete[state] = True
+        self.endings = [
+            [token_id for token_id, after in children.items() if self.complete[after]]
+            for children in self.children
+        ]
+        #: The state of the next shorter beginning that the same tokens end with, and of the next
+        #: one that has endings.
+        self._shorter = [0] * len(self.children)
+        self._shorter_ending = [0] * len(self.children)
+        waiting = deque(self.children[0].values())
+        while waiting:
+            state = waiting.popleft()
+            shorter = self._shorter[state]
+            has_endings = self.endings[shorter]
+            self._shorter_ending[state] = shorter if has_endings else self._shorter_ending[shorter]
+            for token_id, after in self.children[state].items():
+                self._shorter[after] = self.step(shorter, token_id)
+                waiting.append(after)
+
+    def step(self, state: int, token_id: int) -> int:
+        """Return the state after one more token."""
+        while state and token_id not in self.children[state]:
+            state = self._shorter[state]
+        return self.children[state].get(token_id, 0)
+
+    def completing(self, state: int) -> Iterator[Sequence[int]]:
+        """Yield the tokens that would complete any sequence now, in one or more lists."""
+        yield self.endings[state]
+        while state:
+            state = self._shorter_ending[state]
+            yield self.endings[state]
