@@ -1,0 +1,93 @@
+"""An answer that is one of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
+from sglang_lp.errors import ProcessorFault
+from sglang_lp.params import Parameters, TokenId
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+
+
+class _Path:
+    """How far into the choices the output is."""
+
+    __slots__ = ("choices", "done", "state")
+
+    def __init__(self, choices: Automaton) -> None:
+        self.choices = choices
+        self.state = 0
+        #: Whether a choice was made and, if there is an end token, ended.
+        self.done = False
+
+
+class ChoiceLogitProcessor(LogitProcessor):
+    """Let the model generate exactly one of several token sequences.
+
+    At every step the tokens that continue one of the choices keep their logits and all others
+    are set to ``-inf``, so that the model's own probabilities choose. After a choice the end
+    token is forced; without one the model goes on by itself.
+    """
+
+    __module__ = "sglang_lp.builtins"
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            token_ids: The ids of all choices, one choice after the other.
+            lengths: For each choice its number of tokens, together as many as ``token_ids``.
+            eos_token_id: Token that ends the answer after a choice. Left out: the answer goes on,
+                and no choice may be the beginning of another.
+        """
+
+        token_ids: SequenceIds
+        lengths: Lengths
+        eos_token_id: TokenId | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse a choice that could not be told from the beginning of another."""
+            choices = Automaton(split(self.token_ids, self.lengths))
+            longer = zip(choices.complete, choices.children, strict=True)
+            if self.eos_token_id is None and any(done and children for done, children in longer):
+                raise ValueError(
+                    "eos_token_id: required, because one choice is the beginning of another"
+                )
+
+    def start(self, request: Request) -> _Path:
+        """Build the tree of the choices."""
+        return _Path(Automaton(split(request.params.token_ids, request.params.lengths)))
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Go down the tree."""
+        path, eos = request.state, request.params.eos_token_id
+        for token_id in token_ids:
+            if path.done:
+                return
+            after = path.choices.children[path.state].get(token_id)
+            if after is not None:
+                path.state = after
+                path.done = eos is None and path.choices.complete[after]
+            elif token_id == eos and path.choices.complete[path.state]:
+                path.done = True
+            else:
+                raise ProcessorFault(
+                    f"token {token_id} was generated, which is none of the choices"
+                )
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Allow what continues a choice, or ends it."""
+        path, eos = request.state, request.params.eos_token_id
+        if path.done:
+            edits.rest()
+            return
+        tokens = [*path.choices.children[path.state]]
+        if path.choices.complete[path.state]:
+            tokens.append(eos)
+        edits.allow_only(tokens)
