@@ -3,9 +3,14 @@
 A processor's file may move; its name here may not, because the name is what a payload carries.
 """
 
+from sglang_lp.builtins.allowed_tokens import AllowedTokensLogitProcessor
+from sglang_lp.builtins.bad_words import BadWordsLogitProcessor
+from sglang_lp.builtins.choice import ChoiceLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
 from sglang_lp.builtins.forced_sequence import ForcedSequenceLogitProcessor
+from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
+from sglang_lp.builtins.scheduled_bias import ScheduledBiasLogitProcessor
 from sglang_lp.builtins.thinking_budget import (
     DeepSeekR1ThinkingBudgetLogitProcessor,
     Glm4MoeThinkingBudgetLogitProcessor,
@@ -13,14 +18,21 @@ from sglang_lp.builtins.thinking_budget import (
     Qwen3ThinkingBudgetLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
+from sglang_lp.builtins.trigger_phrase import TriggerPhraseLogitProcessor
 
 __all__ = [
+    "AllowedTokensLogitProcessor",
+    "BadWordsLogitProcessor",
+    "ChoiceLogitProcessor",
     "DeepSeekR1ThinkingBudgetLogitProcessor",
     "DeepseekOCRNoRepeatNGramLogitProcessor",
     "DisallowedTokensLogitsProcessor",
     "ForcedSequenceLogitProcessor",
     "Glm4MoeThinkingBudgetLogitProcessor",
     "InklingThinkingBudgetLogitProcessor",
+    "MinLengthLogitProcessor",
     "Qwen3ThinkingBudgetLogitProcessor",
+    "ScheduledBiasLogitProcessor",
     "ThinkingBudgetLogitProcessor",
+    "TriggerPhraseLogitProcessor",
 ]
