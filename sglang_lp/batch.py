@@ -208,7 +208,7 @@ class Batch:
                 _refuse_drafted(row)
             elif row.processor.dense:
                 if _is_due(row):
-                    dense.setdefault(type(row.processor), []).append(index)
+                    dense.setdefault(row.processor.kind, []).append(index)
             else:
                 _visit(step, index, row)
         for indices in dense.values():

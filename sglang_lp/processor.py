@@ -75,6 +75,11 @@ class LogitProcessor:
         """Class name, for messages."""
         return type(self).__name__
 
+    @property
+    def kind(self) -> type:
+        """The class whose rows may share one call of ``__call__``."""
+        return type(self)
+
     # For a processor to override
 
     def start(self, request: Request) -> Any:

@@ -29,6 +29,11 @@ class ForeignProcessor(LogitProcessor):
         """Class name of the processor that it runs."""
         return type(self._processor).__name__
 
+    @property
+    def kind(self) -> type:
+        """The class that it runs: two foreign classes never share a call."""
+        return type(self._processor)
+
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
     ) -> torch.Tensor:
