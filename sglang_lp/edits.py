@@ -324,9 +324,12 @@ class Compiled:
 
     def apply(self, logits: torch.Tensor) -> None:
         """Edit ``logits`` in place: shape ``(rows, vocab)``, laid out as given to ``compile``."""
+        import torch
+
         flat = _flat(logits)
         if flat is None:  # columns are not adjacent in memory: no one flat index
-            work = logits.contiguous()
+            # Not contiguous(), which takes the strides of a single column as they are.
+            work = logits.clone(memory_format=torch.contiguous_format)
             self.apply(work)
             logits.copy_(work)
             return

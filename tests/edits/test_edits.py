@@ -1,0 +1,337 @@
+"""What each edit does to its row, and to no other."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_lp.edits import MAX_BIAS, NEVER, Edits
+from sglang_lp.errors import ProcessorFault
+
+INF = math.inf
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), keep_masked=()):
+    """Apply calls such as ``(row, "ban", [1])``; return the rows and the conflicts."""
+    tensor = torch.tensor(logits)
+    edits = Edits(tensor.shape[1])
+    for row, name, *args in calls:
+        edits.open_row(row, 0)
+        getattr(edits, name)(*args)
+    plan = edits.compile(tensor, keep_masked=keep_masked)
+    if plan is None:
+        return tensor.tolist(), {}
+    plan.apply(tensor)
+    return tensor.tolist(), plan.conflicts
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], [1.0, 2.0, 3.0, 4.0]),
+        ([("ban", [])], [1.0, 2.0, 3.0, 4.0]),
+        ([("ban", [1, 3])], [1.0, -INF, 3.0, -INF]),
+        ([("ban", [1]), ("ban", (1, 1))], [1.0, -INF, 3.0, 4.0]),
+        ([("allow_only", [1, 3])], [-INF, 2.0, -INF, 4.0]),
+        ([("allow_only", [1, 3]), ("allow_only", [3, 2])], [-INF, -INF, -INF, 4.0]),
+        ([("allow_only", [1, 3]), ("ban", [3])], [-INF, 2.0, -INF, -INF]),
+        ([("allow_only", [1, 1]), ("bias", [1, 2], [0.5, 0.5])], [-INF, 2.5, -INF, -INF]),
+        ([("force", 2)], [-INF, -INF, 0.0, -INF]),
+        ([("force", 2), ("force", 2)], [-INF, -INF, 0.0, -INF]),
+        ([("force", 2), ("allow_only", [1, 2]), ("ban", [1])], [-INF, -INF, 0.0, -INF]),
+        ([("force", 2), ("bias", [2], [5.0])], [-INF, -INF, 0.0, -INF]),
+        ([("bias", [0, 2], [0.5, -0.5])], [1.5, 2.0, 2.5, 4.0]),
+        ([("bias", [0, 0], [0.5, 1.0]), ("bias", [0], [1])], [3.5, 2.0, 3.0, 4.0]),
+        ([("bias", [], [])], [1.0, 2.0, 3.0, 4.0]),
+        ([("bias", [0], [5.0]), ("ban", [0])], [-INF, 2.0, 3.0, 4.0]),
+        ([("ban", {0: 1, 1: 0}.keys())], [-INF, -INF, 3.0, 4.0]),
+        ([("ban", torch.tensor([0, 1]))], [-INF, -INF, 3.0, 4.0]),
+    ],
+)
+def test_an_edit_does_what_it_says(calls, expected):
+    for order in (calls, calls[::-1]):
+        rows, conflicts = edited(*((0, *call) for call in order))
+        assert rows == [expected]
+        assert conflicts == {}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("force", 1), ("force", 2)],
+        [("force", 1), ("ban", [1])],
+        [("force", 1), ("allow_only", [2])],
+        [("force", 1), ("force", 2), ("allow_only", [1])],
+        [("allow_only", [1]), ("allow_only", [2])],
+        [("allow_only", [1]), ("ban", [1, 3])],
+        [("ban", [0, 1]), ("ban", [2, 3, 3])],
+        [("ban", range(4)), ("bias", [0], [1.0])],
+        [("ban", range(4)), ("force", 1)],
+        [("ban", range(4)), ("allow_only", [1])],
+    ],
+)
+def test_a_contradiction_is_reported_and_leaves_its_row_alone(calls):
+    logits = [[1.0, 2.0, 3.0, 4.0]] * 3
+    for order in (calls, calls[::-1]):
+        rows, conflicts = edited(
+            (0, "ban", [0]), *((1, *call) for call in order), (2, "force", 3), logits=logits
+        )
+        assert [*conflicts] == [1]
+        assert rows[1] == logits[1]
+        assert rows[0] == [-INF, 2.0, 3.0, 4.0]
+        assert rows[2] == [-INF, -INF, -INF, 0.0]
+
+
+def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
+    calls = [(0, "force", 1), (1, "force", 1)]
+
+    rows, _ = edited(*calls, logits=[[1.0, -INF], [1.0, -INF]], keep_masked=[0])
+
+    assert rows == [[-INF, -INF], [-INF, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (("ban", [0, 4]), "4 is outside the vocabulary of 4"),
+        (("ban", [-1]), "-1 is outside"),
+        (("allow_only", [4]), "4 is outside"),
+        (("allow_only", []), "at least one"),
+        (("force", 4), "4 is outside"),
+        (("force", -1), "-1 is outside"),
+        (("bias", [4], [1.0]), "4 is outside"),
+        (("bias", [1], []), "1 token ids and 0 values"),
+        (("bias", [1, 2], [1.0]), "2 token ids and 1 values"),
+        (("bias", [1], [math.nan]), "finite"),
+        (("bias", [1], [INF]), "finite"),
+        (("bias", [1], [-MAX_BIAS * 1.01]), "finite"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_a_fault(call, message):
+    with pytest.raises(ProcessorFault, match=message):
+        edited((0, *call))
+
+
+@pytest.mark.parametrize("ids", [[1.0], ["1"], [None], [[1]], 1, [b"1"]])
+def test_only_integers_are_token_ids(ids):
+    with pytest.raises(TypeError):
+        edited((0, "ban", ids))
+
+
+def test_a_list_may_change_after_it_was_given():
+    edits, ids = Edits(4), [1]
+    edits.ban(ids)
+    ids[0] = 4
+    logits = torch.zeros(1, 4)
+
+    edits.compile(logits).apply(logits)
+
+    assert logits.tolist() == [[0.0, -INF, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_biases_that_add_up_stay_finite(dtype):
+    logits = torch.zeros(1, 2, dtype=dtype)
+    edits = Edits(2)
+    for _ in range(100):
+        edits.bias([0, 1], [MAX_BIAS, -MAX_BIAS])
+
+    edits.compile(logits).apply(logits)
+
+    assert logits.isfinite().all()
+    assert logits[0, 0] == torch.tensor(MAX_BIAS, dtype=dtype)
+
+
+def test_dropping_a_row_takes_back_its_edits_alone():
+    edits = Edits(4)
+    for row in (0, 1):
+        edits.open_row(row, 0)
+        edits.ban([0])
+        edits.bias([1], [1.0])
+        edits.allow_only([0, 1, 2])
+    edits.open_row(2, 0)
+    edits.force(3)
+    edits.drop(1)
+    edits.drop(2)
+    logits = torch.zeros(3, 4)
+
+    edits.compile(logits).apply(logits)
+
+    assert logits.tolist() == [[-INF, 1.0, 0.0, -INF], [0.0] * 4, [0.0] * 4]
+
+
+def test_repeating_records_the_same_for_another_row():
+    one, merged = Edits(4), Edits(4)
+    one.ban([0])
+    one.bias([1], [1.0])
+    merged.repeat(one, 2)
+    merged.repeat(one, 0)
+    logits = torch.zeros(3, 4)
+
+    merged.compile(logits).apply(logits)
+
+    assert logits.tolist() == [[-INF, 1.0, 0.0, 0.0], [0.0] * 4, [-INF, 1.0, 0.0, 0.0]]
+
+
+def test_nothing_recorded_is_nothing_to_do():
+    assert Edits(4).compile(torch.zeros(2, 4)) is None
+
+
+def test_a_plan_may_be_applied_again():
+    logits = torch.ones(1, 3)
+    edits = Edits(3)
+    edits.allow_only([1, 2])
+    edits.bias([1], [1.0])
+    plan = edits.compile(logits)
+    plan.apply(logits)
+    again = torch.ones(1, 3)
+
+    plan.apply(again)
+
+    assert torch.equal(again, logits)
+
+
+@pytest.mark.parametrize(
+    ("call", "wake_in"),
+    [
+        ((), 1),
+        (("wake_at", 11), 1),
+        (("wake_at", 15), 5),
+        (("wake_at", 10), 1),
+        (("wake_at", 0), 1),
+        (("rest",), NEVER),
+    ],
+)
+def test_a_row_says_how_long_it_sleeps(call, wake_in):
+    edits = Edits(4)
+    edits.open_row(0, 10)
+    if call:
+        getattr(edits, call[0])(*call[1:])
+
+    assert edits.wake_in == wake_in
+
+    edits.open_row(1, 10)
+    assert edits.wake_in == 1
+
+
+# Against a plain reference
+
+
+def reference(row, edits, *, masked):
+    """Edit one row, shape ``(vocab,)``, by the declarative rules; ``None`` for a conflict."""
+    vocab = len(row)
+    banned = {i for name, ids, *_ in edits if name == "ban" for i in ids}
+    sets = [{*ids} for name, ids, *_ in edits if name == "allow_only"]
+    forced = {args[0] for name, *args in edits if name == "force"}
+    left = set(range(vocab)).intersection(*sets) - banned
+    if forced:
+        left &= forced
+    if not left or len(forced) > 1:
+        return None
+    result = torch.full_like(row, -INF)
+    for i in left:
+        pairs = [
+            pair for name, *args in edits if name == "bias" for pair in zip(*args, strict=True)
+        ]
+        values = [value for token_id, value in pairs if token_id == i]
+        bias = torch.tensor(max(-MAX_BIAS, min(MAX_BIAS, sum(values))), dtype=row.dtype)
+        result[i] = row[i] + bias if values else row[i]
+    for token_id in forced:
+        result[token_id] = row[token_id] if masked else 0.0
+    return result
+
+
+def bits(tensor):
+    return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+@st.composite
+def row_edits(draw, vocab):
+    token = st.integers(0, vocab - 1)
+    tokens = st.lists(token, max_size=vocab)
+    value = st.sampled_from([-MAX_BIAS, -2.5, -1 / 64, 0.0, 1 / 64, 3.0, MAX_BIAS])
+    pairs = st.lists(st.tuples(token, value), max_size=6)
+    one = st.one_of(
+        st.tuples(st.just("ban"), tokens),
+        st.tuples(st.just("ban"), st.lists(token, max_size=2)),
+        st.tuples(st.just("allow_only"), st.lists(token, min_size=1, max_size=vocab)),
+        st.tuples(st.just("force"), token),
+        pairs.map(lambda items: ("bias", [i for i, _ in items], [v for _, v in items])),
+    )
+    return draw(st.lists(one, max_size=4))
+
+
+@st.composite
+def batches(draw):
+    vocab = draw(st.sampled_from([1, 2, 3, 7, 32]))
+    kinds = draw(st.lists(row_edits(vocab), min_size=1, max_size=6))
+    rows = draw(st.integers(1, 64))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    # Few rows in detail, repeated, so that examples stay small and batches are large.
+    edits = [rng.choice(kinds) for _ in range(rows)]
+    masked = [i for i in range(rows) if rng.random() < 0.2]
+    return vocab, edits, masked, rng.randrange(2**32)
+
+
+def laid_out(rows, vocab, layout, dtype):
+    """Return a buffer and a view into it of shape ``(rows, vocab)``."""
+    if layout == "contiguous":
+        wide = torch.zeros(rows, vocab, dtype=dtype)
+        return wide, wide
+    if layout == "columns":
+        wide = torch.zeros(rows, vocab + 5, dtype=dtype)
+        return wide, wide[:, 2:-3]
+    if layout == "rows":
+        wide = torch.zeros(rows * 2, vocab, dtype=dtype)
+        return wide, wide[1::2]
+    if layout == "transposed":
+        wide = torch.zeros(vocab, rows + 1, dtype=dtype)
+        return wide, wide.T[1:]
+    wide = torch.zeros(rows, vocab * 2 + 1, dtype=dtype)
+    return wide, wide[:, 1::2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "columns", "rows", "transposed", "strided"])
+@settings(max_examples=60)
+@given(batches())
+def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
+    vocab, all_edits, masked, seed = batch
+    rows = len(all_edits)
+    generator = torch.Generator().manual_seed(seed)
+    before = (torch.randn(rows, vocab, generator=generator) * 8).to(dtype)
+    odd = torch.randint(0, 12, before.shape, generator=generator)
+    for i, value in enumerate((-INF, -0.0, INF, math.nan)):
+        before[odd == i] = value
+    wide, logits = laid_out(rows, vocab, layout, dtype)
+    logits.copy_(before)
+    around = wide.clone()
+    edits = Edits(vocab)
+    calls = [(row, *call) for row, row_calls in enumerate(all_edits) for call in row_calls]
+    random.Random(seed).shuffle(calls)
+    for row, name, *args in calls:
+        edits.open_row(row, 0)
+        getattr(edits, name)(*args)
+
+    plan = edits.compile(logits, keep_masked=masked)
+    if plan is not None:
+        plan.apply(logits)
+
+    expected, conflicts = before.clone(), set()
+    for row, row_calls in enumerate(all_edits):
+        result = reference(before[row], row_calls, masked=row in masked)
+        if result is None:
+            conflicts.add(row)
+        else:
+            expected[row] = result
+    nan = expected.isnan()
+    assert torch.equal(logits.isnan(), nan)  # NaN + 1 is some NaN
+    assert torch.equal(bits(logits)[~nan], bits(expected)[~nan])
+    assert {*(plan.conflicts if plan else ())} == conflicts
+    logits.copy_(before)
+    same = (bits(wide) == bits(around)) | wide.isnan()
+    assert same.all(), "written outside of the rows"
