@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 import weakref
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp.errors import InstallError, RequestError
 from sglang_lp.processor import LogitProcessor, attach_row
 from sglang_lp.server.foreign import ForeignProcessor
+from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def make_admit_req(guard: Guard) -> Any:
             allowed, params = guard.admit(payload, given)
         except RequestError as error:
             req.custom_logit_processor = None
-            req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
+            abort_unstarted(req, str(error))
             return
         req.custom_logit_processor = allowed.payload
         if not isinstance(given, dict):  # SGLang left the request out then

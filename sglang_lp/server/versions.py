@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from typing import Any
 
 from packaging.version import Version
 
 from sglang_lp.errors import InstallError
 
-__all__ = ["NEWEST", "OLDEST", "check_version", "has_sampling_mask", "speculative_algorithm"]
+__all__ = [
+    "NEWEST",
+    "OLDEST",
+    "abort_unstarted",
+    "check_version",
+    "has_sampling_mask",
+    "speculative_algorithm",
+]
 
 #: The first version whose sampling can be delayed (``SGLANG_ENABLE_DELAY_SAMPLE``).
 OLDEST = "0.5.18"
@@ -40,6 +49,19 @@ def has_sampling_mask() -> bool:
     from sglang.srt.sampling import custom_logit_processor
 
     return hasattr(custom_logit_processor, "supports_sampling_mask")
+
+
+def abort_unstarted(req: Any, message: str) -> None:
+    """End a request that the scheduler has just made, as a bad request.
+
+    Args:
+        req: SGLang's request.
+        message: For the client.
+    """
+    if "status_code" in signature(req.set_finish_with_abort).parameters:
+        req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
+    else:  # SGLang 0.5.18: that is all it ever says
+        req.set_finish_with_abort(message)
 
 
 def speculative_algorithm(server_args: Any) -> str | None:
