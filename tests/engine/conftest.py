@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-POLICY = HERE / "server_side" / "policy.toml"
 sys.path[:0] = [str(HERE), str(HERE / "server_side")]
 
 if importlib.util.find_spec("sglang") is None:
@@ -26,7 +25,7 @@ else:
     import tiny_model
     from harness import launch
     from oracle import Oracle
-    from servers import SERVERS
+    from servers import POLICY, SERVERS
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -218,14 +218,10 @@ def launch(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process group and wait until none of it is left."""
-    try:
-        while True:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.poll()  # a zombie leader would keep the group alive
-            time.sleep(0.05)
-    except ProcessLookupError:
-        process.wait()
+    """Kill a process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def run_engine(model: Path, directory: Path, job: Mapping[str, Any], **variables: str) -> Any:
@@ -253,9 +249,8 @@ def run_engine(model: Path, directory: Path, job: Mapping[str, Any], **variables
             start_new_session=True,
         )
         try:
-            process.wait(START_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass  # the answer tells
+            with suppress(subprocess.TimeoutExpired):  # the answer tells
+                process.wait(START_SECONDS)
         finally:
             end(process)
     if not answer.exists():

@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+#: Allows the processors of ``server_side``.
+POLICY = Path(__file__).parent / "server_side" / "policy.toml"
 
 Settings = tuple[Mapping[str, Any], Mapping[str, str]]
 

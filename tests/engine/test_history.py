@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
 import pytest
+from asking import body, recorder, tag
 from oracle import free, rule
 from recording import Recorder
 from servers import PLUGIN, on_servers
@@ -37,27 +38,6 @@ CASES = [
         {"ngram_size": 2, "window_size": 100, "whitelist_token_ids": [FREQUENT[0]]},
     ),
 ]
-_numbers = iter(range(10**9))
-
-
-def new_tag():
-    return f"tag {next(_numbers)}"
-
-
-def body(prompt, processor=None, params=None, **sampling):
-    """Return a greedy request for ``/generate``."""
-    body = {
-        "input_ids": prompt,
-        "sampling_params": {"temperature": 0, "max_new_tokens": 40, **sampling},
-    }
-    if processor is not None:
-        body["custom_logit_processor"] = processor.to_str()
-        body["sampling_params"]["custom_params"] = params
-    return body
-
-
-def recorder(prompt, *, steering=False, **sampling):
-    return body(prompt, Recorder, {"tag": new_tag(), "steering": steering}, **sampling)
 
 
 def a_prompt(rng, longest=60):
@@ -84,20 +64,20 @@ def mixed(rng, count):
     return bodies
 
 
-def rule_of(body):
-    if "custom_logit_processor" not in body:
+def rule_of(request):
+    if "custom_logit_processor" not in request:
         return free
     (name,) = (
         cls.__name__
         for cls in (Recorder, *{processor for processor, _ in CASES})
-        if cls.to_str() == body["custom_logit_processor"]
+        if cls.to_str() == request["custom_logit_processor"]
     )
-    return rule(name, body["sampling_params"]["custom_params"])
+    return rule(name, request["sampling_params"]["custom_params"])
 
 
-def seen_by(server, body, output_ids):
+def seen_by(server, request, output_ids):
     """Check what a recorder wrote down about one request with one answer."""
-    lines = server.records("edit", tag=body["sampling_params"]["custom_params"]["tag"])
+    lines = server.records("edit", tag=tag(request))
     assert len({line["serial"] for line in lines}) == 1, "its state was made more than once"
     check_lines(lines, output_ids)
 
@@ -114,13 +94,13 @@ def check_lines(lines, output_ids):
     assert max(positions) >= len(output_ids) - 1
 
 
-def check(server, oracle, body, reply):
+def check(server, oracle, request, reply):
     """Check one answer token for token, and what the recorder saw if it was there."""
     assert reply.status == 200, reply.body
     assert reply.finish_reason["type"] in ("length", "stop")
-    oracle.check(body["input_ids"], reply.output_ids, rule_of(body))
-    if "tag" in body["sampling_params"].get("custom_params", ()):
-        seen_by(server, body, reply.output_ids)
+    oracle.check(request["input_ids"], reply.output_ids, rule_of(request))
+    if "tag" in request["sampling_params"].get("custom_params", ()):
+        seen_by(server, request, reply.output_ids)
 
 
 def test_one_request_alone(server, oracle):
@@ -150,7 +130,7 @@ def test_four_answers_to_one_prompt(server, oracle):
     for answer in answers:
         steered = [rule_of(request)(prompt, answer[:at]) for at in range(len(answer))]
         assert all(forced in (None, token) for forced, token in zip(steered, answer, strict=True))
-    lines = server.records("edit", tag=request["sampling_params"]["custom_params"]["tag"])
+    lines = server.records("edit", tag=tag(request))
     serials = {line["serial"] for line in lines}
     for serial in serials:
         own = [line for line in lines if line["serial"] == serial]
@@ -187,24 +167,24 @@ def test_clients_that_hang_up_do_not_disturb_the_others(server, oracle):
         left = [
             pool.submit(server.stream, "/generate", leaver, leave_after=5) for leaver in leavers
         ]
-        replies = [*pool.map(lambda body: server.post("/generate", body), bodies)]
+        replies = [*pool.map(lambda request: server.post("/generate", request), bodies)]
         received = [future.result().body["output_ids"] for future in left]
     for request, reply in zip(bodies, replies, strict=True):
         check(server, oracle, request, reply)
     for leaver, output_ids in zip(leavers, received, strict=True):
         oracle.check(leaver["input_ids"], output_ids, rule_of(leaver))
-        lines = until_quiet(server, leaver["sampling_params"]["custom_params"]["tag"])
+        lines = until_quiet(server, tag(leaver))
         longest = max(lines, key=lambda line: line["position"])["output_ids"]
         assert longest[: len(output_ids)] == output_ids
         assert len(longest) < 400
         check_lines(lines, longest)
 
 
-def until_quiet(server, tag):
-    lines = server.records("edit", tag=tag)
+def until_quiet(server, name):
+    lines = server.records("edit", tag=name)
     while True:
         time.sleep(1)
-        later = server.records("edit", tag=tag)
+        later = server.records("edit", tag=name)
         if len(later) == len(lines):
             return later
         lines = later

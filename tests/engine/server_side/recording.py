@@ -98,6 +98,18 @@ class Census(LogitProcessor):
         )
 
 
+class Burdened(LogitProcessor):
+    """Keep a state that is large enough to be missed, and write nothing."""
+
+    def start(self, request: Any) -> Any:
+        """Return the state."""
+        return bytearray(1 << 14)
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Ban a token."""
+        edits.ban([len(request.state) % 1000])
+
+
 class _At(Parameters, frozen=True):
     at: NonNegativeInt
 
@@ -178,3 +190,26 @@ class DenseRaises(_Dense):
     def spoil(self, logits: Any, due: list[bool]) -> Any:
         """Raise."""
         raise RuntimeError("a processor's own mistake")
+
+
+class Reopens(_Dense):
+    """Allow one token that a grammar for digits masks, and nothing else."""
+
+    def spoil(self, logits: Any, due: list[bool]) -> Any:
+        """Forget what was masked."""
+        logits = logits.clone()
+        logits[due] = float("-inf")
+        logits[due, 300] = 1.0
+        return logits
+
+
+class ReopensInItsRow(LogitProcessor):
+    """As ``Reopens``, by way of ``request.logits``."""
+
+    Params = _At
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Forget what was masked."""
+        if request.position == request.params.at:
+            request.logits.fill_(float("-inf"))
+            request.logits[300] = 1.0

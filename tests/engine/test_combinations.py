@@ -1,0 +1,136 @@
+"""Processors together with SGLang's other ways to restrict the next token."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import recording
+from asking import body, recorder
+from servers import on_servers
+
+from sglang_lp.builtins import (
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+)
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
+
+DIGITS = "[0-9]{8}"
+
+
+@pytest.fixture(scope="module")
+def ids(tiny):
+    """Token ids of single ASCII characters."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+
+    def of(text):
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    return of
+
+
+def test_a_ban_and_a_grammar_hold_together(server, ids):
+    request = body(
+        [5], DisallowedTokensLogitsProcessor, {"token_ids": ids("012345678")}, regex=DIGITS
+    )
+    assert server.post("/generate", request).body["text"] == "9" * 8
+
+
+def test_a_ban_and_a_json_schema_hold_together(server, ids):
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 22, 333]}}, "required": ["a"]}
+    request = body(
+        [5],
+        DisallowedTokensLogitsProcessor,
+        {"token_ids": ids("12 \n\t")},
+        json_schema=json.dumps({**schema, "additionalProperties": False}),
+    )
+    reply = server.post("/generate", request)
+    assert json.loads(reply.body["text"]) == {"a": 333}
+
+
+def test_a_forced_token_that_the_grammar_allows_comes(server, ids):
+    request = body([5], ForcedSequenceLogitProcessor, {"token_ids": ids("4711")}, regex=DIGITS)
+    text = server.post("/generate", request).body["text"]
+    assert text.startswith("4711")
+    assert len(text) == 8
+
+
+def test_a_history_is_exact_beside_a_grammar(server):
+    request = recorder([5], regex="[0-9]{30}")
+    reply = server.post("/generate", request)
+    lines = server.records("edit", tag=request["sampling_params"]["custom_params"]["tag"])
+    assert len(lines) >= 30
+    assert all(
+        line["fed"] == reply.output_ids[: line["position"]] and line["exact"] for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("processor", "params"),
+    [
+        (ForcedSequenceLogitProcessor, {"token_ids": [300]}),
+        (DisallowedTokensLogitsProcessor, {"token_ids": [*range(2, 258)]}),
+        (recording.Reopens, {"at": 0}),
+        (recording.ReopensInItsRow, {"at": 0}),
+    ],
+)
+def test_a_token_that_the_grammar_masked_ends_the_request_instead_of_coming(
+    server, processor, params
+):
+    neighbour = body([6], regex=DIGITS)
+    alone = server.post("/generate", neighbour).output_ids
+    reply, beside = server.at_once([body([5], processor, params, regex=DIGITS), neighbour])
+    assert reply.status == 500
+    assert reply.body["detail"].startswith(f"{processor.__name__} failed at token 0: ")
+    assert beside.output_ids == alone
+
+
+def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
+    request = body(
+        [5],
+        DeepseekOCRNoRepeatNGramLogitProcessor,
+        {"ngram_size": 1, "window_size": 100},
+        regex="[01]{8}",
+    )
+    reply = server.post("/generate", request)
+    assert reply.status == 500
+    assert reply.body["detail"] == (
+        "DeepseekOCRNoRepeatNGramLogitProcessor failed at token 2: "
+        "no token is left: the grammar allows none of the tokens left"
+    )
+
+
+def stock_payload():
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    return stock.DisallowedTokensLogitsProcessor.to_str()
+
+
+@pytest.mark.parametrize("payload", [DisallowedTokensLogitsProcessor.to_str, stock_payload])
+def test_a_sampling_mask_comes_with_disallowed_tokens_and_without_them_in_it(server, payload):
+    request = body([5], max_new_tokens=4, temperature=1.0, top_k=8)
+    request["return_sampling_mask"] = True
+    free = server.post("/generate", request)
+    banned = sorted({i for mask in masks(free) for i in mask})
+    request["custom_logit_processor"] = payload()
+    request["sampling_params"]["custom_params"] = {"token_ids": banned}
+    reply = server.post("/generate", request)
+    assert banned
+    assert len(masks(reply)) == 4
+    assert not {*banned} & {i for mask in masks(reply) for i in mask}
+
+
+def masks(reply):
+    assert reply.status == 200, reply.body
+    return reply.body["meta_info"]["output_token_sampling_mask"]
+
+
+def test_a_sampling_mask_is_refused_with_other_processors(server):
+    request = body([5], ForcedSequenceLogitProcessor, {"token_ids": [300]}, top_k=1)
+    reply = server.post("/generate", {**request, "return_sampling_mask": True})
+    assert reply.status == 400
+    assert "only supports DisallowedTokensLogitsProcessor" in str(reply.body)

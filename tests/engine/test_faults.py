@@ -1,0 +1,82 @@
+"""A processor that fails ends its own request, with an error that names it, and nothing else."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import recording
+from asking import body, recorder
+from servers import on_servers
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
+
+FAULTS = [
+    (recording.Raises, r"KeyError"),
+    (recording.OutOfVocabulary, r"token id 1024 is outside the vocabulary of 1024 tokens"),
+    (recording.BansAll, r"no token is left: every token is banned"),
+    (recording.DenseRaises, r"RuntimeError"),
+    (recording.WrongShape, r"it returned shape (1, 1023), expected a tensor of shape (1, 1024)"),
+    (recording.NotATensor, r"it returned NoneType, expected a tensor of shape (1, 1024)"),
+    (recording.WritesNaN, r"NaN"),
+]
+fault = pytest.mark.parametrize(("processor", "why"), FAULTS)
+at = pytest.mark.parametrize("position", [0, 3])
+
+
+def expected(processor, position, why):
+    def is_it(message):
+        return message.startswith(f"{processor.__name__} failed at token {position}: ") and (
+            why in message
+        )
+
+    return is_it
+
+
+@fault
+@at
+def test_the_client_gets_http_500_and_the_reason(server, processor, why, position):
+    reply = server.post("/generate", body([5], processor, {"at": position}))
+    assert reply.status == 500
+    assert expected(processor, position, why)(reply.body["detail"]), reply.body
+
+
+@fault
+def test_a_stream_ends_with_the_reason_after_what_was_good(server, processor, why):
+    reply = server.stream("/generate", body([5], processor, {"at": 3}))
+    reason = reply.finish_reason
+    assert (reason["type"], reason["status_code"]) == ("abort", 500)
+    assert expected(processor, 3, why)(reason["message"]), reason
+    good = server.post("/generate", body([5])).output_ids
+    assert reply.events[-2]["output_ids"] == good[: len(reply.events[-2]["output_ids"])]
+
+
+def test_a_chat_client_gets_the_reason(server):
+    chat = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "?"}],
+        "temperature": 0,
+        "max_tokens": 20,
+        "custom_logit_processor": recording.Raises.to_str(),
+        "custom_params": {"at": 3},
+    }
+    reply = server.post("/v1/chat/completions", chat)
+    assert reply.status == 500
+    assert "Raises failed at token 3: KeyError" in str(reply.body)
+    reply = server.stream("/v1/chat/completions", chat)
+    assert "Raises failed at token 3: KeyError" in str(reply.events[-2:])
+
+
+def test_neighbours_get_what_they_get_without_the_faults(server):
+    neighbours = [
+        *(body([300 + i, 7], max_new_tokens=80) for i in range(4)),
+        *(recorder([400 + i, 7], steering=True, max_new_tokens=80) for i in range(4)),
+    ]
+    alone = [reply.output_ids for reply in server.at_once(neighbours)]
+    faulty = [body([5], processor, {"at": at}) for processor, _ in FAULTS for at in (0, 3, 30)]
+    with ThreadPoolExecutor(2) as pool:
+        attacked = pool.submit(server.at_once, neighbours)
+        failed = pool.submit(server.at_once, faulty, 0.01)
+    assert [reply.status for reply in failed.result()] == [500] * len(faulty)
+    assert [reply.output_ids for reply in attacked.result()] == alone
+    assert server.is_healthy()

@@ -1,0 +1,101 @@
+"""Nothing of a request outlives it, however it ended.
+
+A few thousand requests by default; ``SGLANG_LP_LEAK_REQUESTS=20000`` for a soak test.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import recording
+from asking import body
+from servers import on_servers
+from tiny_model import EOS
+
+from sglang_lp import builtins
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800), on_servers("default")]
+
+REQUESTS = int(os.environ.get("SGLANG_LP_LEAK_REQUESTS", "2000"))
+#: Requests that travel in one HTTP request.
+TOGETHER = 100
+#: What the memory of the process may grow by in bytes: allocator noise, not 2,000 requests.
+SLACK = 16 << 20
+
+_LIVELY = [
+    (recording.Burdened, {}),
+    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [300], "eos_token_id": EOS}),
+    (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*range(100)]}),
+    (
+        builtins.ThinkingBudgetLogitProcessor,
+        {"thinking_budget": 1, "thinking_start_token_id": 8, "thinking_end_token_id": 9},
+    ),
+    (
+        builtins.DeepseekOCRNoRepeatNGramLogitProcessor,
+        {"ngram_size": 1, "window_size": 50},
+    ),
+]
+
+
+def finished(server, rng):
+    """Send a list of requests that come to their ends."""
+    parts = [
+        body([rng.randrange(2, 1024) for _ in range(4)], *rng.choice(_LIVELY), max_new_tokens=n)
+        for n in (rng.randint(1, 3) for _ in range(TOGETHER))
+    ]
+    reply = server.post("/generate", {key: [part[key] for part in parts] for key in parts[0]})
+    assert reply.status == 200, reply.body
+
+
+def failed(server, rng):
+    """Send a list of requests that fail at their first token."""
+    part = body([rng.randrange(2, 1024)], recording.Raises, {"at": 0})
+    reply = server.post("/generate", {key: [part[key]] * TOGETHER for key in part})
+    assert reply.status == 500
+
+
+def aborted(server, rng):
+    """Send a list of long requests and hang up."""
+    part = body([rng.randrange(2, 1024)], *rng.choice(_LIVELY[-2:]), max_new_tokens=1000)
+    together = {key: [part[key]] * (TOGETHER // 5) for key in part}
+    assert server.stream("/generate", together, leave_after=3).status == 200
+
+
+def play(server, count, seed):
+    """Send about so many requests: seven of ten lists finish, two fail, one is aborted."""
+    rng = random.Random(seed)
+    kinds = [*[finished] * 7, *[failed] * 2, aborted] * max(1, round(count / TOGETHER / 10))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda kind: kind(server, rng), kinds))
+
+
+def census(server, name):
+    """Return what lives once the scheduler is at rest."""
+    assert server.post("/flush_cache", {}).status in (200, 400)
+    before = None
+    while True:  # until the last aborted request is gone
+        time.sleep(1)
+        tag = f"{name} {time.monotonic()}"
+        reply = server.post("/generate", body([5], recording.Census, {"tag": tag}))
+        assert reply.status == 200
+        (now,) = server.records("census", tag=tag)
+        if before and (before["rows"], before["requests"]) == (now["rows"], now["requests"]):
+            return now
+        before = now
+
+
+def test_nothing_of_a_request_outlives_it(server, record_property):
+    play(server, 1000, seed=0)  # fills what is allowed to fill: caches, allocator
+    first = census(server, "first")
+    play(server, REQUESTS, seed=1)
+    last = census(server, "last")
+    grown = last["rss"] - first["rss"]
+    record_property("requests", REQUESTS)
+    record_property("rss_growth_bytes", grown)
+    # Those of the request that counts.
+    assert (last["rows"], last["requests"]) == (1, 1)
+    assert grown < SLACK, f"{grown / 2**20:.1f} MiB more after {REQUESTS} requests"
