@@ -1,0 +1,469 @@
+"""Processors under a simulated scheduler, against oracles that read the whole true history.
+
+A schedule is a list of requests and a list of steps. A step puts any of the requests into one
+batch, as a decode, as the last chunk of a prefill or as a middle one; under lag the token that was
+sampled last is in the history only after the next one was sampled, as with SGLang's overlap
+scheduling.
+"""
+
+import math
+from array import array
+from itertools import cycle, islice
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_lp.batch import Batch
+from sglang_lp.builtins import (
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+from sglang_lp.processor import LogitProcessor, attach_row, rows_of
+from sglang_lp.request import History
+
+VOCAB = 11
+START, END, NEW_LINE, EOS = 1, 2, 3, 4
+PAD = 1_000_003
+INF = math.inf
+
+
+# Processors of this test
+
+
+class Recorder(LogitProcessor):
+    """Bans what a checksum of the whole history says; its state is all it was told."""
+
+    def start(self, request):
+        return [*request.prompt_ids], []
+
+    def advance(self, request, token_ids):
+        request.state[1].extend(token_ids)
+
+    def edit(self, request, edits):
+        prompt_ids, output_ids = request.state
+        assert output_ids == [*request.output_ids]
+        assert len(output_ids) == request.position
+        edits.ban([checksum(prompt_ids, output_ids)])
+
+
+class Counter(LogitProcessor):
+    """Needs to know how many tokens there are, and no more."""
+
+    needs = History.POSITION
+
+    def edit(self, request, edits):
+        edits.ban([request.position % VOCAB])
+
+
+class Sleeper(LogitProcessor):
+    """Looks at every fourth token, and not at all after the twentieth."""
+
+    def start(self, request):
+        return [*request.prompt_ids], []
+
+    def advance(self, request, token_ids):
+        request.state[1].extend(token_ids)
+
+    def edit(self, request, edits):
+        if request.position > 20:
+            edits.rest()
+            return
+        if request.position % 4 == 0:
+            edits.ban([checksum(*request.state)])
+        edits.wake_at(request.position // 4 * 4 + 4)
+
+
+def checksum(prompt_ids, output_ids):
+    return sum(i * token_id for i, token_id in enumerate([*prompt_ids, *output_ids], 1)) % VOCAB
+
+
+# Oracles: the edited row, given the whole history
+
+
+def banned(row, ids):
+    return [-INF if i in ids else x for i, x in enumerate(row)]
+
+
+def forced(row, token_id):
+    return [0.0 if i == token_id else -INF for i in range(len(row))]
+
+
+def disallowed(row, params, _prompt, _output):
+    return banned(row, params["token_ids"])
+
+
+def forced_sequence(row, params, _prompt, output):
+    sequence = [*params["token_ids"]]
+    if len(output) < len(sequence):
+        return forced(row, sequence[len(output)])
+    return forced(row, params["eos_token_id"]) if "eos_token_id" in params else row
+
+
+def no_repeat_ngram(row, params, prompt, output):
+    n, tokens = params["ngram_size"], [*prompt, *output]
+    window = tokens[-params["window_size"] :]
+    ngrams = [window[i : i + n] for i in range(len(window) - n + 1)]
+    repeated = {gram[-1] for gram in ngrams if gram[:-1] == tokens[len(tokens) - n + 1 :]}
+    return banned(row, repeated - {*params.get("whitelist_token_ids", ())})
+
+
+def open_for(prompt, output):
+    """Return how many tokens follow the latest start of the open block; ``None`` without one."""
+    tokens = [*prompt, *output]
+    for i, token_id in enumerate(reversed(tokens)):
+        if token_id in (START, END):
+            return i if token_id == START else None
+    return None
+
+
+def thinking_budget(row, params, prompt, output):
+    length = open_for(prompt, output)
+    if length is None or length < params["thinking_budget"]:
+        return row
+    new_line = params.get("new_line_token_id")
+    if new_line is None or output[-1:] == [new_line]:
+        return forced(row, END)
+    return forced(row, new_line)
+
+
+def sleeper(row, _params, prompt, output):
+    due = len(output) % 4 == 0 and len(output) <= 20
+    return banned(row, [checksum(prompt, output)]) if due else row
+
+
+class Kind(NamedTuple):
+    processor: type
+    params: dict
+    oracle: object
+
+
+def budget(tokens, *, new_line=True):
+    ids = {"thinking_start_token_id": START, "thinking_end_token_id": END}
+    if new_line:
+        ids["new_line_token_id"] = NEW_LINE
+    return Kind(ThinkingBudgetLogitProcessor, {"thinking_budget": tokens, **ids}, thinking_budget)
+
+
+def ngram(size, window, *whitelist):
+    params = {"ngram_size": size, "window_size": window, "whitelist_token_ids": [*whitelist]}
+    return Kind(DeepseekOCRNoRepeatNGramLogitProcessor, params, no_repeat_ngram)
+
+
+KINDS = [
+    None,
+    Kind(DisallowedTokensLogitsProcessor, {"token_ids": [5, 6]}, disallowed),
+    Kind(DisallowedTokensLogitsProcessor, {"token_ids": [0]}, disallowed),
+    Kind(ForcedSequenceLogitProcessor, {"token_ids": [7, 7, 3, 7]}, forced_sequence),
+    Kind(
+        ForcedSequenceLogitProcessor,
+        {"token_ids": [7, 8], "eos_token_id": EOS},
+        forced_sequence,
+    ),
+    ngram(1, 4),
+    ngram(2, 6, 3),
+    ngram(3, 3),
+    ngram(2, 100),
+    *(budget(tokens) for tokens in (0, 1, 2, 3, 6)),
+    *(budget(tokens, new_line=False) for tokens in (0, 1, 3)),
+    Kind(Recorder, {}, lambda row, _, prompt, output: banned(row, [checksum(prompt, output)])),
+    Kind(Counter, {}, lambda row, _, __, output: banned(row, [len(output) % VOCAB])),
+    Kind(Sleeper, {}, sleeper),
+]
+BUDGETS = [kind for kind in KINDS if kind and kind.oracle is thinking_budget]
+
+
+# Schedules
+
+GO, SKIP, RETRACT, CHUNK, REPLACE, FINISH = range(6)
+
+TOKEN = st.integers(0, VOCAB - 1)
+WISH = st.sampled_from([START, END, NEW_LINE, *range(VOCAB)])
+
+
+class Spec(NamedTuple):
+    """A request that is to come: what it is, and what its model would like to say."""
+
+    kind: Kind | None
+    prompt: list
+    wishes: list
+    arrives: int
+    already: list
+    copies_params: bool
+
+
+class Step(NamedTuple):
+    lag: bool
+    instance: int
+    rotate: int
+    ops: list
+
+
+def specs(kinds):
+    return st.builds(
+        Spec,
+        kind=st.sampled_from(kinds),
+        prompt=st.lists(st.sampled_from([PAD, START, *range(VOCAB)]), min_size=1, max_size=6),
+        wishes=st.lists(WISH, min_size=1, max_size=12),
+        arrives=st.sampled_from([0, 0, 0, 1, 2, 5, 9]),
+        already=st.one_of(st.just([]), st.just([]), st.lists(WISH, max_size=3)),
+        copies_params=st.booleans(),
+    )
+
+
+OPS = [*[GO] * 12, SKIP, RETRACT, CHUNK, REPLACE, FINISH]
+STEPS = st.lists(
+    st.builds(
+        Step,
+        lag=st.booleans(),
+        instance=st.integers(0, 2),
+        rotate=st.integers(0, 3),
+        ops=st.lists(st.sampled_from(OPS), min_size=3, max_size=3),
+    ),
+    min_size=4,
+    max_size=30,
+)
+
+
+class Req:
+    """SGLang's request, as far as processors see it."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.kind = spec.kind
+        self.origin_input_ids = array("q", spec.prompt)
+        self.output_ids = array("q", spec.already)
+        self.kv = SimpleNamespace(kv_committed_len=0)
+        self.to_finish = None
+        #: All tokens sampled, also the one that is not in output_ids yet.
+        self.stream = [*spec.already]
+        self.prefilled = bool(spec.already)
+        self.chunks = 0
+        self.params = {}
+        self.trace = []
+
+    def flush(self):
+        """Process the result of the last step."""
+        self.output_ids.extend(self.stream[len(self.output_ids) :])
+
+    def retract(self):
+        self.flush()
+        self.kv.kv_committed_len = 0
+        self.prefilled = False
+        self.chunks = 0
+
+    def enter(self, op):
+        """Take part in a step; tell whether the token that is sampled counts."""
+        whole = len(self.origin_input_ids) + len(self.stream)
+        if not self.prefilled and op == CHUNK and self.chunks < whole - 1:
+            self.flush()
+            self.chunks += 1
+            self.kv.kv_committed_len = self.chunks
+            return False
+        if not self.prefilled:
+            self.flush()
+        self.prefilled = True
+        self.kv.kv_committed_len = whole
+        return True
+
+    def logits(self):
+        """The model's: all different, highest for what it wishes to say."""
+        position = len(self.stream)
+        row = [-float((7 * i + 3 * position) % VOCAB) for i in range(VOCAB)]
+        row[next(islice(cycle(self.spec.wishes), position, None))] = 10.0
+        return row
+
+
+class Taken(NamedTuple):
+    """One sampled token: the history before it, the row before and after, whether it was seen."""
+
+    history: list
+    before: list
+    after: list
+    exact: bool
+
+
+class Simulator:
+    """Plays a schedule. Subclasses are the plugin and the stock server."""
+
+    may_lag: bool
+
+    def __init__(self, awake=False):
+        self.live = []
+        self.gone = []
+        #: Whether every row is made to look at every step.
+        self.awake = awake
+
+    def play(self, specs, steps):
+        for now, step in enumerate(steps):
+            for spec in specs:
+                if spec.arrives == now or (now == 0 and spec.arrives >= len(steps)):
+                    self.arrive(spec)
+            self.step(step)
+        return self.gone + self.live
+
+    def arrive(self, spec):
+        req = Req(spec)
+        if spec.kind is not None:
+            if spec.copies_params:  # also what the toolkit keeps there for another request
+                for other in self.live:
+                    if other.kind is spec.kind:
+                        req.params |= other.params
+            req.params |= {**spec.kind.params, "__req__": req}
+            self.register(req)
+        self.live.append(req)
+
+    def step(self, step):
+        members = self.members(step)
+        reqs = [req for req, _ in members]
+        lag = step.lag and self.allows_lag(reqs)
+        for req in self.live:
+            if not lag or req not in reqs:
+                req.flush()
+        if not reqs:
+            return
+        counts = [req.enter(op) for req, op in members]
+        before = [req.logits() for req in reqs]
+        logits = torch.tensor(before)
+        if self.awake:
+            for row in rows_of([req.params for req in reqs]):
+                if row is not None and row.fixed is None:
+                    row.wake = 0
+        self.sample(logits, reqs, step)
+        for req, counted, old, new in zip(reqs, counts, before, logits.tolist(), strict=True):
+            assert req.to_finish is None
+            exact = len(req.stream) == len(req.output_ids)
+            req.flush()
+            if counted:
+                req.trace.append(Taken([*req.stream], old, new, exact))
+                req.stream.append(max(range(VOCAB), key=new.__getitem__))
+
+    def members(self, step):
+        """Do to each request what the step says; return those that take part in its batch."""
+        members = []
+        for req, op in zip(list(self.live), cycle(step.ops), strict=False):
+            if op == FINISH:
+                self.live.remove(req)
+                self.gone.append(req)
+            elif op == RETRACT:
+                req.retract()
+            elif op != SKIP:
+                if op == REPLACE:
+                    req.output_ids = array("q", req.output_ids)
+                members.append((req, op))
+        return members[step.rotate :] + members[: step.rotate]
+
+
+class Plugin(Simulator):
+    """As on a server with the plugin: one batch, rows made with their requests."""
+
+    def __init__(self, awake=False):
+        super().__init__(awake)
+        self.batch = Batch()
+
+    def register(self, req):
+        processor = req.kind.processor
+        params = processor.parse_params(req.kind.params, VOCAB)
+        attach_row(req.params, processor(), params, may_lag=False)
+
+    def allows_lag(self, reqs):
+        return not any(req.kind and req.kind.processor.needs is History.TOKENS for req in reqs)
+
+    def sample(self, logits, reqs, _step):
+        params = [req.params for req in reqs]
+        self.batch.step(logits, rows_of(params), params)
+
+
+class Stock(Simulator):
+    """As on a stock server: each class is called by itself, on a copy, on some instance."""
+
+    def __init__(self, awake=False):
+        super().__init__(awake)
+        self.instances = {}
+
+    def register(self, req):
+        pass
+
+    def allows_lag(self, _reqs):
+        return True
+
+    def sample(self, logits, reqs, step):
+        for processor in {req.kind.processor for req in reqs if req.kind}:
+            key = processor, step.instance
+            instance = self.instances.setdefault(key, processor())
+            rows = [i for i, req in enumerate(reqs) if req.kind and req.kind.processor is processor]
+            logits[rows] = instance(logits[rows], [reqs[i].params for i in rows])
+
+
+def expected(req, taken):
+    if req.kind is None:
+        return taken.before
+    return req.kind.oracle(taken.before, req.kind.params, req.spec.prompt, taken.history)
+
+
+@settings(max_examples=1200)
+@given(st.lists(specs(KINDS), min_size=1, max_size=5), STEPS)
+def test_with_exact_history_every_edit_is_the_oracles(specs, steps):
+    for req in Plugin().play(specs, steps):
+        for taken in req.trace:
+            assert taken.after == expected(req, taken)
+
+
+@settings(max_examples=700)
+@given(st.lists(specs(KINDS), min_size=1, max_size=5), STEPS)
+def test_without_the_plugin_an_edit_is_the_oracles_or_is_left_out(specs, steps):
+    for req in Stock().play(specs, steps):
+        for taken in req.trace:
+            if req.kind is None:
+                assert taken.after == taken.before
+            elif req.kind.oracle is thinking_budget:
+                continue  # below
+            elif req.kind.processor.needs is History.TOKENS and not taken.exact:
+                assert taken.after == taken.before
+            else:
+                assert taken.after == expected(req, taken)
+
+
+@settings(max_examples=2000)
+@given(st.lists(specs(BUDGETS), min_size=1, max_size=3), STEPS)
+def test_without_the_plugin_a_budget_holds_and_closes_a_block_once(specs, steps):
+    for req in Stock().play(specs, steps):
+        check_budget(req)
+
+
+def check_budget(req):
+    tokens = req.kind.params["thinking_budget"]
+    closing = []
+    for taken in req.trace:
+        length = open_for(req.spec.prompt, taken.history)
+        is_forced = sum(x > -INF for x in taken.after) == 1
+        if not is_forced:
+            closing = []
+            assert length is None or length < tokens, "the budget was overshot"
+            edited = {i for i in range(VOCAB) if taken.after[i] != taken.before[i]}
+            assert edited <= {START, END}, "an unforced step was edited"
+            assert all(taken.after[i] == -INF for i in edited)
+            continue
+        assert length is not None, "forced although the model had closed the block itself"
+        # With a budget of one the start of a block is seen when its budget is spent.
+        reopened = tokens == 1 and taken.history[-1:] == [START]
+        assert length >= tokens or reopened, "forced before the budget was spent"
+        closing.append(max(range(VOCAB), key=taken.after.__getitem__))
+        assert closing in ([NEW_LINE], [NEW_LINE, END], [END]), "a token was forced twice"
+        if closing == [END] and "new_line_token_id" in req.kind.params:
+            assert taken.history[-1:] == [NEW_LINE], "closed without a new line"
+
+
+@pytest.mark.parametrize("simulator", [Plugin, Stock])
+@settings(max_examples=500)
+@given(specs=st.lists(specs(KINDS), min_size=1, max_size=4), steps=STEPS)
+def test_sleeping_changes_nothing(simulator, specs, steps):
+    asleep = simulator().play(specs, steps)
+    awake = simulator(awake=True).play(specs, steps)
+
+    assert [req.trace for req in asleep] == [req.trace for req in awake]
