@@ -156,6 +156,13 @@ class Row:
         self.sglang_req.to_finish = FINISH_ABORT(str(error), status, kind)
         logger.warning("request ended: %s", error)
 
+    def finish(self, reason: str) -> None:
+        """End this running request with its next token, as a stop string would."""
+        if getattr(self.sglang_req, "to_finish", reason) is None:
+            from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
+
+            self.sglang_req.to_finish = FINISH_MATCHED_STR(reason)
+
     def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         """Take over new sequence objects; the state stays only if they extend the old ones."""
         fed, old = self._fed, self.request
@@ -278,6 +285,8 @@ def _visit(step: _Step, index: int, row: Row) -> None:
             request.lend((step.logits, index))
             processor.edit(request, edits)
             row.wake = min(NEVER, step.clock + edits.wake_in)
+            if edits.finish_reason is not None:
+                row.finish(edits.finish_reason)
             changed = request.lend(None)
             if changed is not None:
                 _write_back(step, [row], [index], changed[None])

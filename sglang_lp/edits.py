@@ -49,6 +49,7 @@ class Edits:
         "_position",
         "_row",
         "_wake_in",
+        "finish_reason",
         "vocab_size",
     )
 
@@ -58,6 +59,8 @@ class Edits:
         self._row = 0
         self._position = 0
         self._wake_in: int = 1
+        #: Why the request of the open row ends with this token, or ``None``.
+        self.finish_reason: str | None = None
         self._banned: list[tuple[int, list[int]]] = []
         self._allowed: list[tuple[int, list[int]]] = []
         self._forced: list[tuple[int, int]] = []
@@ -136,6 +139,18 @@ class Edits:
         """Promise that this row needs no edit any more."""
         self._wake_in = NEVER
 
+    def finish(self, reason: str) -> None:
+        """End the request with the token that is sampled now.
+
+        Its finish reason is ``stop``, with ``reason`` in the place of a matched stop string.
+        Unlike an error it keeps the answer. Does nothing where no server runs the request.
+
+        Args:
+            reason: A few words for the client, unlike anything that a model writes: SGLang cuts
+                the answer where it finds them in it.
+        """
+        self.finish_reason = reason
+
     # What the batch calls
 
     def open_row(self, row: int, position: int) -> None:
@@ -143,6 +158,7 @@ class Edits:
         self._row = row
         self._position = position
         self._wake_in = 1
+        self.finish_reason = None
 
     @property
     def wake_in(self) -> int:

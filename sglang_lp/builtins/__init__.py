@@ -8,6 +8,7 @@ from sglang_lp.builtins.bad_words import BadWordsLogitProcessor
 from sglang_lp.builtins.choice import ChoiceLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
 from sglang_lp.builtins.forced_sequence import ForcedSequenceLogitProcessor
+from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.scheduled_bias import ScheduledBiasLogitProcessor
@@ -30,6 +31,7 @@ __all__ = [
     "ForcedSequenceLogitProcessor",
     "Glm4MoeThinkingBudgetLogitProcessor",
     "InklingThinkingBudgetLogitProcessor",
+    "LoopBreakerLogitProcessor",
     "MinLengthLogitProcessor",
     "Qwen3ThinkingBudgetLogitProcessor",
     "ScheduledBiasLogitProcessor",
