@@ -113,9 +113,8 @@ def measure_soundness(report: dict[str, Any]) -> bool:
     sys.addaudithook(_hook)
     modules = set(sys.modules)
     wrong = sum(accepted(payload) for payload in tried)
-    upgraded = {*builtins.__all__} & {*vars(stock)} - {"ThinkingBudgetLogitProcessor"}
     allowed_names = {(builtins.__name__, name) for name in builtins.__all__}
-    allowed_names |= {(stock.__name__, name) for name in upgraded}
+    allowed_names |= {(stock.__name__, name) for name in constructions.STOCK_NAMES}
     pickles = {pickled for names in allowed_names for pickled in wire.references(*names)}
     names = {f"{module}:{name}" for module, name in allowed_names} | {*builtins.__all__}
     texts = [text for pickled in sorted(pickles) for text in wire.spellings(pickled)]

@@ -44,7 +44,7 @@ NAMES = {
     for name in builtins.__all__
     for text in (name, f"{builtins.__name__}:{name}")
 }
-for _name in {*builtins.__all__} - {"ForcedSequenceLogitProcessor", constructions.STOCK_BASE}:
+for _name in constructions.STOCK_NAMES:
     _upgraded = getattr(builtins, _name)
     NAMES[f"{constructions.STOCK}:{_name}"] = _upgraded
     PICKLES |= dict.fromkeys(wire.references(constructions.STOCK, _name), _upgraded)

@@ -71,14 +71,13 @@ def reference_pickle(module: str, name: str, protocol: int = CANONICAL_PROTOCOL)
         )
     if protocol not in PROTOCOLS:
         raise ValueError(f"expected a pickle protocol from 0 to 5, got {protocol}")
-    return _written(module, name, protocol)
+    # Python mostly keeps one string for both names if they are equal; pickle then refers back.
+    return _written(module, name, protocol, refer_back=name == module)
 
 
-def _written(module: str, name: str, protocol: int) -> bytes:
+def _written(module: str, name: str, protocol: int, *, refer_back: bool) -> bytes:
     if protocol >= _FRAMED:
-        # Python keeps one string for both names if they are equal, and pickle then refers back.
-        second = b"h\x00" if name == module else _string(name)
-        body = _string(module) + second + b"\x93\x94."
+        body = _string(module) + (b"h\x00" if refer_back else _string(name)) + b"\x93\x94."
         return b"\x80%c\x95%b%b" % (protocol, len(body).to_bytes(8, "little"), body)
     if protocol < _OWN_NAMES:
         module, name = _python2_names(module, name)
@@ -121,11 +120,9 @@ def references(module: str, name: str) -> Iterator[bytes]:
     """
     for protocol in PROTOCOLS:
         if _fits_protocol(module, name, protocol):
-            pickled = reference_pickle(module, name, protocol)
-            yield pickled
+            yield reference_pickle(module, name, protocol)
             if protocol >= _FRAMED and name == module:  # two equal strings, not one
-                body = pickled[11:].replace(b"h\x00", _string(name))
-                yield pickled[:3] + len(body).to_bytes(8, "little") + body
+                yield _written(module, name, protocol, refer_back=False)
 
 
 def encode(pickled: bytes) -> str:
@@ -208,7 +205,7 @@ class Kind(StrEnum):
     REFERENCE = "a class by reference"
     INSTANCE = "an instance, not a class"
     BY_VALUE = "code: a class by value"
-    OTHER = "not a class by reference"
+    OTHER = "something other than a class by reference"
 
 
 class Description(NamedTuple):
@@ -257,7 +254,7 @@ def describe(pickled: bytes) -> Description:
     if head.startswith(_NEW_INSTANCE, match.end()) or name == "_reconstructor":
         return Description(Kind.INSTANCE)
     protocol = pickled[1] if pickled[0] == _PROTO else int(pickled.endswith(b"q\x00."))
-    if _written(module, name, protocol) == pickled:
+    if _written(module, name, protocol, refer_back=len(names) == 1) == pickled:
         return Description(Kind.REFERENCE, module, name)
     return Description(Kind.OTHER)
 

@@ -82,7 +82,8 @@ def check(found: object, where: str) -> type:
     if not callable(call):
         raise PolicyError(
             f"{where}: expected a logit processor, a class with "
-            "__call__(self, logits, custom_param_list); derive it from sglang_lp.LogitProcessor"
+            "__call__(self, logits, custom_param_list); "
+            "derive it from sglang_lp.processor.LogitProcessor"
         )
     try:
         inspect.signature(call).bind(None, None, None)

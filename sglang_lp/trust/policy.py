@@ -94,6 +94,9 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
+        # In a policy that is made in code nobody has checked the type yet.
+        if self.stock not in set(Stock):
+            raise PolicyError(f"stock: expected {', '.join(Stock)}, got {shown(self.stock)}")
         for index, entry in enumerate(self.allow):
             parse_entry(entry, f"allow[{index}]")
         if len(self.pin) > MAX_PINS:

@@ -96,8 +96,8 @@ class Verifier:
                 self._by_text[name] = self._allow(
                     _BUILTINS, name, classes.load(_BUILTINS, name, "builtins")
                 )
-        if policy.stock is not Stock.DENY:
-            source = _BUILTINS if policy.stock is Stock.UPGRADE else _STOCK
+        if policy.stock != Stock.DENY:
+            source = _BUILTINS if policy.stock == Stock.UPGRADE else _STOCK
             for name in _STOCK_NAMES:
                 upgraded = self._by_text.get(f"{source}:{name}")
                 if upgraded is None:
@@ -227,7 +227,7 @@ class Verifier:
                     "it is a base class without token ids: use the class of your model, "
                     f"or {_BUILTINS}:{_STOCK_BASE}, which takes them as parameters"
                 )
-            elif module == _STOCK and self._policy.stock is Stock.DENY and name in _STOCK_NAMES:
+            elif module == _STOCK and self._policy.stock == Stock.DENY and name in _STOCK_NAMES:
                 reason = RefusalReason.DENIED
                 todo = f"use the class of the same name in {_BUILTINS}"
         elif kind is wire.Kind.INSTANCE:

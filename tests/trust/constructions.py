@@ -19,8 +19,15 @@ Texts = Iterator[tuple[str, object]]
 #: A class that the default policy allows.
 MODULE, NAME = "sglang_lp.builtins", "DisallowedTokensLogitsProcessor"
 STOCK = "sglang.srt.sampling.custom_logit_processor"
-#: Of SGLang's own processors the one that is a base without token ids.
-STOCK_BASE = "ThinkingBudgetLogitProcessor"
+#: SGLang's own processors, but for the one that is a base without token ids.
+STOCK_NAMES = (
+    "DeepSeekR1ThinkingBudgetLogitProcessor",
+    "DeepseekOCRNoRepeatNGramLogitProcessor",
+    "DisallowedTokensLogitsProcessor",
+    "Glm4MoeThinkingBudgetLogitProcessor",
+    "InklingThinkingBudgetLogitProcessor",
+    "Qwen3ThinkingBudgetLogitProcessor",
+)
 OK = (MODULE, NAME)
 SYSTEM = ("os", "system")
 GOOD = wire.reference_pickle(*OK)

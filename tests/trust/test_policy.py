@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 import msgspec
 import pytest
+from constructions import STOCK, STOCK_NAMES
 
 from sglang_lp import builtins, wire
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason
@@ -15,7 +16,6 @@ from sglang_lp.trust import Limits, Pin, Policy, Verifier
 from sglang_lp.trust.policy import MAX_PIN_BYTES, MAX_PINS, Stock, parse_entry
 
 SHA = "a" * 64
-STOCK = "sglang.srt.sampling.custom_logit_processor"
 
 
 @pytest.fixture
@@ -179,21 +179,21 @@ def _raising(self):
     raise RuntimeError("no device")
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (type("Bare", (), {}), "expected a logit processor"),
-        (lambda logits, params: logits, "expected a class, got 'function'"),
-        (Plain(), "expected a class, got 'Plain'"),
-        (types, "expected a class, got 'module'"),
-        (type("One", (), {"__call__": lambda self, logits: logits}), "cannot be called so"),
-        (type("Four", (), {"__call__": lambda self, a, b, c: a}), "cannot be called so"),
-        (type("Not", (), {"__call__": None}), "expected a logit processor"),
-        (_abstract(), "it does not override __call__, other"),
-        (type("Needy", (Plain,), {"__init__": _needy}), "can be made without arguments"),
-        (type("Raising", (Plain,), {"__init__": _raising}), "RuntimeError: no device"),
-    ],
-)
+NO_PROCESSORS = {
+    "bare": (type("Bare", (), {}), "expected a logit processor"),
+    "function": (lambda logits, params: logits, "expected a class, got 'function'"),
+    "instance": (Plain(), "expected a class, got 'Plain'"),
+    "module": (types, "expected a class, got 'module'"),
+    "one argument": (type("X", (), {"__call__": lambda self, a: a}), "cannot be called so"),
+    "three arguments": (type("X", (), {"__call__": lambda s, a, b, c: a}), "cannot be called so"),
+    "not callable": (type("X", (), {"__call__": None}), "expected a logit processor"),
+    "abstract": (_abstract(), "it does not override __call__, other"),
+    "needy": (type("X", (Plain,), {"__init__": _needy}), "can be made without arguments"),
+    "raising": (type("X", (Plain,), {"__init__": _raising}), "RuntimeError: no device"),
+}
+
+
+@pytest.mark.parametrize(("found", "said"), NO_PROCESSORS.values(), ids=list(NO_PROCESSORS))
 def test_what_is_not_a_processor_stops_the_server(module, found, said):
     if isinstance(found, type):
         module(found, "X")
@@ -257,11 +257,6 @@ def test_without_builtins_none_is_served_by_name_or_payload():
         for payload in (name, f"sglang_lp.builtins:{name}", getattr(builtins, name).to_str()):
             with pytest.raises(PayloadRefused):
                 verifier.resolve(payload)
-
-
-STOCK_NAMES = sorted(
-    set(builtins.__all__) - {"ForcedSequenceLogitProcessor", "ThinkingBudgetLogitProcessor"}
-)
 
 
 @pytest.mark.parametrize("with_builtins", [True, False])
