@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test check bench lock
+TARGETS := env demo test check bench bench-trust fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help test-oldest $(TARGETS)
@@ -12,6 +12,9 @@ help:
 	@echo "make test   env, check and every test"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the benchmarks"
+	@echo "make bench-trust  what the trust boundary costs, and what gets past it"
+	@echo "make fuzz   two minutes of coverage-guided fuzzing of the verifier"
+	@echo "make mutants  break the trust boundary on purpose, and see the tests notice"
 	@echo "make lock   pin the dependencies of pyproject.toml in requirements.lock"
 
 $(TARGETS):

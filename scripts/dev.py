@@ -154,6 +154,25 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "test": (*ENV, *CHECK, Step("pytest", (PYTHON, "-m", "pytest"))),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks"))),
+    "bench-trust": (*ENV, Step("benchmark", (PYTHON, "benchmarks/bench_trust.py"))),
+    "fuzz": (
+        *ENV,
+        _venv_step(
+            "install the fuzzer",
+            *(UV, "pip", "install", "--quiet", "--python", PYTHON, "atheris==3.0.0"),
+            product="lib/python{}.{}/site-packages/atheris".format(*sys.version_info[:2]),
+        ),
+        Step("fuzz", (PYTHON, "fuzz/fuzz_verifier.py")),
+    ),
+    "mutants": (
+        *ENV,
+        _venv_step(
+            "install the mutation tester",
+            *(UV, "pip", "install", "--quiet", "--python", PYTHON, "mutmut==3.8.1"),
+            product="bin/mutmut",
+        ),
+        Step("mutants", (PYTHON, "scripts/mutants.py")),
+    ),
     "lock": (
         *TOOLS,
         Step(

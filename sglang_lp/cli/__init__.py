@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -44,4 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SglangLpError as error:
         print(f"sglang-lp {arguments.verb}: {error}", file=sys.stderr)  # noqa: T201 - the interface
         return 2
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code

@@ -11,6 +11,9 @@ from sglang_lp.cli._report import say
 
 __all__ = ["add"]
 
+#: SGLang keeps numbers in 32 bits; to say so of each would be noise.
+_NO_BOUND = 2**31 - 1
+
 
 def add(verbs: Any) -> None:
     """Add the verb's parser."""
@@ -29,20 +32,28 @@ def _run(_: argparse.Namespace) -> int:
         processor = getattr(builtins, name)
         say(name)
         say(f"    {(processor.__doc__ or '').strip().splitlines()[0]}")
-        schema = msgspec.json.schema(processor.Params)["$defs"][processor.Params.__name__]
+        named = msgspec.json.schema(processor.Params)["$defs"]
+        schema = named[processor.Params.__name__]
         for key, kind in schema["properties"].items():
             required = key in schema.get("required", ())
             default = "required" if required else f"default {kind.get('default')}"
-            say(f"    {key}: {_kind(kind)}, {default}")
+            say(f"    {key}: {_kind(kind, named)}, {default}")
         say("")
     return 0
 
 
-def _kind(schema: dict[str, Any]) -> str:
+def _kind(schema: dict[str, Any], named: dict[str, Any]) -> str:
     """Say a JSON schema in words."""
+    if "$ref" in schema:
+        return _kind(named[schema["$ref"].rpartition("/")[2]], named)
     if "anyOf" in schema:
-        return " or ".join(_kind(option) for option in schema["anyOf"])
+        return " or ".join(_kind(option, named) for option in schema["anyOf"])
     if schema.get("type") == "array":
-        return f"list of {_kind(schema['items'])}"
-    least = f" >= {schema['minimum']}" if "minimum" in schema else ""
-    return f"{schema.get('type', 'any value')}{least}"
+        return f"list of {_kind(schema['items'], named)}"
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    least, most = schema.get("minimum"), schema.get("maximum")
+    bounds = "" if least is None else f" >= {least}"
+    if most is not None and most < _NO_BOUND:
+        bounds = f" from {least} to {most}"
+    return f"{schema.get('type', 'any value')}{bounds}"

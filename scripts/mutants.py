@@ -1,0 +1,91 @@
+"""Mutation testing of the trust boundary: break it in a thousand ways, and see the tests notice.
+
+Works on a copy in ``.cache/mutants``. Every mutant that no test notices must stand, with the reason
+why it may, in ``docs/mutants.md``; one that does not makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPY = ROOT / ".cache" / "mutants"
+LIST = ROOT / "docs" / "mutants.md"
+MUTMUT = ROOT / ".venv" / "bin" / "mutmut"
+TESTS = ("tests/trust", "tests/wire")
+#: Tests of SGLang itself and of the documents; and two that count calls, of which mutmut adds some.
+LEFT_OUT = ("sglangs_own_class", "that_sglang_has", "documents", "hundred_calls", "beyond_the_cap")
+
+SETTINGS = """\
+[mutmut]
+source_paths=sglang_lp
+only_mutate=
+  sglang_lp/trust/*.py
+  sglang_lp/wire.py
+pytest_add_cli_args_test_selection=
+  {tests}
+pytest_add_cli_args=
+  -x
+  --hypothesis-seed=1
+  -k
+  {chosen}
+"""
+
+
+def prepare() -> None:
+    """Make the copy anew."""
+    shutil.rmtree(COPY, ignore_errors=True)
+    for folder in ("sglang_lp", *TESTS):
+        shutil.copytree(ROOT / folder, COPY / folder)
+    shutil.copy(ROOT / "pyproject.toml", COPY)
+    chosen = " and ".join(f"not {name}" for name in LEFT_OUT)
+    settings = SETTINGS.format(tests="\n  ".join(TESTS), chosen=chosen)
+    (COPY / "setup.cfg").write_text(settings)
+
+
+def mutmut(*arguments: str) -> str:
+    """Run mutmut in the copy and return what it says."""
+    done = subprocess.run(
+        [str(MUTMUT), *arguments], cwd=COPY, stdout=subprocess.PIPE, text=True, check=False
+    )
+    return done.stdout
+
+
+def survivors() -> list[str]:
+    """Return each mutant that no test noticed, as its function and the lines that differ."""
+    found = re.findall(r"^\s*(\S+): (?!killed|caught)(.*)$", mutmut("results"), re.MULTILINE)
+    listed = []
+    for name, status in found:
+        diff = mutmut("show", name).splitlines()
+        lines = [line for line in diff if re.match(r"[+-](?![+-]{2} )", line)]
+        function = re.sub(r"\.x_?ǁ?", ".", name).replace("ǁ", ".")
+        function = re.sub(r"__mutmut_\d+$", "", function)
+        change = "\n".join([function, *(f"{line[0]} {line[1:].strip()}" for line in lines)])
+        listed.append(change if status == "survived" else f"{change}\n({status})")
+    return listed
+
+
+def main() -> int:
+    """Run it all; return the exit code."""
+    prepare()
+    workers = str(os.cpu_count() or 1)
+    run = subprocess.run([str(MUTMUT), "run", "--max-children", workers], cwd=COPY, check=False)
+    if run.returncode:
+        print(f"FAILED: mutmut ended with {run.returncode}")
+        return 1
+    known = LIST.read_text(encoding="utf-8")
+    found = survivors()
+    new = [survivor for survivor in found if survivor not in known]
+    print(f"{len(found)} mutants survived, {len(new)} of them without a reason in {LIST.name}")
+    for survivor in new:
+        print(f"\n{survivor}")
+    return 1 if new else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
