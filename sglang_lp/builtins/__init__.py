@@ -7,6 +7,7 @@ from sglang_lp.builtins.allowed_tokens import AllowedTokensLogitProcessor
 from sglang_lp.builtins.bad_words import BadWordsLogitProcessor
 from sglang_lp.builtins.choice import ChoiceLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
+from sglang_lp.builtins.dry import DRYLogitProcessor
 from sglang_lp.builtins.forced_sequence import ForcedSequenceLogitProcessor
 from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
@@ -25,6 +26,7 @@ __all__ = [
     "AllowedTokensLogitProcessor",
     "BadWordsLogitProcessor",
     "ChoiceLogitProcessor",
+    "DRYLogitProcessor",
     "DeepSeekR1ThinkingBudgetLogitProcessor",
     "DeepseekOCRNoRepeatNGramLogitProcessor",
     "DisallowedTokensLogitsProcessor",
