@@ -8,8 +8,6 @@ not exactly such a byte string is code, or would become code once unpickled.
 
 from __future__ import annotations
 
-import hashlib
-import pickletools
 import re
 from _compat_pickle import (
     IMPORT_MAPPING,
@@ -19,6 +17,7 @@ from _compat_pickle import (
 )
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from sglang_lp.errors import PayloadRefused, RefusalReason, shown
@@ -135,6 +134,7 @@ def spellings(pickled: bytes) -> tuple[str, str]:
     return encode(pickled), f'{{"callable":"{pickled.hex()}"}}'
 
 
+@lru_cache(maxsize=256)
 def payload_for(module: str, name: str) -> str:
     """Return what SGLang's ``to_str`` returns for a class, from its names alone.
 
@@ -153,6 +153,8 @@ def digest(pickled: bytes) -> str:
 
     It is of the decoded bytes, so that no way of spelling the JSON around them changes it.
     """
+    import hashlib  # not at the top: the client never needs it, and it costs a millisecond
+
     return hashlib.sha256(pickled).hexdigest()
 
 
@@ -271,6 +273,8 @@ def opcodes(pickled: bytes, limit: int = 200) -> list[str]:
         says so if the stream is broken, goes on after ``STOP``, or is longer than ``limit``.
         Never raises.
     """
+    import pickletools  # not at the top, as above
+
     lines: list[str] = []
     end = 0
     try:
