@@ -81,14 +81,16 @@ class Server:
         log: Its standard output and error.
         record: File into which the processors and the probe of ``server_side`` write.
         process: Leader of its process group.
-        model: Directory of its checkpoint.
+        arguments: SGLang's that it was started with.
+        variables: Environment variables that were set for it.
     """
 
     url: str
     log: Path
     record: Path
     process: subprocess.Popen[bytes]
-    model: Path
+    arguments: Mapping[str, Any]
+    variables: Mapping[str, str]
 
     def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Send one request; the answer may be a refusal."""
@@ -193,13 +195,14 @@ def launch(
         EngineError: It ended, or was not ready in time.
     """
     port = _free_port()
-    command = [sys.executable, "-m", "sglang.launch_server", *_flags({
+    arguments = {
         **CPU_ARGUMENTS,
         "model_path": model,
         "host": "127.0.0.1",
         "port": port,
         **(arguments or {}),
-    })]  # fmt: skip
+    }
+    command = [sys.executable, "-m", "sglang.launch_server", *_flags(arguments)]
     log, record = directory / "server.log", directory / "record.jsonl"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -209,7 +212,7 @@ def launch(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        server = Server(f"http://127.0.0.1:{port}", log, record, process, model)
+        server = Server(f"http://127.0.0.1:{port}", log, record, process, arguments, variables)
         try:
             _await_health(server)
             yield server

@@ -85,7 +85,7 @@ def test_a_token_that_the_grammar_masked_ends_the_request_instead_of_coming(
     alone = server.post("/generate", neighbour).output_ids
     reply, beside = server.at_once([body([5], processor, params, regex=DIGITS), neighbour])
     assert reply.status == 500
-    assert reply.body["detail"].startswith(f"{processor.__name__} failed at token 0: ")
+    assert reply.body["message"].startswith(f"{processor.__name__} failed at token 0: ")
     assert beside.output_ids == alone
 
 
@@ -98,7 +98,7 @@ def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
     )
     reply = server.post("/generate", request)
     assert reply.status == 500
-    assert reply.body["detail"] == (
+    assert reply.body["message"] == (
         "DeepseekOCRNoRepeatNGramLogitProcessor failed at token 2: "
         "no token is left: the grammar allows none of the tokens left"
     )

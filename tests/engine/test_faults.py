@@ -33,12 +33,18 @@ def expected(processor, position, why):
     return is_it
 
 
+def test_an_unlisted_class_is_refused(server):
+    reply = server.post("/generate", body([5], recording.Unlisted, {}))
+    assert reply.status == 400
+    assert "got the class 'recording:Unlisted'" in reply.body["error"]["message"]
+
+
 @fault
 @at
 def test_the_client_gets_http_500_and_the_reason(server, processor, why, position):
     reply = server.post("/generate", body([5], processor, {"at": position}))
     assert reply.status == 500
-    assert expected(processor, position, why)(reply.body["detail"]), reply.body
+    assert expected(processor, position, why)(reply.body["message"]), reply.body
 
 
 @fault

@@ -192,10 +192,9 @@ def until_quiet(server, name):
 
 def test_requests_were_retracted_where_memory_is_short(server):
     retractions = server.log_text().count("Retract requests")
-    squeezed = "'max_total_tokens': 512" in server.log_text()
-    assert (retractions > 0) == squeezed
+    assert (retractions > 0) == (server.arguments["max_total_tokens"] < 1000)
 
 
 def test_all_requests_are_served_by_as_many_processes_as_asked_for(server):
-    parallel = "'dp_size': 2" in server.log_text()
-    assert len({line["pid"] for line in server.records("edit")}) == (2 if parallel else 1)
+    processes = {line["pid"] for line in server.records("edit")}
+    assert len(processes) == server.arguments.get("dp_size", 1)

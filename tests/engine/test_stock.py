@@ -19,10 +19,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("stock")]
 START, END, NEWLINE = FREQUENT[:3]
 
 
-def test_the_plugin_is_not_there(server):
-    assert "sglang-lp guards this process" not in server.log_text()
-    evil = {**body([5]), "custom_logit_processor": recording.Raises.to_str()}
-    assert server.post("/generate", evil).status == 200  # no custom_params: it sees no request
+def test_no_policy_is_enforced_without_the_plugin(server):
+    assert server.post("/generate", body([5], recording.Unlisted, {})).status == 200
 
 
 def test_forced_sequences_are_exact(server, oracle):
@@ -130,5 +128,5 @@ def test_a_bad_parameter_ends_its_own_request(server, processor, params, message
 def test_a_processor_that_fails_ends_its_own_request(server, processor):
     reply = server.post("/generate", body([5], processor, {"at": 0}))
     assert reply.status == 500
-    assert reply.body["detail"].startswith(f"{processor.__name__} failed at token 0: ")
+    assert reply.body["message"].startswith(f"{processor.__name__} failed at token 0: ")
     assert server.is_healthy()

@@ -98,6 +98,13 @@ class Census(LogitProcessor):
         )
 
 
+class Unlisted(LogitProcessor):
+    """Do nothing; in no policy."""
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Do nothing."""
+
+
 class Burdened(LogitProcessor):
     """Keep a state that is large enough to be missed, and write nothing."""
 
