@@ -36,10 +36,13 @@ def make_apply() -> Any:
         if drafted:
             custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
             rows = [row for row in rows for _ in range(num_tokens_in_batch)]
-        grammars = sampling_batch_info.grammars
-        masked = (
-            [i for i, grammar in enumerate(grammars) if grammar is not None] if grammars else ()
-        )
+        grammars = sampling_batch_info.grammars or ()
+        masked = [
+            i * num_tokens_in_batch + draft
+            for i, grammar in enumerate(grammars)
+            if grammar is not None
+            for draft in range(num_tokens_in_batch)
+        ]
         try:
             batch.step(logits, rows, custom_params, masked, drafted=drafted)
         except Exception:
