@@ -1,15 +1,16 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test check bench bench-trust fuzz mutants lock
+TARGETS := env demo test test-oldest check bench bench-trust fuzz mutants lock
 
 .DEFAULT_GOAL := help
-.PHONY: help test-oldest $(TARGETS)
+.PHONY: help $(TARGETS)
 
 help:
 	@echo "make env    set up .venv and the demo model (minutes once, a second afterwards)"
 	@echo "make demo   show the toolkit at work on a real SGLang server"
 	@echo "make test   env, check and every test"
+	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the benchmarks"
 	@echo "make bench-trust  what the trust boundary costs, and what gets past it"
@@ -23,6 +24,3 @@ $(TARGETS):
 			"found: $$($(PYTHON) --version 2>&1); say make $@ PYTHON=python3.12, for example" >&2; \
 		exit 1; }
 	@exec $(PYTHON) scripts/dev.py $@
-
-test-oldest:
-	@echo "FAILED make $@: not written yet; it will test SGLang 0.5.18 in .venv-oldest" >&2; exit 1

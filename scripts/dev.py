@@ -32,7 +32,16 @@ UV_VERSION = "0.13.8"
 #: Not sys.executable: with .venv activated, that lies in what is to be made anew.
 BASE_PYTHON = "{}/bin/python{}.{}".format(sys.base_prefix, *sys.version_info[:2])
 LOCK = Path("requirements.lock")
+OLDEST_VENV = Path(".venv-oldest")
+OLDEST_PYTHON = f"{OLDEST_VENV}/bin/python"
+OLDEST_LOCK = Path("requirements-oldest.lock")
 MODEL = Path(".cache/demo-model")
+
+#: Names and versions for every supported Python, and nothing else.
+PINS = (
+    *("--universal", "--python-version", "3.11"),
+    *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
+)
 
 #: Nothing but set-up may try the network, and a proxy has no business on loopback.
 OFFLINE = {
@@ -97,13 +106,15 @@ class SetUp(Step):
         )
 
 
-def _venv_step(title: str, *command: str, product: str, inputs: tuple[Path, ...] = ()) -> SetUp:
+def _venv_step(
+    title: str, *command: str, product: str, inputs: tuple[Path, ...] = (), venv: Path = VENV
+) -> SetUp:
     return SetUp(
         title,
         command,
         online=True,
-        mark=VENV / "done" / title.replace(" ", "-"),
-        product=VENV / product,
+        mark=venv / "done" / title.replace(" ", "-"),
+        product=venv / product,
         inputs=inputs,
     )
 
@@ -143,6 +154,30 @@ ENV = (
         inputs=tuple(map(Path, ("demo/corpus.py", "demo/model.py", "demo/training.py"))),
     ),
 )
+#: The oldest supported SGLang, in an environment of its own.
+OLDEST = (
+    _venv_step(
+        "make the environment of the oldest SGLang",
+        *(BASE_PYTHON, "-m", "venv", "--clear", str(OLDEST_VENV)),
+        product="bin/python",
+        venv=OLDEST_VENV,
+    ),
+    _venv_step(
+        "install its locked packages",
+        *(UV, "pip", "sync", "--python", OLDEST_PYTHON, str(OLDEST_LOCK)),
+        product="bin/pytest",
+        inputs=(OLDEST_LOCK,),
+        venv=OLDEST_VENV,
+    ),
+    _venv_step(
+        "install the project there",
+        *(UV, "pip", "install", "--quiet", "--python", OLDEST_PYTHON),
+        *("--no-deps", "--no-build-isolation", "--editable", "."),
+        product="bin/sglang-lp",
+        inputs=(OLDEST_LOCK, Path("pyproject.toml")),
+        venv=OLDEST_VENV,
+    ),
+)
 CHECK = (
     Step("ruff check", (PYTHON, "-m", "ruff", "check", ".")),
     Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", ".")),
@@ -152,6 +187,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "env": ENV,
     "check": (*ENV, *CHECK),
     "test": (*ENV, *CHECK, Step("pytest", (PYTHON, "-m", "pytest"))),
+    "test-oldest": (
+        *ENV,
+        *OLDEST,
+        Step("pytest tests/engine", (OLDEST_PYTHON, "-m", "pytest", "tests/engine")),
+    ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks"))),
     "bench-trust": (*ENV, Step("benchmark", (PYTHON, "benchmarks/bench_trust.py"))),
@@ -179,8 +219,16 @@ TARGETS: dict[str, tuple[Step, ...]] = {
             "resolve pyproject.toml",
             (
                 *(UV, "pip", "compile", "--quiet", "pyproject.toml", "--output-file", str(LOCK)),
-                *("--extra", "sglang", "--group", "dev", "--universal", "--python-version", "3.11"),
-                *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
+                *("--extra", "sglang", "--group", "dev", *PINS),
+            ),
+            online=True,
+        ),
+        Step(
+            "resolve requirements-oldest.in",
+            (
+                *(UV, "pip", "compile", "--quiet", "requirements-oldest.in"),
+                *("--override", "requirements-oldest.override"),
+                *("--output-file", str(OLDEST_LOCK), *PINS),
             ),
             online=True,
         ),
