@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import traceback
 from collections.abc import Sequence
 from http import HTTPStatus
 from itertools import count
@@ -289,7 +290,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
                 row.finish(edits.finish_reason)
             changed = request.lend(None)
             if changed is not None:
-                _write_back(step, [row], [index], changed[None])
+                _write_back(step, [index], changed[None])
     except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
         request.lend(None)
         edits.drop(index)
@@ -305,7 +306,7 @@ def _call(step: _Step, indices: list[int]) -> None:
             step.logits[indices],
             [step.custom_params[index] for index in indices],
         )
-        _write_back(step, group, indices, result)
+        _write_back(step, indices, result)
     except Exception as error:  # noqa: BLE001 - see _visit
         if len(group) == 1:
             group[0].end(_as_fault(group[0], error))
@@ -330,20 +331,26 @@ def _is_due(row: Row) -> bool:
 def _computed(
     processor: LogitProcessor, selected: torch.Tensor, custom_params: list[Any]
 ) -> torch.Tensor:
-    """Call a dense processor and check the shape of what it returns."""
+    """Call a dense processor and check the shape and type of what it returns."""
+    import torch
+
     expected = tuple(selected.shape)
-    result = processor(selected, custom_params)
-    came = getattr(result, "shape", None)
-    if came is None or tuple(came) != expected:
-        what = type(result).__name__ if came is None else f"shape {tuple(came)}"
-        raise ProcessorFault(f"it returned {what}, expected a tensor of shape {expected}")
-    return result
+    result: Any = processor(selected, custom_params)
+    if not isinstance(result, torch.Tensor):
+        came = type(result).__name__
+    elif tuple(result.shape) != expected or not result.is_floating_point():
+        came = f"{result.dtype} of shape {tuple(result.shape)}"
+    else:
+        computed: torch.Tensor = result
+        return computed
+    raise ProcessorFault(f"it returned {came}, expected a tensor of floats of shape {expected}")
 
 
-def _write_back(step: _Step, rows: list[Row], indices: list[int], result: torch.Tensor) -> None:
-    """Put computed rows back, but none without a finite logit or with NaN or +inf in it.
+def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
+    """Put computed rows back; what a grammar masked stays masked.
 
-    What a grammar masked stays masked.
+    Raises:
+        ProcessorFault: A row has no finite logit, or NaN or +inf. None is put back then.
     """
     logits = step.logits
     result = result.to(logits.dtype)  # first: a number may be finite in one type only
@@ -352,14 +359,9 @@ def _write_back(step: _Step, rows: list[Row], indices: list[int], result: torch.
         shut = logits[[indices[i] for i in guarded]] == -math.inf
         result = result.clone()
         result[guarded] = result[guarded].masked_fill(shut, -math.inf)
-    good = result.amax(-1).isfinite().tolist()
-    for row, ok in zip(rows, good, strict=True):
-        if not ok:
-            why = "it left no finite logit, or NaN or +inf among them"
-            row.end(_as_fault(row, ProcessorFault(why)))
-    kept = [i for i, ok in enumerate(good) if ok]
-    if kept:
-        logits[[indices[i] for i in kept]] = result[kept]
+    if not bool(result.amax(-1).isfinite().all()):
+        raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
+    logits[indices] = result
 
 
 def _undo_dead(
@@ -393,8 +395,10 @@ def _as_fault(row: Row, error: Exception) -> SglangLpError:
     if isinstance(error, RequestError):
         return error
     name = row.processor.name
-    what = str(error)
-    if not isinstance(error, ProcessorFault):
+    if isinstance(error, ProcessorFault):
+        what = str(error)
+    else:
         logger.error("%s failed", name, exc_info=error)
-        what = f"{type(error).__name__}: {shown(what, 200)}"
+        # Not str(), which runs the foreign class's own code.
+        what = shown(traceback.format_exception_only(error)[-1].strip(), 200)
     return ProcessorFault(f"{name} failed at token {row.request.position}: {what}")

@@ -1,0 +1,296 @@
+"""A processor that misbehaves ends its own request and touches no other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sglang_lp.batch import Batch
+from sglang_lp.errors import ProcessorFault
+from sglang_lp.params import Parameters
+from sglang_lp.processor import LogitProcessor, attach_row, rows_of
+from sglang_lp.request import History
+from sglang_lp.testing import FakeRequest
+
+VOCAB = 8
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+class Good(LogitProcessor):
+    def start(self, request):
+        return []
+
+    def advance(self, request, token_ids):
+        request.state.extend(token_ids)
+
+    def edit(self, request, edits):
+        edits.ban([len(request.state)])
+
+
+class GoodFixed(LogitProcessor):
+    needs = History.NONE
+
+    def edit(self, request, edits):
+        edits.allow_only([1, 2, 3])
+
+
+class GoodRow(LogitProcessor):
+    def edit(self, request, edits):
+        request.logits[1:] *= 0.5
+        edits.bias([0], [1.0])
+
+
+class GoodDense(LogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        return logits * 0.25
+
+
+class Fails(LogitProcessor):
+    """Fails as ``params`` says; counts how often it was asked."""
+
+    asked = 0
+
+    class Params(Parameters, frozen=True):
+        how: str
+
+    def start(self, request):
+        fail_if(request.params.how == "start")
+
+    def advance(self, request, token_ids):
+        fail_if(request.params.how == "advance")
+
+    def edit(self, request, edits):
+        Fails.asked += 1
+        edits.ban([0, 1])
+        edits.bias([2], [3.0])
+        HOW.get(request.params.how, lambda _request, _edits: None)(request, edits)
+
+
+class FailsDense(LogitProcessor):
+    class Params(Parameters, frozen=True):
+        how: str
+
+    def __call__(self, logits, custom_param_list=None):
+        logits[:] = 7.0  # a copy: gone if anything fails
+        hows = {params["how"] for params in custom_param_list}
+        for how in hows - {"nothing"}:
+            return DENSE[how](logits)
+        return logits
+
+
+class FailsFixed(LogitProcessor):
+    needs = History.NONE
+
+    class Params(Parameters, frozen=True):
+        how: str
+
+    edit = Fails.edit
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def fail_if(condition, error=None):
+    if condition:
+        raise error or ValueError("a secret")
+
+
+def recurse():
+    recurse()
+
+
+HOW = {
+    "edit": lambda request, edits: fail_if(True),
+    "unprintable": lambda request, edits: fail_if(True, Unprintable()),
+    "stop": lambda request, edits: fail_if(True, StopIteration()),
+    "memory": lambda request, edits: fail_if(True, MemoryError()),
+    "recursion": lambda request, edits: recurse(),
+    "outside": lambda request, edits: edits.ban([VOCAB]),
+    "negative": lambda request, edits: edits.force(-1),
+    "type": lambda request, edits: edits.ban("abc"),
+    "nothing_allowed": lambda request, edits: edits.allow_only([]),
+    "bias": lambda request, edits: edits.bias([1], [math.nan]),
+    "wake": lambda request, edits: edits.wake_at("soon"),
+    "two_forced": lambda request, edits: (edits.force(5), edits.force(6)),
+    "forced_banned": lambda request, edits: edits.force(0),
+    "disjoint": lambda request, edits: (edits.allow_only([3]), edits.allow_only([4])),
+    "all_banned": lambda request, edits: edits.ban(range(VOCAB)),
+}
+ROW = {
+    "row_nan": lambda request, edits: request.logits.fill_(math.nan),
+    "row_one_nan": lambda request, edits: request.logits[3:4].fill_(math.nan),
+    "row_inf": lambda request, edits: request.logits[3:4].fill_(math.inf),
+    "row_dead": lambda request, edits: request.logits.fill_(-math.inf),
+    "row_then_error": lambda request, edits: fail_if(request.logits.fill_(9.0) is not None),
+    "row_then_conflict": lambda request, edits: (request.logits.zero_(), edits.force(0)),
+}
+HOW |= ROW
+DENSE = {
+    "error": lambda logits: fail_if(True),
+    "none": lambda logits: None,
+    "rows": lambda logits: logits[:-1],
+    "columns": lambda logits: logits[:, :-1],
+    "flat": lambda logits: logits[0],
+    "numpy": lambda logits: np.zeros(tuple(logits.shape)),
+    "complex": lambda logits: logits.to(torch.complex64),
+    "meta": lambda logits: torch.empty(logits.shape, device="meta"),
+    "list": lambda logits: logits.tolist(),
+    "nan": lambda logits: logits.fill_(math.nan),
+    "one_nan": lambda logits: logits.index_fill_(1, torch.tensor([3]), math.nan),
+    "inf": lambda logits: logits.index_fill_(1, torch.tensor([3]), math.inf),
+    "dead": lambda logits: logits.fill_(-math.inf),
+    "too_large": lambda logits: logits.to(torch.float64).fill_(1e300),
+}
+
+
+def request_of(processor, **params):
+    custom_params = FakeRequest([1, 2], [3], served=True).custom_params(params)
+    parsed = processor.parse_params(params, VOCAB)
+    attach_row(custom_params, processor(), parsed, may_lag=False)
+    return custom_params
+
+
+def play(batch, requests, dtype):
+    """Play three steps; return the logits of each."""
+    results = []
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(5, VOCAB, generator=generator).to(dtype)[: len(requests)].clone()
+        batch.step(logits, rows_of(requests), requests)
+        results.append(logits)
+        for params in requests:
+            if params is not None:
+                params["__req__"].append(4)
+    return results
+
+
+def neighbours():
+    return [request_of(GoodFixed), request_of(Good), request_of(GoodRow), request_of(GoodDense)]
+
+
+CASES = [
+    *((Fails, how) for how in ("start", "advance", *HOW)),
+    *((FailsDense, how) for how in DENSE),
+    *((FailsFixed, how) for how in HOW),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("processor", "how"), CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_a_fault_ends_its_own_request_and_leaves_the_others_alone(processor, how, dtype):
+    bad, others = request_of(processor, how=how), neighbours()
+    before = Fails.asked
+
+    # The failing row is in the middle: an edit that is off by one would be seen.
+    with_fault = play(Batch(), [*others[:2], bad, *others[2:]], dtype)
+    without = play(Batch(), [*neighbours()[:2], None, *neighbours()[2:]], dtype)
+
+    for step, expected in zip(with_fault, without, strict=True):
+        kept = [0, 1, 3, 4]
+        assert torch.equal(step[kept], expected[kept])
+        # A row may be computed before its edits turn out to contradict each other.
+        written = (processor, how) == (Fails, "row_then_conflict") and step is with_fault[0]
+        assert torch.equal(step[2], expected[2]) != written, "a row that failed was edited"
+    for good in others:
+        assert good["__req__"].to_finish is None
+    ended = bad["__req__"].to_finish
+    assert ended.status_code == 500
+    assert processor.__name__ in ended.message
+    assert Fails.asked - before <= 1, "asked again after it had failed"
+
+
+def test_the_message_names_the_token_and_the_error():
+    bad = request_of(Fails, how="edit")
+
+    play(Batch(), [bad], torch.float32)
+
+    assert bad["__req__"].to_finish.message == "Fails failed at token 1: 'ValueError: a secret'"
+
+
+def test_of_several_rows_that_a_dense_processor_gets_only_the_bad_one_ends():
+    requests = [request_of(FailsDense, how=how) for how in ("nothing", "error", "nothing", "nan")]
+
+    logits = play(Batch(), requests, torch.float32)[0]
+
+    ended = [params["__req__"].to_finish is not None for params in requests]
+    assert ended == [False, True, False, True]
+    assert torch.equal(logits[[0, 2]], torch.full((2, VOCAB), 7.0))
+    assert (logits[[1, 3]] != 7.0).all()
+
+
+@pytest.mark.parametrize("how", ["edit", "two_forced", "row_nan"])
+def test_without_a_server_a_fault_is_raised(how):
+    with pytest.raises(ProcessorFault, match="Fails failed at token 0"):
+        Fails()(torch.zeros(1, VOCAB), [FakeRequest([1]).custom_params({"how": how})])
+
+
+# Grammars
+
+
+class Forces(LogitProcessor):
+    def edit(self, request, edits):
+        edits.force(3)
+
+
+class ForcesFixed(LogitProcessor):
+    needs = History.NONE
+
+    def edit(self, request, edits):
+        edits.force(3)
+
+
+class Reopens(LogitProcessor):
+    def edit(self, request, edits):
+        request.logits.fill_(5.0)
+
+
+class ReopensDense(LogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        return torch.full_like(logits, 5.0)
+
+
+class Biases(LogitProcessor):
+    def edit(self, request, edits):
+        edits.bias(range(VOCAB), [10_000.0] * VOCAB)
+
+
+@pytest.mark.parametrize("processor", [Forces, ForcesFixed, Reopens, ReopensDense, Biases])
+def test_no_processor_opens_a_token_that_a_grammar_masked(processor):
+    requests = [request_of(processor), request_of(processor), request_of(Good)]
+    logits = torch.zeros(3, VOCAB)
+    logits[0, 3:] = -math.inf
+
+    Batch().step(logits, rows_of(requests), requests, masked=[0])
+
+    assert (logits[0, 3:] == -math.inf).all()
+    assert logits[0].isfinite().any()
+    assert logits[1, 3].isfinite(), "a row without a grammar has none of its limits"
+    assert requests[1]["__req__"].to_finish is None
+
+
+@pytest.mark.parametrize("processor", [Forces, ForcesFixed])
+def test_a_request_whose_grammar_and_processor_leave_no_token_ends(processor):
+    requests = [request_of(processor), request_of(Good)]
+    logits = torch.zeros(2, VOCAB)
+    logits[0, 3:] = -math.inf
+    before = logits.clone()
+
+    Batch().step(logits, rows_of(requests), requests, masked=[0])
+
+    assert torch.equal(logits[0], before[0])
+    assert "grammar" in requests[0]["__req__"].to_finish.message
+    assert requests[1]["__req__"].to_finish is None
+
+
+def test_a_grammar_that_comes_later_binds_edits_that_never_change():
+    batch, params = Batch(), request_of(ForcesFixed)
+    batch.step(torch.zeros(1, VOCAB), rows_of([params]), [params])
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 3] = -math.inf
+
+    batch.step(logits, rows_of([params]), [params], masked=[0])
+
+    assert logits[0, 3] == -math.inf
