@@ -1,10 +1,38 @@
-"""A second SGLang plugin that writes down of each step whether its sampling is delayed."""
+"""A second SGLang plugin: it writes down of each step whether its sampling is delayed, and changes
+requests on their way to the scheduler, behind the gate in the HTTP process."""
 
 from __future__ import annotations
 
+import os
+import pathlib
+import pickle
 from typing import Any
 
 from recording import write
+
+from sglang_lp import wire
+
+
+class _Touches:
+    """Unpickled, it makes a file: a harmless stand-in for any other code."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        record = os.environ.get("SGLANG_LP_TEST_RECORD", "elsewhere")
+        return pathlib.Path.touch, (pathlib.Path(f"{record}.code-has-run"),)  # type: ignore[return-value]
+
+
+_DISALLOWED = wire.payload_for("sglang_lp.builtins", "DisallowedTokensLogitsProcessor")
+
+#: Beginning of a request's id -> the payload and the parameters that the scheduler gets.
+SMUGGLED: dict[str, tuple[str, Any]] = {
+    "remote code": (wire.encode(pickle.dumps(_Touches())), {}),
+    "a name alone": (wire.payload_for("os", "abort"), {}),
+    "not hex": ('{"callable": "not hex"}', {}),
+    "empty": ("", {}),
+    "missing parameter": (_DISALLOWED, {}),
+    "no parameters": (_DISALLOWED, None),
+    "outside the vocabulary": (_DISALLOWED, {"token_ids": [1 << 30]}),
+}
 
 
 def install() -> None:
@@ -16,6 +44,18 @@ def install() -> None:
         _after_step,
         HookType.AFTER,
     )
+    HookRegistry.register(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._send_one_request",
+        _smuggle,
+        HookType.BEFORE,
+    )
+
+
+def _smuggle(_manager: Any, tokenized: Any) -> None:
+    """Give a request whose id says so another payload and other parameters."""
+    smuggled = SMUGGLED.get(str(tokenized.rid).partition(":")[0])
+    if smuggled is not None:
+        tokenized.custom_logit_processor, tokenized.sampling_params.custom_params = smuggled
 
 
 def _after_step(result: Any, worker: Any, batch: Any = None, *_args: Any, **_kwargs: Any) -> None:
