@@ -1,0 +1,112 @@
+"""The n-gram index against a search through the whole window."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
+from sglang_lp.testing import FakeRequest
+
+VOCAB = 50
+PAD = 1_000_000
+
+
+def repeated(tokens, ngram_size, window_size):
+    """Return the tokens that would repeat an n-gram of the window: by its definition."""
+    if len(tokens) < ngram_size - 1:
+        return set()
+    window = tokens[-window_size:]
+    newest = tokens[len(tokens) - ngram_size + 1 :]
+    return {
+        window[i + ngram_size - 1]
+        for i in range(len(window) - ngram_size + 1)
+        if window[i : i + ngram_size - 1] == newest
+    }
+
+
+def banned_by(processor, custom_params):
+    logits = torch.zeros(1, VOCAB)
+    processor(logits, [custom_params])
+    return {i for i, x in enumerate(logits[0].tolist()) if x != 0.0}
+
+
+def check_decode(prompt, output, params):
+    """Compare every step of a decode, and a request that starts in its middle, with the search."""
+    size, window = params["ngram_size"], params["window_size"]
+    request = FakeRequest(prompt)
+    custom_params = request.custom_params(params)
+    processor = DeepseekOCRNoRepeatNGramLogitProcessor()
+    for position in range(len(output) + 1):
+        tokens = [*prompt, *output[:position]]
+        expected = repeated(tokens, size, window) - {*params.get("whitelist_token_ids", ())}
+        expected = {i for i in expected if i < VOCAB}
+        assert banned_by(processor, custom_params) == expected, f"step {position} of {tokens}"
+        if position % 7 == 3:
+            fresh = FakeRequest(prompt, output[:position]).custom_params(params)
+            assert banned_by(DeepseekOCRNoRepeatNGramLogitProcessor(), fresh) == expected
+        if position < len(output):
+            request.append(output[position])
+
+
+@st.composite
+def sizes(draw):
+    size = draw(st.integers(1, 9))
+    return size, size + draw(st.sampled_from([0, 0, 1, 2, 5, 20, 1000]))
+
+
+@settings(max_examples=600)
+@given(
+    sizes=sizes(),
+    # Few tokens, so that n-grams do come again.
+    alphabet=st.lists(
+        st.sampled_from([0, 1, 2, 3, VOCAB - 1, PAD, PAD + 7]), min_size=1, max_size=4
+    ),
+    picks=st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    split=st.floats(0, 1),
+    whitelist=st.lists(st.integers(0, 3), max_size=2),
+)
+def test_bans_what_a_search_finds(sizes, alphabet, picks, split, whitelist):
+    tokens = [alphabet[i % len(alphabet)] for i in picks]
+    at = max(1, round(split * len(tokens)))
+    output = [i for i in tokens[at:] if i < VOCAB]
+    params = {"ngram_size": sizes[0], "window_size": sizes[1], "whitelist_token_ids": whitelist}
+
+    check_decode(tokens[:at], output, params)
+
+
+@settings(max_examples=150)
+@given(
+    sizes=sizes(),
+    unit=st.lists(st.integers(0, 5), min_size=1, max_size=12),
+    noise=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 5)), max_size=4),
+)
+def test_bans_what_a_search_finds_in_a_loop_with_slips(sizes, unit, noise):
+    tokens = (unit * 80)[:80]
+    for at, token_id in noise:
+        tokens.insert(at, token_id)
+
+    check_decode(tokens[:5], tokens[5:], {"ngram_size": sizes[0], "window_size": sizes[1]})
+
+
+@pytest.mark.parametrize(("size", "window"), [(30, 90), (20, 5000), (2, 400), (5, 5), (1, 7)])
+def test_bans_what_a_search_finds_in_long_texts(size, window):
+    rng = random.Random(size)
+    phrases = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 50))] for _ in range(4)]
+    tokens = [token_id for _ in range(40) for token_id in rng.choice(phrases)]
+
+    check_decode(tokens[:300], tokens[300:900], {"ngram_size": size, "window_size": window})
+
+
+def test_a_rewritten_history_is_read_anew():
+    params = {"ngram_size": 2, "window_size": 100}
+    request = FakeRequest([1, 2, 3, 1])
+    custom_params = request.custom_params(params)
+    processor = DeepseekOCRNoRepeatNGramLogitProcessor()
+    assert banned_by(processor, custom_params) == {2}
+
+    request.output_ids = FakeRequest([], [5, 3]).output_ids
+
+    assert banned_by(processor, custom_params) == {1}
