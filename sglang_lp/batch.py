@@ -30,9 +30,8 @@ __all__ = ["Batch", "Row"]
 
 logger = logging.getLogger(__name__)
 
-#: Names of processors whose missing history was reported. One line each is enough; the set is as
-#: large as the number of processor classes.
-_reported_lag: set[str] = set()
+#: Classes of processors whose missing history was reported. One line each is enough.
+_reported_lag: set[type] = set()
 
 _STALE = (
     "%s cannot see the newest token of its request and leaves such steps unedited. "
@@ -322,8 +321,8 @@ def _is_due(row: Row) -> bool:
     processor = row.processor
     if row.request.exact or processor.needs is not History.TOKENS or processor.tolerates_lag:
         return True
-    if processor.name not in _reported_lag:
-        _reported_lag.add(processor.name)
+    if processor.kind not in _reported_lag:
+        _reported_lag.add(processor.kind)
         logger.error(_STALE, processor.name)
     return False
 

@@ -161,6 +161,11 @@ class Edits:
         self.finish_reason = None
 
     @property
+    def row(self) -> int:
+        """The open row."""
+        return self._row
+
+    @property
     def wake_in(self) -> int:
         """After how many steps the open row wants to be looked at again."""
         return self._wake_in

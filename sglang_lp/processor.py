@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-__all__ = ["LogitProcessor", "attach_row", "rows_of"]
+__all__ = ["LogitProcessor", "attach_row", "family", "rows_of"]
 
 
 _NO_HISTORY = (
@@ -59,8 +59,8 @@ class LogitProcessor:
     """
 
     Params: ClassVar[type[Parameters]] = Parameters
-    needs: ClassVar[History] = History.TOKENS
-    tolerates_lag: ClassVar[bool] = False
+    needs: History = History.TOKENS
+    tolerates_lag: bool = False
 
     #: Whether the class overrides ``__call__`` and so gets whole rows.
     dense: ClassVar[bool] = False
@@ -81,6 +81,14 @@ class LogitProcessor:
         return type(self)
 
     # For a processor to override
+
+    def serving(self, params: Any) -> LogitProcessor:  # noqa: ARG002 - for a class that overrides it
+        """Return the processor for a request with these parameters: for most classes this one.
+
+        Args:
+            params: Parsed, on which ``needs`` or ``tolerates_lag`` may depend.
+        """
+        return self
 
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
@@ -175,7 +183,7 @@ class LogitProcessor:
         Raises:
             PayloadRefused: The payload is not of this class or one of its subclasses.
         """
-        for candidate in _family(cls):
+        for candidate in family(cls):
             if _importable(candidate) and candidate.to_str() == json_str:
                 instance: Self = candidate()
                 return instance
@@ -201,6 +209,28 @@ class LogitProcessor:
         params = parse(cls.Params, cls.__name__, custom_params)
         if vocab_size is not None:
             check_vocabulary(params, cls.__name__, vocab_size)
+        return params
+
+    @classmethod
+    def fit_params(
+        cls,
+        params: Parameters,
+        tokenizer: Any,  # noqa: ARG003 - for who overrides it
+        vocab_size: int | None = None,  # noqa: ARG003
+    ) -> Parameters:
+        """Check parsed parameters against the served model, and fill in what only it knows.
+
+        Called on the server, once per request and process: costs microseconds, so an override
+        remembers what it asked a tokenizer.
+
+        Args:
+            params: What ``parse_params`` returned.
+            tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).
+            vocab_size: Number of logits in a row of the served model, if known.
+
+        Raises:
+            InvalidParameter: They are for another model, or cannot be filled in.
+        """
         return params
 
 
@@ -241,6 +271,8 @@ def attach_row(
         may_lag: Whether the history may lack the newest token; found out if ``None``.
     """
     sglang_req = custom_params.get("__req__")
+    if params is not None:
+        processor = processor.serving(params)
     row = Row(processor, params, sglang_req, may_lag=may_lag)
     if sglang_req is not None:
         custom_params[_SLOT] = row
@@ -254,14 +286,18 @@ def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
     (row,) = rows_of((custom_params,))
     if row is None:
         try:
-            params = processor.parse_params(custom_params, vocab_size)
+            params = processor.fit_params(
+                processor.parse_params(custom_params, vocab_size),
+                getattr(custom_params.get("__req__"), "tokenizer", None),
+                vocab_size,
+            )
         except RequestError as error:
             row = attach_row(custom_params, processor, None)
             row.end(error)
         else:
             row = attach_row(custom_params, processor, params)
-            if row.sglang_req is None and processor.needs is not History.NONE:
-                row.end(Unsupported(f"{processor.name}: {_NO_HISTORY}"))
+            if row.sglang_req is None and row.processor.needs is not History.NONE:
+                row.end(Unsupported(f"{row.processor.name}: {_NO_HISTORY}"))
     return row
 
 
@@ -274,7 +310,8 @@ def _importable(cls: type) -> bool:
     )
 
 
-def _family(cls: type[LogitProcessor]) -> Iterator[Any]:
+def family(cls: type[LogitProcessor]) -> Iterator[Any]:
+    """Yield a class of processors and all that are derived from it and imported."""
     yield cls
     for subclass in cls.__subclasses__():
-        yield from _family(subclass)
+        yield from family(subclass)

@@ -5,6 +5,7 @@ A processor's file may move; its name here may not, because the name is what a p
 
 from sglang_lp.builtins.allowed_tokens import AllowedTokensLogitProcessor
 from sglang_lp.builtins.bad_words import BadWordsLogitProcessor
+from sglang_lp.builtins.chain import ChainLogitProcessor
 from sglang_lp.builtins.choice import ChoiceLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
 from sglang_lp.builtins.dry import DRYLogitProcessor
@@ -25,6 +26,7 @@ from sglang_lp.builtins.trigger_phrase import TriggerPhraseLogitProcessor
 __all__ = [
     "AllowedTokensLogitProcessor",
     "BadWordsLogitProcessor",
+    "ChainLogitProcessor",
     "ChoiceLogitProcessor",
     "DRYLogitProcessor",
     "DeepSeekR1ThinkingBudgetLogitProcessor",

@@ -30,6 +30,7 @@ class Guard:
         audit: Counts and logs what was refused.
         fingerprint: The same in every process that enforces the same policy.
         speculative: The server's speculative decoding algorithm, once known.
+        tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
     """
 
@@ -39,6 +40,7 @@ class Guard:
         self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
         self.gate = Gate.ADMISSION
         self.speculative: str | None = None
+        self.tokenizer: Any = None
         self.vocab_size: int | None = None
 
     def admit(self, payload: Any, custom_params: object) -> tuple[Allowed, Parameters | None]:
@@ -62,8 +64,9 @@ class Guard:
             if not issubclass(processor, LogitProcessor):
                 self._check_speculative(allowed.name, History.TOKENS)
                 return allowed, None
-            self._check_speculative(allowed.name, processor.needs)
-            return allowed, processor.parse_params(custom_params, self.vocab_size)
+            params = processor.parse_params(custom_params, self.vocab_size)
+            self._check_speculative(allowed.name, processor().serving(params).needs)
+            return allowed, processor.fit_params(params, self.tokenizer, self.vocab_size)
         except RequestError as error:
             self.audit.refused(self.gate, error)
             raise

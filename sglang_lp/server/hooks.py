@@ -34,6 +34,7 @@ def put_in_place() -> None:
     """
     if process.installed:
         return
+    from sglang_lp.builtins import ChainLogitProcessor
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.server.admission import make_admit, make_supports_sampling_mask
     from sglang_lp.server.sampling import make_apply, make_delay
@@ -49,6 +50,7 @@ def put_in_place() -> None:
     policy_file = os.environ.get(POLICY_VARIABLE)
     policy = Policy.from_toml(Path(policy_file)) if policy_file else Policy.default()
     guard = Guard(policy)
+    ChainLogitProcessor.resolve = guard.verifier.resolve
     hooks: list[tuple[str, Any, HookType]] = [
         (_PROCESSOR_MODULE + "._cache_from_str", refuse_to_load, HookType.REPLACE),
         (

@@ -1,0 +1,260 @@
+"""Several processors for one request."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from msgspec import Meta
+
+from sglang_lp.edits import Edits
+from sglang_lp.errors import InvalidParameter, shown
+from sglang_lp.params import Parameters, is_private, parse
+from sglang_lp.processor import LogitProcessor, family
+from sglang_lp.request import History, Request
+
+if TYPE_CHECKING:
+    import torch
+
+#: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
+_KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
+
+Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
+
+
+def _imported(name: str) -> type:
+    """Return the processor of a name among those that this process has imported.
+
+    Raises:
+        InvalidParameter: There is none.
+    """
+    for processor in family(LogitProcessor):
+        module = processor.__module__
+        if name == f"{module}:{processor.__qualname__}" or (
+            module == ChainLogitProcessor.__module__ and name == processor.__qualname__
+        ):
+            found: type = processor
+            return found
+    raise InvalidParameter(
+        "ChainLogitProcessor",
+        "chain",
+        f"expected names of built-ins or module:Class of imported processors, got {shown(name)}",
+    )
+
+
+class _LinkRequest(Request):
+    """The request as one link sees it: its own parameters and state, everybody's logits."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Request, params: Parameters) -> None:
+        super().__init__(params, may_lag=whole.may_lag, tokenizer=whole.tokenizer)
+        self._whole = whole
+        self.observe()
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """The copy of the row that all links share, as those before left it."""
+        return self._whole.logits
+
+    def observe(self) -> None:
+        """Take over the history as it is at this step."""
+        whole = self._whole
+        self.prompt_ids, self.output_ids = whole.prompt_ids, whole.output_ids
+        self.position, self.exact = whole.position, whole.exact
+
+
+class _Link:
+    """One processor of a chain at work on one request."""
+
+    __slots__ = ("fixed", "looked", "processor", "request", "wake")
+
+    def __init__(self, processor: LogitProcessor, request: _LinkRequest) -> None:
+        self.processor = processor
+        self.request = request
+        #: Between these two positions it needs no look. At the first it may need another one:
+        #: SGLang runs a step again after a retraction.
+        self.looked = self.wake = 0
+        #: Its edits, if they are the same at every step, once known.
+        self.fixed: Edits | None = None
+
+
+class ChainLogitProcessor(LogitProcessor):
+    """Run several processors, the links, on one request.
+
+    ``chain`` names the links; each parameter of a link carries the link's place in ``chain`` and
+    a dot before its own name::
+
+        {"chain": ["DisallowedTokensLogitsProcessor", "Qwen3ThinkingBudgetLogitProcessor"],
+         "0.token_ids": [5, 6], "1.thinking_budget": 100}
+
+    A link is named as in ``custom_logit_processor``: a built-in by its name, another class as
+    ``module:Class``. A server takes those that its policy allows and no others; each link's
+    parameters are checked by the link.
+
+    All links see the same history and their edits are applied together, once: bans and biases
+    add up, what is allowed is what all allow, and their order in ``chain`` does not matter. Only
+    links that change ``request.logits`` themselves do so in that order, before the edits. If the
+    edits leave no token, as when one link forces what another bans, the request ends with an
+    error that names the links. A link that computes on whole rows (overrides ``__call__``) or is
+    a chain itself is refused.
+    """
+
+    __module__ = "sglang_lp.builtins"
+
+    class Params(Parameters, frozen=True):
+        """What a request may set, besides the parameters of the links.
+
+        Attributes:
+            chain: Names of the links, 1 to 8.
+        """
+
+        chain: Names
+
+    class _Linked(Params, frozen=True):
+        """The parameters with what they stand for: a class and its parameters for each link."""
+
+        links: tuple[tuple[type[LogitProcessor], Parameters], ...] = ()
+
+    #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
+    #: The server plugin sets the lookup of its policy here.
+    resolve: ClassVar[Callable[[str], type]] = staticmethod(_imported)
+
+    def __init__(self) -> None:
+        #: For a request: each processor and its parameters, in order. Empty without one.
+        self.links: list[tuple[LogitProcessor, Parameters]] = []
+
+    @property
+    def name(self) -> str:
+        """Class name and those of the links, for messages."""
+        names = ", ".join(processor.name for processor, _ in self.links)
+        return f"{type(self).__name__} ({names})" if names else type(self).__name__
+
+    @classmethod
+    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
+        """Check the names of the links, and the parameters of each by its own schema."""
+        own, given = cls._told_apart(custom_params)
+        params = parse(cls.Params, cls.__name__, own)
+        for place in given:
+            if place >= len(params.chain):
+                raise InvalidParameter(
+                    cls.__name__,
+                    f"{place}.{next(iter(given[place]))[:40]}",
+                    f"there is no link {place}; the {len(params.chain)} links count from 0",
+                )
+        links = []
+        for place, name in enumerate(params.chain):
+            link = cls._checked(cls.resolve(name))
+            with cls._naming(place):
+                links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
+        return cls._Linked(chain=params.chain, links=tuple(links))
+
+    @classmethod
+    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Parameters:
+        """Let every link check its parameters against the served model."""
+        links = []
+        for place, (link, own) in enumerate(params.links):
+            with cls._naming(place):
+                links.append((link, link.fit_params(own, tokenizer, vocab_size)))
+        return cls._Linked(chain=params.chain, links=tuple(links))
+
+    @classmethod
+    @contextmanager
+    def _naming(cls, place: int) -> Iterator[None]:
+        """Have an error about a link's parameter name the link's place."""
+        try:
+            yield
+        except InvalidParameter as error:
+            where = f"{place}.{error.parameter}" if error.parameter else "chain"
+            raise InvalidParameter(cls.__name__, where, f"link {place}, {error}") from None
+
+    @classmethod
+    def _told_apart(cls, custom_params: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
+        """Return the chain's own parameters, and those of the links by place."""
+        if not isinstance(custom_params, Mapping):
+            return custom_params, {}
+        own: dict[Any, Any] = {}
+        given: dict[int, dict[str, Any]] = {}
+        for key, value in custom_params.items():
+            if is_private(key):
+                continue
+            match = _KEY.fullmatch(key)
+            if match and not is_private(match[2]):
+                given.setdefault(int(match[1]), {})[match[2]] = value
+            elif key in cls.Params.__struct_fields__:
+                own[key] = value
+            else:
+                raise InvalidParameter(
+                    cls.__name__,
+                    None,
+                    f"unknown parameter {shown(key)}; a link's parameter carries the link's "
+                    'place, as "0.token_ids" does',
+                )
+        return own, given
+
+    @classmethod
+    def _checked(cls, link: type) -> type[LogitProcessor]:
+        """Return a class that can be a link."""
+        if not issubclass(link, LogitProcessor) or link.dense:
+            why = "computes on whole rows"
+        elif issubclass(link, ChainLogitProcessor):
+            why = "is a chain itself"
+        else:
+            return link
+        raise InvalidParameter(
+            cls.__name__,
+            "chain",
+            f"{link.__name__} {why} and so cannot be a link; send it alone, or name links that "
+            "override edit()",
+        )
+
+    def serving(self, params: Any) -> Self:
+        """Return a chain of the links that these parameters name, which needs what they need."""
+        chain = copy.copy(self)  # nothing of a request stays on the instance that serves many
+        chain.links = [(link().serving(own), own) for link, own in params.links]
+        processors = [processor for processor, _ in chain.links]
+        chain.needs = max(processor.needs for processor in processors)
+        chain.tolerates_lag = all(
+            processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS
+        )
+        return chain
+
+    def start(self, request: Request) -> list[_Link]:
+        """Start every link."""
+        links = [
+            _Link(processor, _LinkRequest(request, params)) for processor, params in self.links
+        ]
+        for link in links:
+            link.request.state = link.processor.start(link.request)
+        return links
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Pass the tokens on to every link."""
+        for link in request.state:
+            link.request.observe()
+            link.processor.advance(link.request, token_ids)
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Collect the edits of the links that are awake, and sleep until the next one wakes."""
+        row, position, reason = edits.row, request.position, None
+        for link in request.state:
+            if link.looked < position < link.wake:
+                continue
+            edits.open_row(row, position)
+            if link.processor.needs is History.NONE:
+                if link.fixed is None:
+                    link.fixed = Edits(edits.vocab_size)
+                    link.processor.edit(link.request, link.fixed)
+                edits.repeat(link.fixed, row)
+            else:
+                link.request.observe()
+                link.processor.edit(link.request, edits)
+            link.looked, link.wake = position, position + edits.wake_in
+            reason = reason or edits.finish_reason
+        edits.open_row(row, position)
+        if reason is not None:
+            edits.finish(reason)
+        edits.wake_at(min(link.wake for link in request.state))

@@ -1,0 +1,275 @@
+"""Several processors on one request."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, Unsupported
+from sglang_lp.params import Parameters, TokenId
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+from sglang_lp.server.guard import Guard
+from sglang_lp.testing import FakeRequest, ProcessorContract, run
+from sglang_lp.trust import Policy
+
+VOCAB = 8
+tokens = st.integers(0, VOCAB - 1)
+BAN = "DisallowedTokensLogitsProcessor"
+LENGTH = "MinLengthLogitProcessor"
+FORCE = "ForcedSequenceLogitProcessor"
+
+
+def chained(*links):
+    """Write the parameters of a chain: for each link its name and its own parameters."""
+    params = {"chain": [name for name, _ in links]}
+    for place, (_, own) in enumerate(links):
+        params |= {f"{place}.{key}": value for key, value in own.items()}
+    return params
+
+
+class TestContract(ProcessorContract):
+    processor = ChainLogitProcessor
+    valid_params = (
+        chained((BAN, {"token_ids": [3]})),
+        chained((BAN, {"token_ids": [3]}), (BAN, {"token_ids": [4]})),
+        chained(
+            (BAN, {"token_ids": [3]}),
+            (LENGTH, {"min_tokens": 5, "end_token_ids": [2]}),
+            ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 2, "window_size": 20}),
+            ("LoopBreakerLogitProcessor", {"max_pattern_size": 3, "min_count": 2}),
+            ("ScheduledBiasLogitProcessor", {"token_ids": [4], "bias": 1.5, "start": 3}),
+        ),
+    )
+    invalid_params = (
+        ({}, "chain"),
+        ({"chain": []}, "chain"),
+        ({"chain": [BAN] * 9}, "chain"),
+        ({"chain": [BAN]}, "0.token_ids"),
+        ({"chain": [BAN], "0.token_ids": [1000]}, "0.token_ids"),
+        ({"chain": [BAN], "token_ids": [3]}, "token_ids"),
+        ({"chain": [BAN], "00.token_ids": [3]}, "00.token_ids"),
+        ({"chain": [BAN], "0.token_ids": [3], "1.token_ids": [3]}, "1.token_ids"),
+        ({"chain": [BAN], "0.token_ids": [3], "0.__req__": 1}, "0.__req__"),
+        ({"chain": ["NoSuchProcessor"]}, "NoSuchProcessor"),
+        ({"chain": ["ChainLogitProcessor"], "0.chain": [BAN]}, "chain"),
+    )
+
+
+LINKS = {
+    BAN: {"token_ids": [3]},
+    "AllowedTokensLogitProcessor": {"token_ids": [0, 1, 2, 3, 4]},
+    LENGTH: {"min_tokens": 4, "end_token_ids": [0]},
+    "ScheduledBiasLogitProcessor": {"token_ids": [1, 3], "bias": 2, "start": 2, "end": 5},
+    "BadWordsLogitProcessor": {"token_ids": [1, 2, 5], "lengths": [2, 1]},
+    "DRYLogitProcessor": {"dry_allowed_length": 1},
+}
+
+
+@given(
+    names=st.lists(st.sampled_from([*LINKS]), min_size=1, max_size=5, unique=True),
+    prompt=st.lists(tokens, max_size=5),
+    output=st.lists(tokens, max_size=10),
+)
+def test_a_chain_does_what_its_links_do_one_after_the_other(names, prompt, output):
+    from sglang_lp import builtins
+
+    links = [(getattr(builtins, name)(), LINKS[name]) for name in names]
+    request = FakeRequest(prompt)
+    own = [request.custom_params(params) for _, params in links]
+    together = request.custom_params(chained(*((name, LINKS[name]) for name in names)))
+
+    for position in range(len(output) + 1):
+        expected = torch.randn(1, VOCAB, dtype=torch.float64)
+        logits = expected.clone()
+        for (link, _), custom_params in zip(links, own, strict=True):
+            link(expected, [custom_params])
+        ChainLogitProcessor()(logits, [together])
+        assert torch.allclose(logits, expected)
+        if position < len(output):
+            request.append(output[position])
+
+
+def served(*links):
+    return ChainLogitProcessor().serving(ChainLogitProcessor.parse_params(chained(*links)))
+
+
+def test_a_chain_needs_what_its_most_demanding_link_needs():
+    ban = (BAN, {"token_ids": [3]})
+    length = (LENGTH, {"min_tokens": 4, "end_token_ids": [0]})
+    words = ("BadWordsLogitProcessor", {"token_ids": [1], "lengths": [1]})
+
+    assert served(ban).needs is History.NONE
+    assert served(length, ban).needs is History.POSITION
+    assert served(ban, words, length).needs is History.TOKENS
+    assert ChainLogitProcessor.needs is History.TOKENS
+
+
+def test_a_chain_tolerates_lag_if_every_link_that_could_lag_does():
+    think = (
+        "Qwen3ThinkingBudgetLogitProcessor",
+        {"thinking_budget": 5},
+    )
+    words = ("BadWordsLogitProcessor", {"token_ids": [1], "lengths": [1]})
+
+    assert served(think, (BAN, {"token_ids": [3]})).tolerates_lag
+    assert not served(think, words).tolerates_lag
+
+
+class Every(LogitProcessor):
+    """Looks at every ``step``-th token, and notes what it gets."""
+
+    looks: list = []  # noqa: RUF012 - one list for the test that reads it
+    fed: list = []  # noqa: RUF012
+
+    class Params(Parameters, frozen=True):
+        step: TokenId
+
+    def advance(self, request, token_ids):
+        self.fed.append((request.params.step, *token_ids))
+
+    def edit(self, request, edits):
+        assert [*request.output_ids] == [7] * request.position
+        self.looks.append((request.params.step, request.position))
+        edits.wake_at(request.position + request.params.step)
+
+
+def test_each_link_sleeps_as_long_as_it_says_and_gets_each_token_once():
+    Every.looks.clear()
+    Every.fed.clear()
+    name = f"{Every.__module__}:Every"
+
+    run(
+        ChainLogitProcessor,
+        chained((name, {"step": 2}), (name, {"step": 5})),
+        [1],
+        [7] * 11,
+        steps=11,
+        vocab_size=VOCAB,
+    )
+
+    assert sorted(Every.looks) == [(2, i) for i in range(0, 11, 2)] + [(5, i) for i in (0, 5, 10)]
+    for step in (2, 5):
+        assert sum(len(fed) - 1 for fed in Every.fed if fed[0] == step) == 10
+
+
+def test_a_conflict_ends_the_request_with_an_error_that_names_the_links():
+    params = chained((FORCE, {"token_ids": [3]}), (BAN, {"token_ids": [3]}))
+    logits = torch.zeros(1, VOCAB)
+
+    with pytest.raises(ProcessorFault) as caught:
+        ChainLogitProcessor()(logits, [FakeRequest([1]).custom_params(params)])
+
+    assert FORCE in str(caught.value)
+    assert BAN in str(caught.value)
+    assert "token 3 is both forced and banned" in str(caught.value)
+    assert not logits.any()
+
+
+def test_the_order_of_the_links_makes_no_difference():
+    links = [(name, LINKS[name]) for name in [*LINKS][:4]]
+    before = torch.randn(1, VOCAB)
+    results = []
+    for order in itertools.permutations(links):
+        custom_params = FakeRequest([1], [2, 2, 2]).custom_params(chained(*order))
+        results.append(ChainLogitProcessor()(before.clone(), [custom_params]))
+
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+class Halve(LogitProcessor):
+    """Works on the logits themselves."""
+
+    def edit(self, request, edits):
+        request.logits.mul_(0.5)
+
+
+def test_links_that_work_on_the_logits_share_them():
+    name = f"{Halve.__module__}:Halve"
+    params = chained((name, {}), (BAN, {"token_ids": [3]}), (name, {}))
+
+    row = ChainLogitProcessor()(torch.full((1, 5), 8.0), [FakeRequest([1]).custom_params(params)])
+
+    assert row[0].tolist() == [2, 2, 2, -torch.inf, 2]
+
+
+def test_a_link_can_end_the_request():
+    pytest.importorskip("sglang")
+    request = FakeRequest([1], [5, 5], served=True)
+    loop = {"max_pattern_size": 1, "min_count": 2, "action": "end"}
+    params = chained(("LoopBreakerLogitProcessor", loop), (BAN, {"token_ids": [3]}))
+
+    ChainLogitProcessor()(torch.zeros(1, VOCAB), [request.custom_params(params)])
+
+    assert request.to_finish.to_json() == {"type": "stop", "matched": "loop: 1 tokens, 2 times"}
+
+
+class Dense(LogitProcessor):
+    """Computes on whole rows."""
+
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
+def test_a_link_that_computes_on_whole_rows_is_refused():
+    with pytest.raises(InvalidParameter, match="Dense computes on whole rows"):
+        ChainLogitProcessor.parse_params({"chain": [f"{Dense.__module__}:Dense"]})
+
+
+def test_an_error_says_which_link_it_means():
+    params = chained((BAN, {"token_ids": [3]}), (BAN, {"token_ids": "3"}))
+
+    with pytest.raises(InvalidParameter) as caught:
+        ChainLogitProcessor.parse_params(params)
+
+    assert "'1.token_ids': link 1, DisallowedTokensLogitsProcessor" in str(caught.value)
+
+
+@pytest.fixture
+def guard(monkeypatch):
+    """Return a guard that is asked for links, as the plugin arranges it."""
+
+    def make(speculative=None, **policy):
+        made = Guard(Policy(**policy))
+        made.speculative = speculative
+        monkeypatch.setattr(ChainLogitProcessor, "resolve", made.verifier.resolve)
+        return made
+
+    return make
+
+
+def test_a_server_takes_only_links_that_its_policy_allows(guard):
+    name = f"{Halve.__module__}:Halve"
+    params = {"chain": [name, BAN], "1.token_ids": [3]}
+
+    with pytest.raises(PayloadRefused):
+        guard().admit("ChainLogitProcessor", params)
+    with pytest.raises(PayloadRefused):
+        guard(builtins=False, allow=("sglang_lp.builtins:ChainLogitProcessor",)).admit(
+            "sglang_lp.builtins:ChainLogitProcessor", chained((BAN, {"token_ids": [3]}))
+        )
+
+
+def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
+    params = {
+        "chain": ["json:JSONDecoder", BAN, f"sglang_lp.builtins:{BAN}", BAN],
+        **{f"{place}.token_ids": [3] for place in range(4)},
+    }
+    from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+
+    params["chain"][0] = DisallowedTokensLogitsProcessor.to_str()
+
+    _, parsed = guard().admit("ChainLogitProcessor", params)
+
+    assert [link for link, _ in parsed.links] == [DisallowedTokensLogitsProcessor] * 4
+
+
+def test_speculative_decoding_takes_a_chain_of_links_that_need_no_history(guard):
+    ban, length = (BAN, {"token_ids": [3]}), (LENGTH, {"min_tokens": 4, "end_token_ids": [0]})
+
+    guard("DFLASH").admit("ChainLogitProcessor", chained(ban, ban))
+    with pytest.raises(Unsupported):
+        guard("DFLASH").admit("ChainLogitProcessor", chained(ban, length))
