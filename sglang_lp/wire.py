@@ -276,16 +276,15 @@ def opcodes(pickled: bytes, limit: int = 200) -> list[str]:
     import pickletools  # not at the top, as above
 
     lines: list[str] = []
-    end = 0
     try:
         for opcode, argument, position in pickletools.genops(pickled):
             if len(lines) == limit:
                 return [*lines, "... and more"]
             text = shown(argument) if argument is not None else ""
-            lines.append(f"{position or 0:5} {opcode.name} {text}".rstrip())
-            end = (position or 0) + 1
+            stop = position or 0
+            lines.append(f"{stop:5} {opcode.name} {text}".rstrip())
     except Exception as error:  # noqa: BLE001 - pickletools raises many kinds on hostile bytes
         return [*lines, f"broken after this: {type(error).__name__}"]
-    if end < len(pickled):
-        lines.append(f"{len(pickled) - end} byte(s) follow STOP")
+    if more := len(pickled) - stop - 1:
+        lines.append(f"{more} byte(s) follow STOP")
     return lines

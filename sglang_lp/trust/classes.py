@@ -49,16 +49,11 @@ def load(module: str, name: str, where: str) -> type:
             f"{entry}: is the class {cls.__module__}:{cls.__qualname__} under another name; "
             "allow it under its own, which is what payloads carry"
         )
-    for protocol in wire.PROTOCOLS:
-        try:
-            pickled = pickle.dumps(cls, protocol)
-        except pickle.PicklingError:
-            continue  # names outside ASCII with an old protocol
-        if pickled != wire.reference_pickle(module, name, protocol):
-            raise PolicyError(
-                f"{entry}: expected a class that pickles by reference; "
-                "its metaclass or a copyreg reducer makes something else of it"
-            )
+    if pickle.dumps(cls, wire.CANONICAL_PROTOCOL) not in wire.references(module, name):
+        raise PolicyError(
+            f"{entry}: expected a class that pickles by reference; "
+            "a copyreg reducer of its metaclass makes something else of it"
+        )
     return cls
 
 

@@ -75,10 +75,10 @@ def test_lines_are_limited_and_what_was_left_out_is_counted(caplog):
         audit.refused(Gate.ADMISSION, REFUSED)
     assert [line["suppressed"] for line in lines(caplog)] == [0, 0, 0]
 
-    clock.now += 19.0
+    clock.now += 19.9
     audit.refused(Gate.ADMISSION, REFUSED)
     assert len(caplog.records) == 3
-    clock.now += 1.5
+    clock.now += 0.2
     audit.refused(Gate.ADMISSION, REFUSED)
     assert [line["suppressed"] for line in lines(caplog)] == [0, 0, 0, 8]
     audit.refused(Gate.ADMISSION, REFUSED)

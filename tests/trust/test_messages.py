@@ -163,8 +163,7 @@ def test_entries():
     assert policy_error(lambda: parse_entry("x:A.B", "allow[2]")) == (
         f"allow[2]: {say}'x:A.B'; a nested class has no fixed payload"
     )
-    assert policy_error(lambda: parse_entry("a:" * 60)).startswith(f"entry: {say}'{'a:' * 59}a")
-    assert policy_error(lambda: parse_entry("a:" * 60)).endswith("...")
+    assert policy_error(lambda: parse_entry("a" * 200)) == f"entry: {say}'{'a' * 119}..."
 
 
 def test_pins():

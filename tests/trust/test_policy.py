@@ -212,8 +212,12 @@ def test_a_class_that_does_not_pickle_by_reference_stops_the_server(module):
     copyreg.pickle(meta, lambda cls: (dict, ()))
     try:
         module(meta("Odd", (Plain,), {}))
-        with pytest.raises(PolicyError, match="expected a class that pickles by reference"):
+        with pytest.raises(PolicyError) as caught:
             Verifier(Policy(allow=("operators_own:Odd",)))
+        assert str(caught.value) == (
+            "policy in code: allow[0]: operators_own:Odd: expected a class that pickles by "
+            "reference; a copyreg reducer of its metaclass makes something else of it"
+        )
     finally:
         del copyreg.dispatch_table[meta]
 
@@ -266,6 +270,8 @@ def test_upgraded_a_stock_payload_runs_this_toolkits_class(name, with_builtins):
     for pickled in wire.references(STOCK, name):
         found = verifier.lookup(wire.encode(pickled))
         assert found.processor is getattr(builtins, name)
+        spoken = "sglang_lp.builtins" if with_builtins else STOCK
+        assert found.payload == wire.payload_for(spoken, name)
         # What goes on into the batch is accepted by the next gate as the very same.
         assert verifier.lookup(found.payload) is found
     assert verifier.lookup(f"{STOCK}:{name}") is found
@@ -286,6 +292,31 @@ def test_sglangs_base_without_token_ids_is_refused_with_advice(stock):
             wire.payload_for(STOCK, "ThinkingBudgetLogitProcessor")
         )
     assert caught.value.reason is RefusalReason.NOT_ALLOWED
+
+
+def test_allowed_a_stock_payload_runs_the_class_of_that_module(monkeypatch):
+    module = types.ModuleType(STOCK)
+    monkeypatch.setitem(sys.modules, STOCK, module)
+    for name in STOCK_NAMES:
+        setattr(module, name, type(name, (Plain,), {"__module__": STOCK}))
+    verifier = Verifier(Policy(stock=Stock.ALLOW))
+
+    for name in STOCK_NAMES:
+        found = verifier.lookup(wire.payload_for(STOCK, name))
+        assert found == (f"{STOCK}:{name}", getattr(module, name), wire.payload_for(STOCK, name))
+    delattr(module, STOCK_NAMES[0])
+    with pytest.raises(PolicyError, match=f"policy in code: stock: {STOCK}:{STOCK_NAMES[0]}: "):
+        Verifier(Policy(stock=Stock.ALLOW))
+
+
+def test_a_builtin_that_is_not_there_stops_the_server(monkeypatch):
+    monkeypatch.setattr(builtins, "__all__", ["Absent"])
+    with pytest.raises(PolicyError) as caught:
+        Verifier(Policy.default())
+    assert str(caught.value) == (
+        "policy by default: builtins: sglang_lp.builtins:Absent: sglang_lp.builtins has no "
+        "Absent; correct the name"
+    )
 
 
 def test_allowed_a_stock_payload_runs_sglangs_own_class():

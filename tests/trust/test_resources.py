@@ -68,6 +68,14 @@ def test_spellings_of_an_allowed_class_leave_nothing_behind(verifier):
     assert tables(verifier) == sizes
 
 
+def test_what_clients_write_is_found_without_reading_it(verifier, monkeypatch):
+    monkeypatch.setattr(wire, "decode", None)
+    for allowed in verifier.allowed:
+        for pickled in wire.references(*allowed.name.split(":")):
+            for text in wire.spellings(pickled):
+                assert verifier.lookup(text) is allowed
+
+
 def calls(work):
     """Number of Python and C calls that a piece of work makes."""
     count = 0

@@ -177,6 +177,8 @@ def test_what_follows_stop_what_breaks_and_what_is_too_long_is_said():
     assert wire.opcodes(b"N\xff") == ["    0 NONE", "broken after this: ValueError"]
     assert wire.opcodes(b"N" * 4 + b".", limit=3)[-2:] == ["    2 NONE", "... and more"]
     assert wire.opcodes(b"N" * 2 + b".", limit=3)[-1] == "    2 STOP"
+    assert wire.opcodes(b".x") == ["    0 STOP", "1 byte(s) follow STOP"]
+    assert wire.opcodes(b"N" * 201 + b".")[199:] == ["  199 NONE", "... and more"]
 
 
 def test_arguments_are_shortened_and_escaped():
