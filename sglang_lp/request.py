@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum
@@ -96,6 +97,23 @@ class Request:
             logits, row = self._lent
             self._copy = logits[row].clone()
         return self._copy
+
+    def top(self, count: int) -> list[int]:
+        """Return the ids of the ``count`` largest logits of this step, largest first.
+
+        The host waits for the device; nothing is copied or written back. Tokens that are masked
+        already (``-inf``) are left out.
+
+        Raises:
+            AttributeError: Read outside ``edit``.
+        """
+        if self._copy is not None or self._lent is None:
+            logits = self.logits
+        else:
+            logits = self._lent[0][self._lent[1]]
+        values, ids = logits.topk(min(count, logits.shape[0]))
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        return [token_id for token_id, value in pairs if value > -math.inf]
 
     def lend(self, lent: tuple[torch.Tensor, int] | None) -> torch.Tensor | None:
         """Give access to one row of a batch's logits, or end it with ``None``.

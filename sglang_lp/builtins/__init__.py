@@ -14,12 +14,20 @@ from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.scheduled_bias import ScheduledBiasLogitProcessor
-from sglang_lp.builtins.thinking_budget import (
+from sglang_lp.builtins.thinking_budget import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking_families import (
+    DeepSeekR1DistillQwenThinkingBudgetLogitProcessor,
     DeepSeekR1ThinkingBudgetLogitProcessor,
+    DeepSeekV4ThinkingBudgetLogitProcessor,
     Glm4MoeThinkingBudgetLogitProcessor,
+    Glm5ThinkingBudgetLogitProcessor,
+    GptOssThinkingBudgetLogitProcessor,
+    HunyuanA13BThinkingBudgetLogitProcessor,
+    Hy3ThinkingBudgetLogitProcessor,
     InklingThinkingBudgetLogitProcessor,
+    KimiK2ThinkingBudgetLogitProcessor,
+    Qwen3_5ThinkingBudgetLogitProcessor,
     Qwen3ThinkingBudgetLogitProcessor,
-    ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.builtins.trigger_phrase import TriggerPhraseLogitProcessor
 
@@ -29,15 +37,23 @@ __all__ = [
     "ChainLogitProcessor",
     "ChoiceLogitProcessor",
     "DRYLogitProcessor",
+    "DeepSeekR1DistillQwenThinkingBudgetLogitProcessor",
     "DeepSeekR1ThinkingBudgetLogitProcessor",
+    "DeepSeekV4ThinkingBudgetLogitProcessor",
     "DeepseekOCRNoRepeatNGramLogitProcessor",
     "DisallowedTokensLogitsProcessor",
     "ForcedSequenceLogitProcessor",
     "Glm4MoeThinkingBudgetLogitProcessor",
+    "Glm5ThinkingBudgetLogitProcessor",
+    "GptOssThinkingBudgetLogitProcessor",
+    "HunyuanA13BThinkingBudgetLogitProcessor",
+    "Hy3ThinkingBudgetLogitProcessor",
     "InklingThinkingBudgetLogitProcessor",
+    "KimiK2ThinkingBudgetLogitProcessor",
     "LoopBreakerLogitProcessor",
     "MinLengthLogitProcessor",
     "Qwen3ThinkingBudgetLogitProcessor",
+    "Qwen3_5ThinkingBudgetLogitProcessor",
     "ScheduledBiasLogitProcessor",
     "ThinkingBudgetLogitProcessor",
     "TriggerPhraseLogitProcessor",

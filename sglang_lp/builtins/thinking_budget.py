@@ -3,198 +3,392 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
-from sglang_lp.errors import InvalidParameter
-from sglang_lp.params import NonNegativeInt, Parameters, TokenId, check_vocabulary, parse
+from sglang_lp.builtins._delimiters import check_family, resolve
+from sglang_lp.builtins._thinking import Thinking, delimiting
+from sglang_lp.builtins._unseen import close_unseen
+from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
+from sglang_lp.params import (
+    NonNegativeInt,
+    Parameters,
+    PositiveInt,
+    TokenId,
+    check_vocabulary,
+    parse,
+)
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
+    from sglang_lp.builtins._families import Family
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
+__all__ = ["ThinkingBudgetLogitProcessor"]
 
-class _Block:
-    """Where the request is with its thinking, as far as its tokens can be seen."""
+#: A delimiter of more tokens is a mistake: the longest known one has 9 (Hunyuan-A13B).
+_DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=64)]
+_DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
+#: Some paragraphs; it is followed token by token while the batch waits.
+_MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
+_EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
+_TopCount = Annotated[int, Meta(ge=1, le=1000)]
 
-    __slots__ = ("forced", "forced_at", "length", "opened")
-
-    def __init__(self) -> None:
-        #: Number of tokens seen, prompt included.
-        self.length = 0
-        #: Index of the first token inside the open block, or -1 if none is open.
-        self.opened = -1
-        #: The last token forced and its position. Known without being seen.
-        self.forced = -1
-        self.forced_at = -1
+_NO_LAG = (
+    "this server does not show the newest token of a request in time, and only a plain "
+    "thinking_budget with delimiters of one token each can do without it: run the server with the "
+    "sglang-lp plugin, set SGLANG_ENABLE_DELAY_SAMPLE=1, or start it with "
+    "--disable-overlap-schedule"
+)
 
 
 class ThinkingBudgetLogitProcessor(LogitProcessor):
     """Close the thinking block after a number of tokens.
 
-    Once ``thinking_budget`` tokens follow the latest open start token, a newline is forced
-    (unless the last generated token is one) and then the end token. The next block, if there is
-    one, gets the same budget.
+    A block is open after the latest start delimiter, in the prompt or generated, until an end
+    delimiter. ``inside`` is the number of tokens since then. At each step inside a block, the
+    first of these that applies:
 
-    ``custom_params``: ``thinking_budget``, the number of tokens; ``thinking_start_token_id``,
-    ``thinking_end_token_id`` and ``new_line_token_id``, which a subclass for a model family sets
-    as class attributes. Without a newline id only the end token is forced.
+    1. ``inside >= thinking_budget``: the closing is forced, token by token: the message
+       ``closing_token_ids``, or without one a newline (``new_line_token_id``, if known); then
+       the end. What the generated tokens of the block have begun of it is gone on with.
+    2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are kept out. Where the
+       likeliest token is one of these, ``wait_token_id`` is forced instead, if given and fewer
+       than ``max_waits`` of it are in the block.
+    3. ``inside >= soft_thinking_budget``: the closing is forced as soon as it is begun, after a
+       newline, or when the next token of the end or one of ``eos_token_ids`` is among the
+       ``soft_top_n`` likeliest.
+    4. ``eos_token_ids``: where one of them is the likeliest token, the next token of the end is
+       forced; otherwise they are kept out.
 
-    Same as SGLang 0.5.23's class of this name given the same history, except that a budget or
-    ids that cannot work are refused. On a server without the plugin, whose history lacks the
-    newest token, a block cannot be closed by the model itself at the last token of its budget:
-    that is how the processor knows, without seeing it, that the block is still open.
+    The next block, if there is one, gets the same budget. A budget of 0 closes a block as soon as
+    it opens: the answer has an empty one. Outside a block nothing is edited, so that an end which
+    also ends other messages stays free there.
+
+    The delimiters are token ids, ``thinking_start_token_id`` and ``thinking_end_token_id``, or
+    with several tokens ``thinking_start_token_ids`` and ``thinking_end_token_ids``; or text,
+    ``thinking_start`` and ``thinking_end``, for the served tokenizer; or the class's own, which
+    are checked against the served tokenizer; or, by default, the only known pair that the served
+    tokenizer has.
+
+    Given the same history, the parameters that SGLang 0.5.23's class of this name knows do the
+    same as there, except that a budget or ids that cannot work are refused. On a server without
+    the plugin whose history lacks the newest token, a plain budget with delimiters of one token
+    works, and a block cannot be closed by the model itself at the last token of its budget: that
+    is how the processor knows, without seeing it, that the block is still open. Anything else
+    ends the request with an error there.
+
+    Rules 2 (with a wait token), 3 and 4 wait for the device once a step, where they apply.
     """
 
     __module__ = "sglang_lp.builtins"
     tolerates_lag = True
 
+    #: What a subclass for other models sets, under the names that SGLang's class has.
     THINKING_START_TOKEN_ID: ClassVar[int | None] = None
     THINKING_END_TOKEN_ID: ClassVar[int | None] = None
     NEW_LINE_TOKEN_ID: ClassVar[int | None] = None
+    #: The models of a built-in class; sets the ids above where they are single tokens.
+    family: ClassVar[Family | None] = None
 
     class Params(Parameters, frozen=True):
-        """What a request may set. ``None`` stands for the class's own id."""
+        """What a request may set. Numbers are tokens; ``None`` stands for the class's own id.
+
+        Attributes:
+            thinking_budget: Tokens that a block may have before it is closed.
+            soft_thinking_budget: Tokens after which a good moment closes the block; ``None`` for
+                no such moment. At most ``thinking_budget``.
+            soft_top_n: Among how many of the likeliest tokens the end counts as a good moment.
+            min_thinking_tokens: Tokens that a block has at least. At most
+                ``soft_thinking_budget``.
+            wait_token_id: Put in place of an end that comes before the minimum.
+            max_waits: How many of it a block gets at most, the model's own included.
+            closing_token_ids: A message to close with, instead of a newline.
+            eos_token_ids: What ends the answer; inside a block it ends the block. Those that are
+                part of the end itself do not count.
+            thinking_start_token_id: Opens a block.
+            thinking_end_token_id: Closes it.
+            thinking_start_token_ids: Opens a block, in several tokens.
+            thinking_end_token_ids: Closes it, in several tokens.
+            thinking_start: Opens a block, as text for the served tokenizer.
+            thinking_end: Closes it, as text.
+            new_line_token_id: Forced before the end.
+        """
 
         thinking_budget: NonNegativeInt
+        soft_thinking_budget: NonNegativeInt | None = None
+        soft_top_n: _TopCount = 5
+        min_thinking_tokens: NonNegativeInt = 0
+        wait_token_id: TokenId | None = None
+        max_waits: PositiveInt = 1
+        closing_token_ids: _MessageIds = ()
+        eos_token_ids: _EndIds = ()
         thinking_start_token_id: TokenId | None = None
         thinking_end_token_id: TokenId | None = None
+        thinking_start_token_ids: _DelimiterIds | None = None
+        thinking_end_token_ids: _DelimiterIds | None = None
+        thinking_start: _DelimiterText | None = None
+        thinking_end: _DelimiterText | None = None
         new_line_token_id: TokenId | None = None
 
-    @classmethod
-    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
-        """Check the parameters and fill in the class's ids."""
-        given = parse(cls.Params, cls.__name__, custom_params)
-        defaults = {
-            "thinking_start_token_id": cls.THINKING_START_TOKEN_ID,
-            "thinking_end_token_id": cls.THINKING_END_TOKEN_ID,
-            "new_line_token_id": cls.NEW_LINE_TOKEN_ID,
-        }
-        missing = {key: id_ for key, id_ in defaults.items() if getattr(given, key) is None}
-        params = msgspec.structs.replace(given, **missing)
-        for key in ("thinking_start_token_id", "thinking_end_token_id"):
-            if getattr(params, key) is None:
-                raise InvalidParameter(
-                    cls.__name__, key, "required, because this class knows no model's ids"
+        def __post_init__(self) -> None:
+            soft = self.soft_thinking_budget
+            if soft is not None and soft > self.thinking_budget:
+                raise ValueError(
+                    f"soft_thinking_budget: expected at most the thinking_budget of "
+                    f"{self.thinking_budget}, got {soft}"
                 )
-        if params.thinking_start_token_id == params.thinking_end_token_id:
+            most = self.thinking_budget if soft is None else soft
+            if self.min_thinking_tokens > most:
+                raise ValueError(
+                    f"min_thinking_tokens: expected at most the smaller budget of {most}, "
+                    f"got {self.min_thinking_tokens}"
+                )
+            if self.wait_token_id is not None and not self.min_thinking_tokens:
+                raise ValueError(
+                    "wait_token_id: expected min_thinking_tokens with it, because it is only put "
+                    "in place of an end that comes too early"
+                )
+            for side in ("start", "end"):
+                names = (f"thinking_{side}_token_id", f"thinking_{side}_token_ids")
+                given = [n for n in (*names, f"thinking_{side}") if getattr(self, n) is not None]
+                if len(given) > 1:
+                    raise ValueError(f"{given[1]}: given together with {given[0]}; give one")
+            if (self.thinking_start is None) != (self.thinking_end is None):
+                name = "thinking_start" if self.thinking_start is None else "thinking_end"
+                raise ValueError(f"{name}: required, because the other one is given")
+
+        @property
+        def start(self) -> tuple[int, ...] | None:
+            """The tokens that open a block; ``None`` if they are to be found."""
+            if self.thinking_start_token_id is not None:
+                return (self.thinking_start_token_id,)
+            return self.thinking_start_token_ids
+
+        @property
+        def end(self) -> tuple[int, ...] | None:
+            """The tokens that close it; ``None`` if they are to be found."""
+            if self.thinking_end_token_id is not None:
+                return (self.thinking_end_token_id,)
+            return self.thinking_end_token_ids
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        family = cls.__dict__.get("family")
+        if family is not None:
+            cls.NEW_LINE_TOKEN_ID = family.new_line_id
+            if len(family.start_ids) == 1:
+                (cls.THINKING_START_TOKEN_ID,) = family.start_ids
+            if len(family.end_ids) == 1:
+                (cls.THINKING_END_TOKEN_ID,) = family.end_ids
+
+    @classmethod
+    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
+        """Check the parameters and fill in the class's ids."""
+        params = parse(cls.Params, cls.__name__, custom_params)
+        defaults: dict[str, Any] = {}
+        if params.new_line_token_id is None:
+            defaults["new_line_token_id"] = cls.NEW_LINE_TOKEN_ID
+        if params.thinking_start is None:
+            if params.start is None:
+                defaults["thinking_start_token_id"] = cls.THINKING_START_TOKEN_ID
+                if cls.THINKING_START_TOKEN_ID is None and cls.family:
+                    defaults["thinking_start_token_ids"] = cls.family.start_ids
+            if params.end is None:
+                defaults["thinking_end_token_id"] = cls.THINKING_END_TOKEN_ID
+                if cls.THINKING_END_TOKEN_ID is None and cls.family:
+                    defaults["thinking_end_token_ids"] = cls.family.end_ids
+        params = msgspec.structs.replace(params, **defaults)
+        if (params.start is None) != (params.end is None):
+            missing = "start" if params.start is None else "end"
             raise InvalidParameter(
-                cls.__name__,
-                "thinking_end_token_id",
-                f"expected another token than the start, got {params.thinking_end_token_id} twice",
+                cls.__name__, f"thinking_{missing}_token_id", "required with the other one"
             )
-        if params.thinking_start_token_id == params.new_line_token_id:
-            raise InvalidParameter(
-                cls.__name__,
-                "new_line_token_id",
-                f"expected another token than the start, got {params.new_line_token_id} twice: "
-                "forcing it would open the next block",
-            )
-        if vocab_size is not None:
-            check_vocabulary(params, cls.__name__, vocab_size)
+        cls._check(params, vocab_size)
         return params
 
-    def start(self, request: Request) -> _Block:
+    @classmethod
+    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
+        """Check the class's ids against the served tokenizer, or take the ids from there."""
+        if params.start is not None:
+            family = cls.family
+            by_class = family and (params.start == family.start_ids or params.end == family.end_ids)
+            if family and by_class and tokenizer is not None:
+                try:
+                    check_family(tokenizer, family)
+                except RequestError as error:
+                    raise InvalidParameter(cls.__name__, None, str(error)) from None
+            return params
+        if tokenizer is None:
+            raise InvalidParameter(
+                cls.__name__,
+                "thinking_start_token_id",
+                "required, with thinking_end_token_id: this class knows no model's ids, and the "
+                "server has no tokenizer to ask",
+            )
+        try:
+            found = resolve(tokenizer, params.thinking_start, params.thinking_end)
+        except RequestError as error:
+            raise InvalidParameter(cls.__name__, None, str(error)) from None
+        new_line = params.new_line_token_id
+        fitted = msgspec.structs.replace(
+            params,
+            thinking_start=None,
+            thinking_end=None,
+            thinking_start_token_ids=found.start_ids,
+            thinking_end_token_ids=found.end_ids,
+            new_line_token_id=found.new_line_id if new_line is None else new_line,
+        )
+        cls._check(fitted, vocab_size)
+        return fitted
+
+    @classmethod
+    def _check(cls, params: Params, vocab_size: int | None) -> None:
+        """Refuse token ids that cannot work together, or that the model does not have."""
+        start, end = params.start, params.end
+        if start is not None and end is not None:
+            _check_ids(cls.__name__, params, start, end)
+        if vocab_size is not None:
+            check_vocabulary(params, cls.__name__, vocab_size)
+
+    def start(self, request: Request) -> Thinking:
         """Find out whether the prompt leaves a block open."""
-        block = _Block()
-        self._read(request, block, request.prompt_ids)
-        return block
+        params = request.params
+        if params.start is None:
+            raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
+        newline = params.new_line_token_id
+        before_end = params.closing_token_ids or (() if newline is None else (newline,))
+        by = delimiting(params.start, params.end, before_end)
+        return Thinking(by, params.wait_token_id, request.prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Note where blocks open and close."""
-        self._read(request, request.state, token_ids)
+        """Note where blocks open and close, and what of the closing is begun."""
+        request.state.read(token_ids)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Close the block if its budget is spent, else sleep until that could be."""
-        params, block, position = request.params, request.state, request.position
-        end = params.thinking_end_token_id
-        newest = self._newest(request, block)
-        if block.opened < 0 or newest == end:
-            self._await_opening(request, edits)
+        """Do what the rules of the class say for this step, else sleep until one could apply."""
+        params, thinking, position = request.params, request.state, request.position
+        if request.may_lag and _is_plain(params):
+            close_unseen(request, edits, params.thinking_budget)
             return
-        due = block.opened + params.thinking_budget - len(request.prompt_ids)
-        if position < due:
-            if position == due - 1 and request.may_lag:
-                edits.ban((end, params.thinking_start_token_id))
-            edits.wake_at(due - 1 if request.may_lag and position < due - 1 else due)
-            return
-        newline = params.new_line_token_id
-        block.forced = end if newline is None or newest == newline else newline
-        block.forced_at = position
-        edits.force(block.forced)
-
-    def _await_opening(self, request: Request, edits: Edits) -> None:
-        """Sleep until a block could open and spend its budget."""
-        budget = request.params.thinking_budget
-        if request.may_lag and budget <= 1:
-            # A block would be over budget before its start can be seen. None may open with no
-            # budget; with one token, none may end unseen.
-            edits.ban(
-                (
-                    request.params.thinking_end_token_id
-                    if budget
-                    else request.params.thinking_start_token_id,
-                )
-            )
-            return
-        edits.wake_at(request.position + budget + (-1 if request.may_lag else 1))
-
-    def _newest(self, request: Request, block: _Block) -> int | None:
-        """Return the newest generated token, if it can be known."""
-        if request.exact:
-            return request.output_ids[-1] if request.position else None
-        return block.forced if block.forced_at == request.position - 1 else None
-
-    def _read(self, request: Request, block: _Block, token_ids: Sequence[int]) -> None:
-        start = request.params.thinking_start_token_id
-        end = request.params.thinking_end_token_id
-        for offset in range(len(token_ids) - 1, -1, -1):
-            token_id = token_ids[offset]
-            if token_id == start:
-                block.opened = block.length + offset + 1
-                break
-            if token_id == end:
-                block.opened = -1
-                break
-        block.length += len(token_ids)
+        if not request.exact:
+            raise Unsupported(f"{self.name}: {_NO_LAG}")
+        if thinking.opened < 0:
+            # A block opens with the next token at the earliest.
+            edits.wake_at(position + 1 + _quiet(params, 0))
+        else:
+            inside = position - thinking.opened + len(request.prompt_ids)
+            if inside >= params.thinking_budget:
+                edits.force(thinking.by.next_of(thinking.begun))
+            elif inside < params.min_thinking_tokens:
+                _keep_open(request, edits)
+            elif not _close_well(request, edits, inside):
+                edits.wake_at(position + _quiet(params, inside))
+        if request.may_lag and not position:
+            edits.wake_at(1)  # whether this server lags shows at the second token
 
 
-# Token ids: SGLang 0.5.23, sampling/custom_logit_processor.py.
+def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
+    """Tell whether there is nothing but a budget and delimiters of one token each."""
+    return (
+        params.soft_thinking_budget is None
+        and not (params.min_thinking_tokens or params.closing_token_ids or params.eos_token_ids)
+        and len(params.start or ()) == len(params.end or ()) == 1
+    )
 
 
-class Qwen3ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
-    """A thinking budget for Qwen3."""
-
-    __module__ = "sglang_lp.builtins"
-    THINKING_START_TOKEN_ID = 151667
-    THINKING_END_TOKEN_ID = 151668
-    NEW_LINE_TOKEN_ID = 198
-
-
-class DeepSeekR1ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
-    """A thinking budget for DeepSeek-R1."""
-
-    __module__ = "sglang_lp.builtins"
-    THINKING_START_TOKEN_ID = 128798
-    THINKING_END_TOKEN_ID = 128799
-    NEW_LINE_TOKEN_ID = 201
+def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
+    """Return after how many more tokens in a block a rule could apply, from ``inside`` on."""
+    soft = params.soft_thinking_budget
+    if inside < params.min_thinking_tokens or params.eos_token_ids:
+        return 0
+    return max(0, (params.thinking_budget if soft is None else soft) - inside)
 
 
-class Glm4MoeThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
-    """A thinking budget for GLM-4.5, GLM-4.6, GLM-4.5V and GLM-4.6V."""
+def _keep_open(request: Request, edits: Edits) -> None:
+    """Keep ends out of a block that is too short."""
+    params, thinking = request.params, request.state
+    early = {*params.eos_token_ids}.difference(thinking.by.end)
+    if thinking.ending == len(thinking.by.end) - 1:
+        early.add(thinking.by.end[-1])
+    wait = params.wait_token_id
+    if (
+        wait is not None
+        and thinking.waits < params.max_waits
+        and not early.isdisjoint(request.top(1))
+    ):
+        edits.force(wait)
+    else:
+        edits.ban(early)
 
-    __module__ = "sglang_lp.builtins"
-    THINKING_START_TOKEN_ID = 151350
-    THINKING_END_TOKEN_ID = 151351
-    NEW_LINE_TOKEN_ID = 198
+
+def _close_well(request: Request, edits: Edits, inside: int) -> bool:
+    """Close the block at a good moment, or let it go on.
+
+    Returns:
+        Whether it is being closed.
+    """
+    params, thinking = request.params, request.state
+    soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
+    if soft and (thinking.begun or thinking.newest == params.new_line_token_id):
+        edits.force(thinking.by.next_of(thinking.begun))
+        return True
+    ends = {*params.eos_token_ids}.difference(thinking.by.end)
+    next_of_end = thinking.by.end[thinking.ending]
+    likeliest = request.top(params.soft_top_n if soft else 1) if soft or ends else []
+    if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
+        edits.force(thinking.by.next_of(thinking.begun))
+        return True
+    if not ends.isdisjoint(likeliest[:1]):
+        edits.force(next_of_end)
+        return True
+    edits.ban(ends)
+    return False
 
 
-class InklingThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor):
-    """A thinking budget for Inkling."""
+def _check_ids(
+    processor: str,
+    params: ThinkingBudgetLogitProcessor.Params,
+    start: tuple[int, ...],
+    end: tuple[int, ...],
+) -> None:
+    """Refuse ids that are fine each by itself and cannot work together."""
+    if start[-len(end) :] == end or end[-len(start) :] == start:
+        raise InvalidParameter(
+            processor,
+            "thinking_end_token_id" + "s" * (params.thinking_end_token_id is None),
+            f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}, of "
+            "which one ends with the other",
+        )
+    if (params.new_line_token_id,) == start:
+        raise InvalidParameter(
+            processor,
+            "new_line_token_id",
+            f"expected another token than the start, got {params.new_line_token_id} twice: "
+            "forcing it would open the next block",
+        )
+    message = params.closing_token_ids
+    if _holds(message + end, start) or _holds(message + end[:-1], end):
+        raise InvalidParameter(
+            processor,
+            "closing_token_ids",
+            "expected a message without thinking delimiters: the end is forced after it",
+        )
+    if params.wait_token_id in (*start, *end, *params.eos_token_ids):
+        raise InvalidParameter(
+            processor,
+            "wait_token_id",
+            f"expected a token that ends nothing, got {params.wait_token_id}, which is part of a "
+            "delimiter or ends the answer",
+        )
 
-    __module__ = "sglang_lp.builtins"
-    THINKING_START_TOKEN_ID = 200008
-    THINKING_END_TOKEN_ID = 200010
-    NEW_LINE_TOKEN_ID = 198
+
+def _holds(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
+    return any(tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1))
+
+
+def _listed(token_ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, token_ids))

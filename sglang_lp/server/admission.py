@@ -25,6 +25,7 @@ def make_admit(guard: Guard) -> Any:
         guard.gate = Gate.ADMISSION
         guard.vocab_size = manager.model_config.vocab_size
         guard.speculative = speculative_algorithm(manager.server_args)
+        guard.tokenizer = getattr(manager, "tokenizer", None)
         sampling = tokenized.sampling_params
         if (getattr(sampling, "beam_width", None) or 1) > 1:
             raise Unsupported(

@@ -79,5 +79,6 @@ def make_learn(guard: Guard) -> Any:
         guard.gate = Gate.SCHEDULER
         guard.vocab_size = scheduler.model_config.vocab_size
         guard.speculative = speculative_algorithm(scheduler.server_args)
+        guard.tokenizer = getattr(scheduler, "tokenizer", None)
 
     return learn

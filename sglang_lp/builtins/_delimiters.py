@@ -1,0 +1,229 @@
+"""Which token ids a tokenizer gives the delimiters of thinking, and whether it is the right one.
+
+Takes tokenizers of ``transformers``, as SGLang serves them, and of ``tokenizers``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sglang_lp.builtins._families import FAMILIES, Family
+from sglang_lp.errors import RequestError, shown
+
+__all__ = ["PAIRS", "Delimiters", "check_family", "encode", "resolve"]
+
+#: What opens and closes thinking in the models that SGLang 0.5.23 has a reasoning parser for
+#: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
+PAIRS = (
+    ("<think>", "</think>"),
+    ("◁think▷", "◁/think▷"),
+    ("<mm:think>", "</mm:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+    ("<|content_thinking|>", "<|end_message|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+)
+
+#: Control tokens inside a longer delimiter, such as ``<|channel|>`` and ``<|channel>``.
+_CONTROL = re.compile(r"<\|\w+\|?>|<\w+\|>")
+
+
+_Pair = tuple[str, tuple[int, ...], str, tuple[int, ...]]
+
+
+class Delimiters(NamedTuple):
+    """A pair of delimiters in one tokenizer.
+
+    Attributes:
+        start: What opens a thinking block.
+        start_ids: Its tokens.
+        end: What closes it.
+        end_ids: Its tokens.
+        new_line_id: What is forced before ``end``, or ``None``.
+        family: The known family with these ids, or ``None``.
+    """
+
+    start: str
+    start_ids: tuple[int, ...]
+    end: str
+    end_ids: tuple[int, ...]
+    new_line_id: int | None
+    family: Family | None
+
+
+@lru_cache(maxsize=64)
+def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) -> Delimiters:
+    """Find the delimiters of thinking in a tokenizer.
+
+    A string is first looked for as one token, then among the added tokens with a suffix
+    (``<think:opensource>``), then encoded. Each result has to lead back to the string.
+
+    Args:
+        tokenizer: Of ``transformers`` or ``tokenizers``.
+        start: What opens a block; ``None`` to find the only pair of ``PAIRS`` whose control
+            tokens this tokenizer has.
+        end: What closes it; given exactly if ``start`` is.
+
+    Raises:
+        RequestError: It cannot be told which tokens they are.
+    """
+    if start is not None and end is not None:
+        found = [_named(tokenizer, start, end)]
+    else:
+        found = [pair for texts in PAIRS if (pair := _detected(tokenizer, *texts))]
+        if len(found) != 1:
+            raise RequestError(
+                f"expected one known pair of thinking delimiters in the tokenizer, found "
+                f"{', '.join(f'{s!a} {e!a}' for s, _, e, _ in found) or 'none'}; name them with "
+                "thinking_start and thinking_end, or give their token ids"
+            )
+    start, start_ids, end, end_ids = found[0]
+    for family in FAMILIES:
+        if (family.start_ids, family.end_ids) == (start_ids, end_ids) and _is(tokenizer, family):
+            return Delimiters(start, start_ids, end, end_ids, family.new_line_id, family)
+    new_line = encode(tokenizer, "\n") if len(start_ids) == len(end_ids) == 1 else ()
+    single = new_line[0] if len(new_line) == 1 else None
+    if single in (*start_ids, *end_ids):
+        single = None
+    return Delimiters(start, start_ids, end, end_ids, single, None)
+
+
+def check_family(tokenizer: Any, family: Family) -> None:
+    """Refuse a tokenizer that gives the delimiters of a family other ids.
+
+    Args:
+        tokenizer: The served model's.
+        family: The one that the request's processor is for.
+
+    Raises:
+        RequestError: It is another model's, with the class for it where there is one.
+    """
+    if problem := _mismatch(tokenizer, family):
+        raise RequestError(problem)
+
+
+@lru_cache(maxsize=64)
+def _mismatch(tokenizer: Any, family: Family) -> str:
+    if _is(tokenizer, family):
+        return ""
+    right = next((other for other in FAMILIES if not other.native and _is(tokenizer, other)), None)
+    if family.native and right is None:
+        return ""
+    says = " and ".join(
+        f"{text!a} is {_shown(_single(tokenizer, text))}, not {_shown(ids)}"
+        for text, ids in ((family.start, family.start_ids), (family.end, family.end_ids))
+    )
+    advice = f"use {right.processor}" if right else "give your model's ids"
+    return (
+        f"the served model is not of this family ({family.models}): in its tokenizer {says}; "
+        f"{advice}, or use ThinkingBudgetLogitProcessor, which asks the tokenizer"
+    )
+
+
+def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the tokens of a text, or none at all if they do not lead back to it."""
+    try:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        ids = tuple(getattr(ids, "ids", ids))
+        back = tokenizer.decode([*ids], skip_special_tokens=False)
+    except (KeyError, IndexError, ValueError, TypeError, OverflowError):
+        return ()  # such a tokenizer cannot be asked
+    return ids if back == text else ()
+
+
+def _is(tokenizer: Any, family: Family) -> bool:
+    return _is_called(tokenizer, family.start_ids, family.start) and _is_called(
+        tokenizer, family.end_ids, family.end
+    )
+
+
+def _is_called(tokenizer: Any, ids: tuple[int, ...], text: str) -> bool:
+    if len(ids) > 1:
+        return encode(tokenizer, text) == ids
+    token = _token(tokenizer, ids[0])
+    return token is not None and (token == text or token == _suffixed(tokenizer, text))
+
+
+def _named(
+    tokenizer: Any, start: str, end: str
+) -> tuple[str, tuple[int, ...], str, tuple[int, ...]]:
+    ids = []
+    for text in (start, end):
+        found = _single(tokenizer, text) or encode(tokenizer, text)
+        if not found:
+            raise RequestError(f"the tokenizer has no tokens that spell {shown(text)}")
+        ids.append(found)
+    return start, ids[0], end, ids[1]
+
+
+def _detected(tokenizer: Any, start: str, end: str) -> _Pair | None:
+    """Return the pair if the tokenizer has its control tokens."""
+    ids = []
+    for text in (start, end):
+        found = _single(tokenizer, text)
+        controls = _CONTROL.findall(text)
+        if not found and controls and all(_single(tokenizer, control) for control in controls):
+            found = encode(tokenizer, text)
+        if not found:
+            return None
+        ids.append(found)
+    return start, ids[0], end, ids[1]
+
+
+def _single(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the one token of a text, suffixed if need be; nothing if it has none."""
+    for candidate in (text, _suffixed(tokenizer, text)):
+        if candidate is not None:
+            token_id = _id(tokenizer, candidate)
+            if token_id is not None and _token(tokenizer, token_id) == candidate:
+                return (token_id,)
+    return ()
+
+
+def _suffixed(tokenizer: Any, text: str) -> str | None:
+    """Return the only added token that is ``text`` with a suffix, as ``<think:opensource>``."""
+    if not re.fullmatch(r"</?\w+>", text):
+        return None
+    if hasattr(tokenizer, "get_added_vocab"):
+        added = [*tokenizer.get_added_vocab()]
+    else:
+        decoder: dict[int, Any] = getattr(tokenizer, "get_added_tokens_decoder", dict)()
+        added = [token.content for token in decoder.values()]
+    pattern = re.compile(re.escape(text[:-1]) + r":[\w\-]+>")
+    names = [name for name in added if pattern.fullmatch(name)]
+    return names[0] if len(names) == 1 else None
+
+
+def _id(tokenizer: Any, token: str) -> int | None:
+    """Return the id of a token; ``None`` if there is none or the unknown token stands for it."""
+    ask = getattr(tokenizer, "convert_tokens_to_ids", None) or getattr(
+        tokenizer, "token_to_id", None
+    )
+    token_id = ask(token) if ask else None
+    if not isinstance(token_id, int) or token_id == getattr(tokenizer, "unk_token_id", None):
+        return None
+    return token_id
+
+
+def _token(tokenizer: Any, token_id: int) -> str | None:
+    """Return what a tokenizer calls a token; ``None`` if it has no such id."""
+    ask = getattr(tokenizer, "convert_ids_to_tokens", None) or getattr(
+        tokenizer, "id_to_token", None
+    )
+    try:
+        token = ask(token_id) if ask else tokenizer.decode([token_id])
+    except (KeyError, IndexError, ValueError, OverflowError):
+        return None
+    return token if isinstance(token, str) else None
+
+
+def _shown(ids: tuple[int, ...]) -> str:
+    if not ids:
+        return "no token"
+    return str(ids[0]) if len(ids) == 1 else str([*ids])
