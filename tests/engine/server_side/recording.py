@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_lp.batch import Row
 from sglang_lp.params import NonNegativeInt, Parameters
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import Request
 
 VOCAB_SIZE = 1024
 _serials = itertools.count()
@@ -75,7 +77,10 @@ class Recorder(LogitProcessor):
 
 
 class Census(LogitProcessor):
-    """Write down how many of the toolkit's objects live in this process."""
+    """Write down which of the toolkit's objects for requests live in this process.
+
+    Rows of a request that is gone make this fail, and with it the request that asks.
+    """
 
     class Params(Parameters, frozen=True):
         """What a request may set."""
@@ -87,13 +92,14 @@ class Census(LogitProcessor):
         if request.position:
             return
         gc.collect()
-        names = [type(thing).__name__ for thing in gc.get_objects()]
+        things = gc.get_objects()
+        rows = [thing for thing in things if type(thing) is Row]
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         write(
             "census",
             tag=request.params.tag,
-            rows=names.count("Row"),
-            requests=names.count("Request"),
+            rows=sorted(row.sglang_req.rid for row in rows),
+            requests=sum(type(thing) is Request for thing in things),
             rss=pages * os.sysconf("SC_PAGE_SIZE"),
         )
 
