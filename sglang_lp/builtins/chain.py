@@ -168,7 +168,7 @@ class ChainLogitProcessor(LogitProcessor):
         try:
             yield
         except InvalidParameter as error:
-            where = f"{place}.{error.parameter}" if error.parameter else "chain"
+            where = f"{place}.{error.parameter}" if error.parameter else None
             raise InvalidParameter(cls.__name__, where, f"link {place}, {error}") from None
 
     @classmethod

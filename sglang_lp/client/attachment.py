@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from sglang_lp import builtins
+from sglang_lp import builtins, wire
 from sglang_lp.client.values import fresh, plain
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
@@ -104,13 +104,16 @@ class Attachment(msgspec.Struct, frozen=True):
         return fields
 
 
-def attach(processor: type[Any] | str, /, **params: Any) -> Attachment:
+def attach(
+    processor: type[Any] | str | Sequence[type[Any] | str | Attachment], /, **params: Any
+) -> Attachment:
     """Choose a processor and its parameters for requests.
 
     Args:
         processor: A :class:`~sglang_lp.processor.LogitProcessor`; the name of a built-in; or a
             class of another library with SGLang's ``to_str()``, whose parameters are not checked
-            further than that SGLang can carry them.
+            further than that SGLang can carry them. A list of these, or of what ``attach``
+            returned for them, runs them all, as a ``ChainLogitProcessor``.
         params: Its parameters, as in ``custom_params``. Tuples, sets, ranges and the numbers and
             arrays of NumPy and torch become what JSON has.
 
@@ -118,6 +121,8 @@ def attach(processor: type[Any] | str, /, **params: Any) -> Attachment:
         InvalidParameter: A parameter that the processor does not take.
         RequestError: ``processor`` is none of the above.
     """
+    if isinstance(processor, list | tuple):
+        return _chained(processor, params)
     cls = _named(processor) if isinstance(processor, str) else processor
     to_str: Any = getattr(cls, "to_str", None)
     if not isinstance(cls, type) or not callable(to_str):
@@ -133,6 +138,32 @@ def attach(processor: type[Any] | str, /, **params: Any) -> Attachment:
     if issubclass(cls, LogitProcessor):
         cls.parse_params(given)
     return Attachment(cls, to_str(), given)
+
+
+def _chained(links: Sequence[Any], params: dict[str, Any]) -> Attachment:
+    if params:
+        raise RequestError(
+            f"attach: {shown(next(iter(params)))} was given to a list of processors; give it to "
+            "the one that it is for, as in attach([attach(A, ...), attach(B, ...)])"
+        )
+    given: dict[str, Any] = {"chain": []}
+    for place, one in enumerate(links):
+        link = one if isinstance(one, Attachment) else attach(one)
+        given["chain"].append(_link_name(link))
+        given |= {f"{place}.{key}": value for key, value in link.custom_params.items()}
+    return attach(builtins.ChainLogitProcessor, **given)
+
+
+def _link_name(link: Attachment) -> str:
+    module, name = link.processor.__module__, link.processor.__qualname__
+    if module == builtins.__name__:
+        return name
+    if "." in name or link.payload != wire.payload_for(module, name):
+        raise RequestError(
+            f"attach: {shown(name)} travels as code and so cannot be one of several processors; "
+            "move it to a module, or attach it alone"
+        )
+    return f"{module}:{name}"
 
 
 def _named(name: str) -> Any:
