@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
@@ -12,7 +13,7 @@ from sglang_lp.trust import Gate
 if TYPE_CHECKING:
     from sglang_lp.server.guard import Guard
 
-__all__ = ["make_admit", "make_supports_sampling_mask"]
+__all__ = ["make_admit", "make_admit_stream", "make_supports_sampling_mask"]
 
 
 def make_admit(guard: Guard) -> Any:
@@ -22,10 +23,7 @@ def make_admit(guard: Guard) -> Any:
         payload = getattr(tokenized, "custom_logit_processor", None)
         if payload is None:
             return
-        guard.gate = Gate.ADMISSION
-        guard.vocab_size = manager.model_config.vocab_size
-        guard.speculative = speculative_algorithm(manager.server_args)
-        guard.tokenizer = getattr(manager, "tokenizer", None)
+        _learn(guard, manager)
         sampling = tokenized.sampling_params
         if (getattr(sampling, "beam_width", None) or 1) > 1:
             raise Unsupported(
@@ -39,6 +37,48 @@ def make_admit(guard: Guard) -> Any:
             sampling.custom_params = {}  # without a dict SGLang passes no history
 
     return admit
+
+
+def make_admit_stream(guard: Guard) -> Any:
+    """Return the hook that runs before ``TokenizerManager.create_abort_task``.
+
+    A streaming response calls that when it is made, before its status is sent; what is refused
+    later could only be said in the stream, after an HTTP 200.
+    """
+
+    def admit_stream(manager: Any, obj: Any) -> None:
+        if obj.custom_logit_processor is None:
+            return
+        _learn(guard, manager)
+        payloads, samplings = obj.custom_logit_processor, obj.sampling_params
+        payloads = payloads if isinstance(payloads, list) else [payloads]
+        samplings = samplings if isinstance(samplings, list) else [samplings] * len(payloads)
+        try:
+            for payload, sampling in zip(payloads, samplings, strict=False):
+                if payload is not None:
+                    guard.admit(payload, _custom_params(manager, obj, sampling))
+        except RequestError as error:
+            from fastapi import HTTPException
+
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    return admit_stream
+
+
+def _learn(guard: Guard, manager: Any) -> None:
+    guard.gate = Gate.ADMISSION
+    guard.vocab_size = manager.model_config.vocab_size
+    guard.speculative = speculative_algorithm(manager.server_args)
+    guard.tokenizer = getattr(manager, "tokenizer", None)
+
+
+def _custom_params(manager: Any, obj: Any, sampling: Any) -> Any:
+    """Return ``custom_params`` as SGLang will make them of the request's fields."""
+    merged = {**(manager.preferred_sampling_params or {}), **(sampling or {})}
+    custom_params = merged.get("custom_params")
+    if obj.max_thinking_tokens is not None:
+        custom_params = {**(custom_params or {}), "thinking_budget": obj.max_thinking_tokens}
+    return custom_params
 
 
 def make_supports_sampling_mask(guard: Guard) -> Any:

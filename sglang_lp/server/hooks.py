@@ -36,7 +36,11 @@ def put_in_place() -> None:
         return
     from sglang_lp.builtins import ChainLogitProcessor
     from sglang_lp.processor import LogitProcessor
-    from sglang_lp.server.admission import make_admit, make_supports_sampling_mask
+    from sglang_lp.server.admission import (
+        make_admit,
+        make_admit_stream,
+        make_supports_sampling_mask,
+    )
     from sglang_lp.server.sampling import make_apply, make_delay
     from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
     from sglang_lp.server.versions import check_version, has_sampling_mask
@@ -62,6 +66,11 @@ def put_in_place() -> None:
             _SRT + "managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
             make_admit(guard),
             HookType.AFTER,
+        ),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.create_abort_task",
+            make_admit_stream(guard),
+            HookType.BEFORE,
         ),
         (_SRT + "managers.schedule_batch.Req.__init__", make_admit_req(guard), HookType.AFTER),
         (_SRT + "layers.sampler.apply_custom_logit_processor", make_apply(), HookType.REPLACE),
