@@ -117,11 +117,7 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
         InvalidParameter: A token id is ``vocab_size`` or more.
     """
     for name in _token_fields(type(params)):
-        value = getattr(params, name)
-        if value is None:
-            continue
-        ids = (value,) if isinstance(value, int) else value
-        largest = max(ids, default=0)
+        largest = max(_ints(getattr(params, name)), default=0)
         if largest >= vocab_size:
             raise InvalidParameter(
                 processor,
@@ -147,6 +143,8 @@ def _parts(kind: Any) -> Iterator[Any]:
     for inner in (
         getattr(kind, "type", None),
         getattr(kind, "item_type", None),
+        getattr(kind, "value_type", None),
+        *getattr(kind, "item_types", ()),
         *getattr(kind, "types", ()),
     ):
         if isinstance(inner, msgspec.inspect.Type):
@@ -155,6 +153,15 @@ def _parts(kind: Any) -> Iterator[Any]:
 
 def _is_token_id(kind: Any) -> bool:
     return isinstance(kind, msgspec.inspect.Metadata) and bool((kind.extra or {}).get("token_id"))
+
+
+def _ints(value: Any) -> Iterator[int]:
+    """Yield every integer of a value, however deep."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, tuple | list | frozenset | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _ints(item)
 
 
 def _floats(value: Any) -> Iterator[float]:
