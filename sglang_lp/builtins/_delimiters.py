@@ -119,10 +119,10 @@ def _mismatch(tokenizer: Any, family: Family) -> str:
         f"{text!a} is {_shown(_single(tokenizer, text))}, not {_shown(ids)}"
         for text, ids in ((family.start, family.start_ids), (family.end, family.end_ids))
     )
-    advice = f"use {right.processor}" if right else "give your model's ids"
+    advice = f"{right.processor}, or " if right else ""
     return (
         f"the served model is not of this family ({family.models}): in its tokenizer {says}; "
-        f"{advice}, or use ThinkingBudgetLogitProcessor, which asks the tokenizer"
+        f"use {advice}ThinkingBudgetLogitProcessor, which asks the tokenizer"
     )
 
 
