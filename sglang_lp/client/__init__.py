@@ -7,6 +7,16 @@ Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 """
 
 from sglang_lp.client.attachment import Attachment, attach
+from sglang_lp.client.blocks import ThinkingBlock, thinking_blocks
 from sglang_lp.client.each import Attachments, attach_each
+from sglang_lp.client.resolution import resolve
 
-__all__ = ["Attachment", "Attachments", "attach", "attach_each"]
+__all__ = [
+    "Attachment",
+    "Attachments",
+    "ThinkingBlock",
+    "attach",
+    "attach_each",
+    "resolve",
+    "thinking_blocks",
+]

@@ -1,0 +1,44 @@
+"""``sglang-lp resolve``: a model's thinking delimiters as parameters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from sglang_lp.cli._report import say
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "resolve",
+        help="print the thinking delimiters of a model's tokenizer",
+        description="Find the thinking delimiters in a tokenizer.json, and print the class for "
+        "this model and the custom_params that hold the ids.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="a model's directory")
+    parser.add_argument("--start", help="what opens a thinking block, if it cannot be told")
+    parser.add_argument("--end", help="what closes it")
+    parser.add_argument("--closing", help="a message to close a block with")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from sglang_lp.client.resolution import delimiters_of, resolve
+
+    found = delimiters_of(arguments.directory, arguments.start, arguments.end)
+    params = resolve(
+        arguments.directory,
+        thinking_start=arguments.start,
+        thinking_end=arguments.end,
+        closing=arguments.closing,
+    )
+    family = found.family
+    say(f"delimiters  {found.start!a} {found.end!a}")
+    say(f"models      {family.models if family else 'no known family'}")
+    say(f"class       {family.processor if family else 'ThinkingBudgetLogitProcessor'}")
+    say(f"params      {json.dumps(params)}")
+    return 0

@@ -1,0 +1,87 @@
+"""What became of the thinking in an answer, counted from its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.errors import RequestError
+
+if TYPE_CHECKING:
+    from sglang_lp.client.attachment import Attachment
+
+__all__ = ["ThinkingBlock", "thinking_blocks"]
+
+
+class ThinkingBlock(NamedTuple):
+    """One thinking block that has generated tokens.
+
+    Attributes:
+        tokens: Tokens between its delimiters, generated or in the prompt.
+        ended: Whether its end was generated.
+        forced: How many generated tokens, those of the end included, the spent
+            ``thinking_budget`` forced: all from that number of tokens on. Zero if the model, a
+            soft budget or an early end of sequence closed the block.
+        message: Whether ``closing_token_ids`` stand right before the end.
+        waits: How many of ``wait_token_id`` were generated in it, the model's own included.
+    """
+
+    tokens: int
+    ended: bool
+    forced: int
+    message: bool
+    waits: int
+
+
+def thinking_blocks(
+    attachment: Attachment, prompt_ids: Sequence[int], output_ids: Sequence[int]
+) -> list[ThinkingBlock]:
+    """Say what became of each thinking block of an answer.
+
+    Args:
+        attachment: What :func:`attach` returned for a thinking budget whose ids are the class's
+            own or given, as by :func:`resolve`.
+        prompt_ids: Token ids of the prompt; those from the last start delimiter on are enough.
+        output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
+
+    Raises:
+        RequestError: It is no thinking budget, or its ids are only known to the server.
+    """
+    processor = attachment.processor
+    if not issubclass(processor, ThinkingBudgetLogitProcessor):
+        raise RequestError(f"thinking_blocks: expected a thinking budget, got {processor.__name__}")
+    params = processor.parse_params(attachment.custom_params)
+    if params.start is None:
+        raise RequestError(
+            "thinking_blocks: only the server knows these delimiters; give their token ids to "
+            "attach(), as resolve() returns them"
+        )
+    tokens = (*prompt_ids, *output_ids)
+    blocks, opened = [], None
+    for count in range(1, len(tokens) + 1):
+        opens = _ends_with(tokens, count, params.start)
+        ends = not opens and _ends_with(tokens, count, params.end)
+        if opened is not None and (opens or ends or count == len(tokens)):
+            if count > len(prompt_ids):
+                blocks.append(_block(params, tokens[opened:count], len(prompt_ids) - opened, ends))
+            opened = None
+        if opens:
+            opened = count
+    return blocks
+
+
+def _block(params: Any, inside: Sequence[int], in_prompt: int, ended: bool) -> ThinkingBlock:  # noqa: FBT001
+    tokens = len(inside) - len(params.end) * ended
+    message = params.closing_token_ids
+    return ThinkingBlock(
+        tokens=max(0, tokens),
+        ended=ended,
+        forced=max(0, len(inside) - max(params.thinking_budget, in_prompt)),
+        message=bool(message) and ended and _ends_with(inside, tokens, message),
+        waits=[*inside[max(0, in_prompt) :]].count(params.wait_token_id),
+    )
+
+
+def _ends_with(tokens: Sequence[int], count: int, part: tuple[int, ...]) -> bool:
+    return count >= len(part) and tuple(tokens[count - len(part) : count]) == part

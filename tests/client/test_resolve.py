@@ -1,0 +1,184 @@
+"""A model's ids from its directory, and what became of the thinking in an answer."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.cli import main
+from sglang_lp.client import ThinkingBlock, attach, resolve, thinking_blocks
+from sglang_lp.errors import RequestError
+from sglang_lp.testing import run
+
+QWEN_SAYS = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the "
+    "thinking directly now.\n"
+)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Return a model's directory: ids 0 to 255 are the bytes, then come the delimiters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_tokens([AddedToken(token, special=True) for token in ("<think>", "</think>")])
+    raw.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_a_directory_gives_parameters_that_attach_takes(model):
+    params = resolve(model, closing=QWEN_SAYS)
+
+    raw = Tokenizer.from_file(str(model / "tokenizer.json"))
+    assert params.keys() == {
+        "thinking_start_token_id",
+        "thinking_end_token_id",
+        "new_line_token_id",
+        "closing_token_ids",
+    }
+    assert (params["thinking_start_token_id"], params["thinking_end_token_id"]) == (256, 257)
+    assert raw.decode([params["new_line_token_id"]]) == "\n"
+    assert raw.decode(params["closing_token_ids"]) == QWEN_SAYS
+    assert resolve(str(model)) == resolve(raw)
+    assert attach(ThinkingBudgetLogitProcessor, thinking_budget=5, **params).custom_params == {
+        "thinking_budget": 5,
+        **params,
+    }
+
+
+def test_delimiters_of_several_tokens_become_lists(model):
+    params = resolve(model, thinking_start="<a>", thinking_end="</think>")
+
+    assert len(params["thinking_start_token_ids"]) == 3
+    assert params["thinking_end_token_id"] == 257
+    assert "new_line_token_id" not in params
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"thinking_start": "<a>"}, "give thinking_start and thinking_end, or neither"),
+        ({"closing": "\ud800"}, "closing message"),
+    ],
+)
+def test_what_cannot_be_resolved_says_why(model, arguments, problem):
+    with pytest.raises(RequestError, match=problem):
+        resolve(model, **arguments)
+
+
+def test_a_directory_without_a_tokenizer_says_what_was_expected(tmp_path):
+    with pytest.raises(RequestError, match=r"a directory with a tokenizer\.json"):
+        resolve(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(RequestError, match="is no tokenizer that"):
+        resolve(tmp_path)
+
+
+def test_without_the_library_the_error_names_it(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+
+    with pytest.raises(RequestError, match="pip install tokenizers"):
+        resolve(model)
+
+
+def test_resolving_needs_neither_torch_nor_transformers(model):
+    code = (
+        "import sys; from sglang_lp.client import resolve; resolve(sys.argv[1]);"
+        "print({'torch', 'transformers', 'sglang'} & {*sys.modules})"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(model)], capture_output=True, check=True, text=True
+    ).stdout
+
+    assert said == "set()\n"
+
+
+def test_the_command_prints_class_and_parameters(model, capsys):
+    assert main(["resolve", str(model)]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+
+    assert lines["delimiters"] == "'<think>' '</think>'"
+    assert lines["class"] == "ThinkingBudgetLogitProcessor"
+    assert json.loads(lines["params"]) == resolve(model)
+
+
+def test_the_command_names_the_class_of_a_known_family(tmp_path, capsys):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {char: i for i, char in enumerate(alphabet)} | {f"w{i}": i for i in range(256, 120_029)}
+    raw = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    raw.add_tokens([AddedToken(token) for token in ("<think:x>", "</think:x>")])
+    raw.save(str(tmp_path / "tokenizer.json"))
+
+    assert main(["resolve", str(tmp_path)]) == 0
+    assert "class       Hy3ThinkingBudgetLogitProcessor" in capsys.readouterr().out
+
+
+def test_the_command_says_what_is_missing(tmp_path, capsys):
+    assert main(["resolve", str(tmp_path)]) == 2
+    assert "expected a directory with a tokenizer.json" in capsys.readouterr().err
+
+
+# What became of it
+
+THINK = attach(
+    ThinkingBudgetLogitProcessor,
+    thinking_budget=3,
+    thinking_start_token_id=1,
+    thinking_end_token_ids=[2, 3],
+    closing_token_ids=[6, 6],
+    min_thinking_tokens=1,
+    wait_token_id=7,
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "blocks"),
+    [
+        ([0], [5, 5], []),
+        ([1, 5, 2, 3], [5], []),
+        ([1], [5, 2, 3, 9], [ThinkingBlock(1, True, 0, False, 0)]),
+        ([1], [5, 7, 5, 6, 6, 2, 3, 9], [ThinkingBlock(5, True, 4, True, 1)]),
+        ([1, 5, 5, 5, 5], [6, 6, 2, 3], [ThinkingBlock(6, True, 4, True, 0)]),
+        ([1], [5, 6, 6, 2, 3], [ThinkingBlock(3, True, 2, True, 0)]),
+        (
+            [0],
+            [1, 5, 2, 3, 1, 5],
+            [
+                ThinkingBlock(1, True, 0, False, 0),
+                ThinkingBlock(1, False, 0, False, 0),
+            ],
+        ),
+    ],
+)
+def test_blocks_are_counted(prompt, output, blocks):
+    assert thinking_blocks(THINK, prompt, output) == blocks
+
+
+@given(script=st.lists(st.integers(0, 5), min_size=20, max_size=20), budget=st.integers(0, 6))
+def test_what_a_budget_forced_is_what_the_model_would_not_have_said(script, budget):
+    params = {
+        "thinking_budget": budget,
+        "thinking_start_token_id": 1,
+        "thinking_end_token_id": 2,
+        "closing_token_ids": [7, 7],
+    }
+    played = run(ThinkingBudgetLogitProcessor, params, [1], script, steps=len(script), vocab_size=8)
+    forced = sum(int(logits.isfinite().sum()) == 1 for logits in played.logits)
+
+    blocks = thinking_blocks(attach(ThinkingBudgetLogitProcessor, **params), [1], played.token_ids)
+
+    assert sum(block.forced for block in blocks) == forced
+
+
+def test_only_a_thinking_budget_with_ids_can_be_counted():
+    with pytest.raises(RequestError, match="expected a thinking budget"):
+        thinking_blocks(attach("DisallowedTokensLogitsProcessor", token_ids=[1]), [1], [2])
+    with pytest.raises(RequestError, match=r"as resolve\(\) returns them"):
+        thinking_blocks(attach("ThinkingBudgetLogitProcessor", thinking_budget=1), [1], [2])
