@@ -55,6 +55,7 @@ class Row:
         request: What the processor sees.
         sglang_req: SGLang's request (or a proxy of it), or ``None`` where nobody runs one.
         wake: Reading of the clock before which this row needs no look.
+        restricted: Whether SGLang itself may set logits of the request to ``-inf``, grammars apart.
         fixed: Edits that are the same at every step, once known.
         serial: Tells apart rows whose objects happen to reuse one address.
     """
@@ -66,6 +67,7 @@ class Row:
         "fixed",
         "processor",
         "request",
+        "restricted",
         "serial",
         "sglang_req",
         "wake",
@@ -87,6 +89,10 @@ class Row:
             params, may_lag=may_lag, tokenizer=getattr(sglang_req, "tokenizer", None)
         )
         self.sglang_req = sglang_req
+        sampling = getattr(sglang_req, "sampling_params", None)
+        self.restricted = bool(
+            getattr(sampling, "min_new_tokens", 0) or getattr(sampling, "logit_bias", None)
+        )
         self.wake = 0
         self.fixed: Edits | None = None
         self.serial = next(_serials)
@@ -230,7 +236,11 @@ class Batch:
         ]
         if plans == [None, None]:
             return
-        guarded = [index for index in masked if rows[index] is not None]
+        guarded = [
+            index
+            for index, row in enumerate(rows)
+            if row is not None and (row.restricted or index in masked)
+        ]
         before = logits[guarded] if guarded else None
         for plan in plans:
             if plan is not None:
@@ -366,12 +376,15 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
 def _undo_dead(
     logits: torch.Tensor, rows: Sequence[Row | None], indices: list[int], before: torch.Tensor
 ) -> None:
-    """Restore rows in which a grammar and the edits together leave no token."""
+    """Restore rows in which the edits and what SGLang masked together leave no token."""
     alive = logits[indices].amax(-1).isfinite().tolist()
     for i, index in enumerate(indices):
         if not alive[i]:
             logits[index] = before[i]
-            _end_conflict(rows[index], "the grammar allows none of the tokens left")
+            _end_conflict(
+                rows[index],
+                "the request's grammar, min_new_tokens or logit_bias allows none of those left",
+            )
 
 
 def _end_conflict(row: Row | None, why: str) -> None:

@@ -1,6 +1,7 @@
 """A processor that misbehaves ends its own request and touches no other."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -268,6 +269,37 @@ def test_no_processor_opens_a_token_that_a_grammar_masked(processor):
     assert (logits[0, 3:] == -math.inf).all()
     assert logits[0].isfinite().any()
     assert logits[1, 3].isfinite(), "a row without a grammar has none of its limits"
+    assert requests[1]["__req__"].to_finish is None
+
+
+class AllowsOne(LogitProcessor):
+    def edit(self, request, edits):
+        edits.allow_only([3])
+
+
+class AllowsOneFixed(AllowsOne):
+    needs = History.NONE
+
+
+@pytest.mark.parametrize("processor", [AllowsOne, AllowsOneFixed])
+@pytest.mark.parametrize("setting", [{"min_new_tokens": 5}, {"logit_bias": {"3": -1e39}}])
+def test_a_request_whose_own_settings_and_processor_leave_no_token_ends(processor, setting):
+    request = FakeRequest([1], served=True)
+    request.sampling_params = SimpleNamespace(
+        **{"min_new_tokens": 0, "logit_bias": None, **setting}
+    )
+    params = request.custom_params({})
+    attach_row(params, processor(), processor.parse_params({}), may_lag=False)
+    requests = [params, request_of(Good)]
+    logits = torch.zeros(2, VOCAB)
+    logits[0, 3] = -math.inf  # as SGLang sets an end token before min_new_tokens
+    before = logits.clone()
+
+    Batch().step(logits, rows_of(requests), requests)
+
+    assert torch.equal(logits[0], before[0]), "sampling from a row of -inf ends SGLang's scheduler"
+    assert "min_new_tokens" in request.to_finish.message
+    assert logits[1].isfinite().any()
     assert requests[1]["__req__"].to_finish is None
 
 

@@ -214,7 +214,7 @@ def test_token_ids_are_found_in_nested_types():
         {"either": 10},
         {"named": {"a": 1, "b": 10}},
     ):
-        with pytest.raises(InvalidParameter, match=f"{[*wrong][0]}.*got 10"):
+        with pytest.raises(InvalidParameter, match=f"{next(iter(wrong))}.*got 10"):
             check_vocabulary(Nested(**wrong), "Mine", 10)
     check_vocabulary(Nested(lists=((1,), (2,)), pair=(9, "x"), either="10"), "Mine", 10)
 
