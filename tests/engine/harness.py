@@ -38,7 +38,7 @@ CPU_ARGUMENTS: Mapping[str, Any] = {
     "enable_custom_logit_processor": True,
 }
 #: What a start may take on a busy machine of two cores.
-START_SECONDS = 240
+START_SECONDS = 420
 
 
 class EngineError(RuntimeError):

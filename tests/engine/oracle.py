@@ -1,32 +1,55 @@
 """What must come out, worked out from the true tokens after the fact, the slow and obvious way.
 
 The model is run by Transformers over prompt and answer at once. Before each token of the answer
-the rule of the processor is asked, with the true history, what it does there; then the token must
-be the forced one, or the best of those that are left.
+the rule of the processor is asked, with the true history, for its logits; then the token must be
+the best of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import recording
 
-#: From prompt and history to the token that is forced, the set that is banned, or ``None``.
-Rule = Callable[[Sequence[int], Sequence[int]], "int | set[int] | None"]
+from sglang_lp.testing import FakeRequest
+
+if TYPE_CHECKING:
+    import torch
+
+#: From prompt, history and the row of logits, which it may change, to the row to choose from.
+Rule = Callable[[list[int], list[int], "torch.Tensor"], "torch.Tensor"]
 
 #: How far two programs may be apart on one logit. The logits of the model span about 20.
 TOLERANCE = 1e-3
 
 
-def rule(name: str, params: Mapping[str, Any]) -> Rule:
-    """Return what a processor does by its documentation."""
-    return lambda prompt, history: _RULES[name](params, list(prompt), list(history))
+def rule(processor: Any, params: Mapping[str, Any]) -> Rule:
+    """Return what a processor does: by its documentation, or by itself started anew each time."""
+    documented = _DOCUMENTED.get(processor.__name__)
+
+    def apply(prompt: list[int], history: list[int], row: torch.Tensor) -> torch.Tensor:
+        if documented is None:
+            request = FakeRequest(prompt, history)
+            edited: torch.Tensor = processor()(row[None], [{**params, "__req__": request}])[0]
+            return edited
+        done = documented(params, prompt, history)
+        if isinstance(done, int):
+            row[:done] = row[done + 1 :] = float("-inf")
+        elif done:
+            row[sorted(done)] = float("-inf")
+        return row
+
+    return apply
 
 
-def free(_prompt: Sequence[int], _history: Sequence[int]) -> None:
+def free(_prompt: list[int], _history: list[int], row: torch.Tensor) -> torch.Tensor:
     """Do nothing, as a request without a processor."""
+    return row
+
+
+# The token that is forced, the set that is banned, or None.
 
 
 def _disallowed(params: Mapping[str, Any], _prompt: list[int], _history: list[int]) -> set[int]:
@@ -68,10 +91,10 @@ def _ngram(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> 
 
 
 def _recorder(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -> int | None:
-    return recording.steer(history) if params.get("steering") else None
+    return recording.steer(history) if params["steering"] else None
 
 
-_RULES: Mapping[str, Callable[[Mapping[str, Any], list[int], list[int]], Any]] = {
+_DOCUMENTED: Mapping[str, Callable[[Mapping[str, Any], list[int], list[int]], Any]] = {
     "DisallowedTokensLogitsProcessor": _disallowed,
     "ForcedSequenceLogitProcessor": _forced,
     "ThinkingBudgetLogitProcessor": _thinking,
@@ -88,6 +111,14 @@ class Oracle:
 
         self._model = GPT2LMHeadModel.from_pretrained(model).eval()
 
+    def logits(self, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
+        """Return the logits before each token of the answer, shape ``(tokens, vocab)``."""
+        import torch
+
+        with torch.no_grad():
+            logits: torch.Tensor = self._model(torch.tensor([[*prompt, *answer]])).logits
+        return logits[0, len(prompt) - 1 : -1]
+
     def check(self, prompt: Sequence[int], answer: Sequence[int], rule: Rule = free) -> None:
         """Fail unless every token of the answer is the right one.
 
@@ -96,22 +127,11 @@ class Oracle:
             answer: The generated token ids.
             rule: What was to be done to them.
         """
-        import torch
-
         assert answer, "no token came back"
-        with torch.no_grad():
-            logits = self._model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 :]
-        for position, token in enumerate(answer):
-            history = answer[:position]
-            done = rule(prompt, history)
-            where = f"at token {position} after {history[-5:]}"
-            if isinstance(done, int):
-                assert token == done, f"{where}: {token}, expected {done} to be forced"
-                continue
-            row = logits[position]
-            if done:
-                assert token not in done, f"{where}: {token} is banned"
-                row[sorted(done)] = float("-inf")
-            assert row[token] >= row.max() - TOLERANCE, (
-                f"{where}: {token}, expected {int(row.argmax())} by a greedy choice"
+        for position, row in enumerate(self.logits(prompt, answer)):
+            history, token = [*answer[:position]], answer[position]
+            edited = rule([*prompt], history, row.clone())
+            assert edited[token] >= edited.max() - TOLERANCE, (
+                f"token {position} after {history[-5:]}: {token}, "
+                f"expected {int(edited.argmax())} (without a processor {int(row.argmax())})"
             )

@@ -8,6 +8,7 @@ import pytest
 from asking import recorder, tag
 from harness import run_engine
 from oracle import rule
+from recording import Recorder
 from servers import POLICY
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -28,7 +29,7 @@ def test_histories_are_exact_in_process(way, tiny, oracle, tmp_path):
         output_ids = reply["output_ids"]
         assert len(output_ids) == 40
         params = request["sampling_params"]["custom_params"]
-        oracle.check(request["input_ids"], output_ids, rule("Recorder", params))
+        oracle.check(request["input_ids"], output_ids, rule(Recorder, params))
         seen = [line for line in lines if line["event"] == "edit" and line["tag"] == tag(request)]
         assert [line["position"] for line in seen][:40] == [*range(40)]
         assert all(line["exact"] and line["fed"] == output_ids[: line["position"]] for line in seen)

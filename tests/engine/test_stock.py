@@ -8,7 +8,7 @@ import re
 import pytest
 import recording
 from asking import body, recorder, tag
-from oracle import free, rule
+from oracle import TOLERANCE, free, rule
 from servers import on_servers
 from tiny_model import EOS, FREQUENT
 
@@ -36,7 +36,7 @@ def test_forced_sequences_are_exact(server, oracle):
     ] + [body([50 + i]) for i in range(4)]
     replies = server.at_once(requests, 0.01)
     for request, reply, params in zip(requests, replies, [*cases] + [None] * 4, strict=True):
-        ruling = rule("ForcedSequenceLogitProcessor", params) if params else free
+        ruling = rule(builtins.ForcedSequenceLogitProcessor, params) if params else free
         oracle.check(request["input_ids"], reply.output_ids, ruling)
 
 
@@ -44,12 +44,12 @@ def test_disallowed_tokens_never_come(server, oracle):
     params = {"token_ids": [*FREQUENT]}
     request = body(range(30, 40), builtins.DisallowedTokensLogitsProcessor, params)
     for reply in server.at_once([request] * 4, 0.02):
-        ruling = rule("DisallowedTokensLogitsProcessor", params)
+        ruling = rule(builtins.DisallowedTokensLogitsProcessor, params)
         oracle.check(request["input_ids"], reply.output_ids, ruling)
 
 
 @pytest.mark.parametrize("budget", [0, 1, 2, 5, 12])
-def test_a_thinking_budget_is_kept_and_a_block_closed_once(server, budget):
+def test_a_thinking_budget_is_kept_and_its_end_forced_once(server, oracle, budget):
     params = {
         "thinking_budget": budget,
         "thinking_start_token_id": START,
@@ -62,21 +62,26 @@ def test_a_thinking_budget_is_kept_and_a_block_closed_once(server, budget):
         body(prompt, builtins.ThinkingBudgetLogitProcessor, params, max_new_tokens=100)
         for prompt in prompts
     ]
-    closed = 0
+    forced_ends = 0
     for prompt, reply in zip(prompts, server.at_once(requests, 0.01), strict=True):
         assert reply.status == 200, reply.body
-        tokens = prompt + reply.output_ids
-        opened = None
-        for at, token in enumerate(tokens):
+        opened = len(prompt) if prompt[-1] == START else None
+        tokens = [*prompt]
+        for token, row in zip(
+            reply.output_ids, oracle.logits(prompt, reply.output_ids), strict=True
+        ):
+            thought = tokens[opened:] if opened is not None else []
+            if row[token] < row.max() - TOLERANCE:  # not the model's own choice
+                own = int(row.argmax())
+                closing = opened is not None and len(thought) >= budget
+                assert (token in (NEWLINE, END) and closing) or own in (START, END)
+                forced_ends += token == END
             if opened is not None:
-                thought = tokens[opened:at]
                 spent = len(thought) - (thought[-1:] == [NEWLINE])
                 assert spent <= budget, f"{spent} tokens of thought: {thought}"
-            if token == END and opened is not None:
-                closed += 1
-                assert tokens[at + 1 : at + 2] != [END], "closed twice"
-            opened = at + 1 if token == START else None if token == END else opened
-    assert closed >= 4
+            tokens.append(token)
+            opened = len(tokens) if token == START else None if token == END else opened
+    assert forced_ends >= 4
 
 
 def test_a_processor_that_cannot_see_the_newest_token_says_so_once_and_does_not_guess(server):
