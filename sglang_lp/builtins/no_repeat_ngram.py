@@ -5,8 +5,12 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from sglang_lp.builtins._ocr import SETTINGS, Preset
 from sglang_lp.params import Parameters, PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
@@ -17,12 +21,26 @@ if TYPE_CHECKING:
 _TOKEN_BYTES = array("q").itemsize
 
 
+class Scope(StrEnum):
+    """Which tokens of a request count."""
+
+    ALL = "all"
+    OUTPUT = "output"
+
+
+class _History(NamedTuple):
+    """The tokens of a request that count."""
+
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+
+
 class _Window:
     """What has followed the newest n - 1 tokens within the window.
 
-    An n-gram cannot come again unless its halves do. So of each token only the half n-gram that
-    ends there is indexed; a whole n-gram is when its half comes again. A half that is new to the
-    window puts off the next repetition to when it lies outside the newest n - 1 tokens.
+    An n-gram cannot come again unless its thirds do. So of each token only the third of an n-gram
+    that ends there is indexed; a whole n-gram is when its third comes again. A third that is new
+    to the window puts off the next repetition to when it lies outside the newest n - 1 tokens.
 
     Tokens are numbered from the start of the prompt and read from the request. Taking one in
     costs the same however long the window is, and no index has more entries than it has tokens.
@@ -31,63 +49,63 @@ class _Window:
     __slots__ = (
         "_end",
         "_followers",
-        "_half",
-        "_halves",
         "_last",
         "_limit",
         "_new",
         "_read",
         "_size",
+        "_third",
+        "_thirds",
     )
 
     def __init__(self, ngram_size: int, window_size: int, start: int) -> None:
         self._size = ngram_size
-        self._half = ngram_size // 2
+        self._third = (ngram_size + 1) // 3
         #: Most n-grams that lie in the window.
         self._limit = window_size - ngram_size + 1
-        #: Number of the next token to come, and of the one at which the next half ends.
+        #: Number of the next token to come, and of the one at which the next third ends.
         self._read = start
-        self._end = start + self._half - 1
-        #: The newest token at which a half ended that was new to the window.
+        self._end = start + self._third - 1
+        #: The newest token at which a third ended that was new to the window.
         self._new = self._end - 1
-        #: For each half where it ended last, and the halves in the order of their ends.
+        #: For each third where it ended last, and the thirds in the order of their ends.
         self._last: dict[bytes, int] = {}
-        self._halves: deque[bytes] = deque()
+        self._thirds: deque[bytes] = deque()
         #: For each n - 1 tokens what followed them, and where they ended when it did so last.
         self._followers: dict[bytes, dict[int, int]] = {}
 
-    def slide(self, request: Request, count: int) -> None:
+    def slide(self, request: Request | _History, count: int) -> None:
         """Take in the next ``count`` tokens."""
         self._read += count
-        data = _tokens(request, self._end - self._half + 1, self._read).tobytes()
-        width = self._half * _TOKEN_BYTES
+        data = _tokens(request, self._end - self._third + 1, self._read).tobytes()
+        width = self._third * _TOKEN_BYTES
         starts = range(0, (self._read - self._end) * _TOKEN_BYTES, _TOKEN_BYTES)
-        halves = [data[i : i + width] for i in starts]
+        thirds = [data[i : i + width] for i in starts]
         last = self._last
-        for end, half in enumerate(halves, self._end):
-            before = last.setdefault(half, end)
+        for end, third in enumerate(thirds, self._end):
+            before = last.setdefault(third, end)
             if before == end:
                 self._new = end
             else:
-                last[half] = end
+                last[third] = end
                 prefix, follower = self._ngram(request, before)
                 self._followers.setdefault(prefix, {})[follower] = before
-        self._halves.extend(halves)
-        self._end += len(halves)
-        oldest = self._end - len(self._halves)
+        self._thirds.extend(thirds)
+        self._end += len(thirds)
+        oldest = self._end - len(self._thirds)
         for end in range(oldest, self._end - self._limit - 1):  # the newest has no follower yet
-            half = self._halves.popleft()
-            newest = last.pop(half)
+            third = self._thirds.popleft()
+            newest = last.pop(third)
             if newest != end:  # it came again, so its n-gram was indexed
-                last[half] = newest
+                last[third] = newest
                 self._forget(*self._ngram(request, end), end)
 
     @property
     def due(self) -> int:
         """Number of the first token that could complete an n-gram of the window."""
-        return self._new + self._size - self._half + 1
+        return self._new + self._size - self._third + 1
 
-    def followers(self, request: Request) -> Collection[int]:
+    def followers(self, request: Request | _History) -> Collection[int]:
         """Return the tokens that would complete an n-gram of the window now."""
         newest = _tokens(request, self._end - self._size + 1, self._end)
         return self._followers.get(newest.tobytes(), ())
@@ -99,14 +117,19 @@ class _Window:
             if not after:
                 del self._followers[prefix]
 
-    def _ngram(self, request: Request, end: int) -> tuple[bytes, int]:
+    def _ngram(self, request: Request | _History, end: int) -> tuple[bytes, int]:
         """Return the n - 1 tokens up to number ``end``, and the one that follows."""
         ngram = _tokens(request, end - self._size + 2, end + 2)
         follower = ngram.pop()
         return ngram.tobytes(), follower
 
 
-def _tokens(request: Request, start: int, stop: int) -> array[int]:
+def _counted(request: Request) -> Request | _History:
+    """Return the history that counts: the request's, or that without its prompt."""
+    return request if request.params.scope == Scope.ALL else _History((), request.output_ids)
+
+
+def _tokens(request: Request | _History, start: int, stop: int) -> array[int]:
     """Return the tokens from number ``start`` to before ``stop``, prompt and output in a row."""
     split = len(request.prompt_ids)
     start = max(start, 0)
@@ -120,9 +143,9 @@ def _tokens(request: Request, start: int, stop: int) -> array[int]:
 class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     """Ban every token that would repeat an n-gram of the last ``window_size`` tokens.
 
-    ``custom_params``: ``ngram_size``, tokens per n-gram; ``window_size``, in tokens, prompt and
-    output taken together; ``whitelist_token_ids`` (optional), tokens that may always come. The
-    published settings for DeepSeek-OCR are 30 and 90, with its ``<td>`` and ``</td>`` allowed.
+    Sizes are those of the n-grams and of the window, or those that were published for an OCR
+    model (``preset``). With ``scope="all"`` prompt and output count alike, as in SGLang; with
+    ``scope="output"`` generated tokens alone do, as in DeepSeek's own code.
 
     Same as SGLang 0.5.23's class of this name given the same history, except that parameters
     that cannot work are refused instead of ignored.
@@ -131,14 +154,35 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     __module__ = "sglang_lp.builtins"
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """What a request may set.
 
-        ngram_size: PositiveInt
-        window_size: PositiveInt
+        Attributes:
+            ngram_size: Tokens per n-gram. Required without a preset.
+            window_size: Tokens to look back over, at least ``ngram_size``. Required without a
+                preset.
+            whitelist_token_ids: Tokens that may always come.
+            preset: Published settings, in place of those parameters that are left out:
+                ``"deepseek-ocr"`` and ``"deepseek-ocr-2"`` for an image, with ``-pdf`` and
+                ``-eval`` for their other scripts; ``"unlimited-ocr"`` for one page, with
+                ``-multi-page`` for several.
+            scope: Which tokens count: ``"all"`` or ``"output"``.
+        """
+
+        ngram_size: PositiveInt | None = None
+        window_size: PositiveInt | None = None
         whitelist_token_ids: TokenIdSet | None = None
+        preset: Preset | None = None
+        scope: Scope = Scope.ALL
 
         def __post_init__(self) -> None:
-            """Refuse a window in which no n-gram fits."""
+            """Fill in the preset, and refuse a window in which no n-gram fits."""
+            if self.preset is not None:
+                for name, value in SETTINGS[self.preset]._asdict().items():
+                    if getattr(self, name) is None:
+                        msgspec.structs.force_setattr(self, name, value)
+            if self.ngram_size is None or self.window_size is None:
+                name = "ngram_size" if self.ngram_size is None else "window_size"
+                raise ValueError(f"{name}: required, because no preset is given")
             if self.window_size < self.ngram_size:
                 raise ValueError(
                     f"window_size: expected at least ngram_size, got {self.window_size} for "
@@ -146,26 +190,27 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
                 )
 
     def start(self, request: Request) -> _Window:
-        """Index what the window holds of the prompt."""
+        """Index what the window holds of the prompt, if it counts."""
         params = request.params
-        prompt_length = len(request.prompt_ids)
+        history = _counted(request)
+        prompt_length = len(history.prompt_ids)
         start = max(0, prompt_length - params.window_size)
         window = _Window(params.ngram_size, params.window_size, start)
-        window.slide(request, prompt_length - start)
+        window.slide(history, prompt_length - start)
         return window
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
-        request.state.slide(request, len(token_ids))
+        request.state.slide(_counted(request), len(token_ids))
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban what would repeat, or sleep until something can."""
-        window = request.state
-        due = window.due - len(request.prompt_ids)
+        window, history = request.state, _counted(request)
+        due = window.due - len(history.prompt_ids)
         if request.position < due:
             edits.wake_at(due)
             return
-        banned = window.followers(request)
+        banned = window.followers(history)
         if banned:
             whitelist = request.params.whitelist_token_ids or ()
             # Pad values of image prompts are in the history but not in the vocabulary.
