@@ -109,7 +109,8 @@ class ChainLogitProcessor(LogitProcessor):
         """What a request may set, besides the parameters of the links.
 
         Attributes:
-            chain: Names of the links, 1 to 8.
+            chain: Names of the links, 1 to 8. The first is number 0, and its parameter
+                ``token_ids`` is ``0.token_ids`` here.
         """
 
         chain: Names

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class DisallowedTokensLogitsProcessor(LogitProcessor):
     """Set the logits of chosen tokens to ``-inf`` at every step.
 
-    ``custom_params``: ``token_ids``, a list of ids in ``[0, vocab)``.
-
     Same as SGLang 0.5.23's class of this name, except that requests of one batch may have
     different lists; there they end the server.
     """
@@ -26,7 +24,11 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     needs = History.NONE
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """What a request may set.
+
+        Attributes:
+            token_ids: Ids in ``[0, vocab)``; none at all does nothing.
+        """
 
         token_ids: TokenIds
 

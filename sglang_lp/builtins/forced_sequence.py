@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 class ForcedSequenceLogitProcessor(LogitProcessor):
     """Force the first generated tokens to be a given sequence.
 
-    ``custom_params``: ``token_ids``, the sequence; ``eos_token_id`` (optional), forced after it
-    to end the answer. Without it the model goes on by itself. A stop condition of the request,
-    such as ``max_new_tokens``, still ends it earlier.
+    A stop condition of the request, such as ``max_new_tokens``, still ends it earlier.
     """
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """What a request may set.
+
+        Attributes:
+            token_ids: The sequence.
+            eos_token_id: Forced after it, to end the answer. Left out: the model goes on by
+                itself.
+        """
 
         token_ids: TokenIds
         eos_token_id: TokenId | None = None
