@@ -104,7 +104,10 @@ class Edits:
         Raises:
             ProcessorFault: The id is outside the vocabulary.
         """
-        self._forced.append((self._row, self._ids((token_id,))[0]))
+        token_id = index(token_id)  # as in _ids, without its lists: a batch may force every row
+        if not 0 <= token_id < self.vocab_size:
+            raise self._outside(token_id)
+        self._forced.append((self._row, token_id))
 
     def bias(self, token_ids: Iterable[int], values: Iterable[float]) -> None:
         """Add to the logits of these tokens.
@@ -291,11 +294,13 @@ class Edits:
         # index tensor; the range check keeps a row from writing into its neighbour.
         ids = [*map(index, token_ids)]
         if ids and (min(ids) < 0 or max(ids) >= self.vocab_size):
-            wrong = next(i for i in ids if not 0 <= i < self.vocab_size)
-            raise ProcessorFault(
-                f"token id {wrong} is outside the vocabulary of {self.vocab_size} tokens"
-            )
+            raise self._outside(next(i for i in ids if not 0 <= i < self.vocab_size))
         return ids
+
+    def _outside(self, token_id: int) -> ProcessorFault:
+        return ProcessorFault(
+            f"token id {token_id} is outside the vocabulary of {self.vocab_size} tokens"
+        )
 
 
 class _Cells:

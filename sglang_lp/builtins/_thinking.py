@@ -52,6 +52,9 @@ class Delimiting:
         """
         start, end = self.start, self.end
         last_of_start, last_of_end = start[-1], end[-1]
+        # Nearly always so, and found out twenty times as fast as by the loop.
+        if last_of_start not in tokens and last_of_end not in tokens:
+            return None
         for index in range(len(tokens) - 1, known - 1, -1):
             token_id = tokens[index]
             if token_id == last_of_start and _leads_to(tokens, index, start):
