@@ -128,10 +128,12 @@ def _mismatch(tokenizer: Any, family: Family) -> str:
 
 def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Return the tokens of a text, or none at all if they do not lead back to it."""
+    # Some models' settings have transformers drop spaces around punctuation.
+    as_is = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "init_kwargs") else {}
     try:
         ids = tokenizer.encode(text, add_special_tokens=False)
         ids = tuple(getattr(ids, "ids", ids))
-        back = tokenizer.decode([*ids], skip_special_tokens=False)
+        back = tokenizer.decode([*ids], skip_special_tokens=False, **as_is)
     except (KeyError, IndexError, ValueError, TypeError, OverflowError):
         return ()  # such a tokenizer cannot be asked
     return ids if back == text else ()

@@ -1,5 +1,7 @@
 """The known model families: their figures, and a class for each."""
 
+from pathlib import Path
+
 import pytest
 
 from sglang_lp import builtins
@@ -99,6 +101,18 @@ def test_a_class_of_ones_own_sets_its_ids_as_with_sglang():
     params = Mine.parse_params({"thinking_budget": 0}, 4)
 
     assert (params.start, params.end, params.new_line_token_id) == ((1,), (2,), 3)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.processor)
+def test_the_guide_has_the_same_figures(family):
+    text = (Path(__file__).parents[2] / "docs" / "thinking.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith(f"| {family.models} |"))
+
+    for side, ids in ((family.start, family.start_ids), (family.end, family.end_ids)):
+        shown = side.replace("\n", "\\n").replace("|", "\\|")
+        assert f"| `{shown}` {', '.join(map(str, ids))} |" in row
+    assert f"| `{family.processor}` |" in row
+    assert row.endswith(f"| {family.new_line_id or 'none'} | {family.source} |")
 
 
 class ModelFamily(ProcessorContract):
