@@ -1,7 +1,8 @@
-"""A phrase that follows a trigger."""
+"""A phrase after a trigger, or before the end."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,17 @@ class _Progress:
 
 
 class TriggerPhraseLogitProcessor(LogitProcessor):
-    """Force a phrase right after each time that the model has generated a trigger.
+    """Force a phrase after each trigger that the model generates, or before it ends its answer.
 
-    Only generated tokens count; the tokens of the phrase itself are no part of a trigger. After
-    the phrase the model goes on by itself.
+    With ``trigger_token_ids`` the phrase follows right after them. Only generated tokens count;
+    the tokens of the phrase itself are no part of a trigger.
+
+    With ``before_token_ids``, the tokens that end an answer, the phrase comes where one of them
+    would have: its first token gets the probability of theirs together, and they get none, until
+    it has come once. That token is kept out of the answer until then, so choose one that answers
+    do not hold. This reads the logits, for which the host waits for the device.
+
+    After the phrase the model goes on by itself.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -42,18 +50,37 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         """What a request may set.
 
         Attributes:
-            trigger_token_ids: The tokens to wait for, one after the other, at least one.
-            phrase_token_ids: The tokens to force then, at least one.
-            max_times: How many times at most.
+            phrase_token_ids: The tokens to force, one after the other.
+            trigger_token_ids: The tokens to wait for, one after the other. Either these or
+                ``before_token_ids``.
+            before_token_ids: The tokens in place of any of which the phrase comes.
+            max_times: How many times the phrase follows a trigger at most.
         """
 
-        trigger_token_ids: NonEmptyTokenIds
         phrase_token_ids: NonEmptyTokenIds
+        trigger_token_ids: NonEmptyTokenIds | None = None
+        before_token_ids: NonEmptyTokenIds | None = None
         max_times: PositiveInt = 1
 
+        def __post_init__(self) -> None:
+            """Refuse a phrase without a place, or with two."""
+            if (self.trigger_token_ids is None) == (self.before_token_ids is None):
+                raise ValueError("trigger_token_ids: expected either these or before_token_ids")
+            if self.before_token_ids is not None:
+                if self.phrase_token_ids[0] in self.before_token_ids:
+                    raise ValueError(
+                        "before_token_ids: expected other tokens than the first of the phrase, "
+                        f"which is {self.phrase_token_ids[0]}"
+                    )
+                if self.max_times > 1:
+                    raise ValueError(
+                        "max_times: expected 1 with before_token_ids: an answer ends once"
+                    )
+
     def start(self, request: Request) -> _Progress:
-        """Build the automaton of the trigger."""
-        return _Progress(Automaton([request.params.trigger_token_ids]))
+        """Build the automaton of the trigger; the first token of the phrase may be its own."""
+        params = request.params
+        return _Progress(Automaton([params.trigger_token_ids or params.phrase_token_ids[:1]]))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Look for the trigger, or note what was said of the phrase."""
@@ -70,16 +97,20 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                 progress.state = 0
                 if progress.times < params.max_times:
                     progress.times += 1
-                    progress.said = 0
+                    said = 0 if params.trigger_token_ids else 1
+                    progress.said = said if said < len(phrase) else -1
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the token of the phrase whose turn it is."""
-        progress = request.state
+        progress, params = request.state, request.params
         if progress.said >= 0:
-            edits.force(request.params.phrase_token_ids[progress.said])
-        elif progress.times == request.params.max_times:
+            edits.force(params.phrase_token_ids[progress.said])
+        elif progress.times == params.max_times:
             edits.rest()
-        else:
+        elif params.trigger_token_ids:
             # Not before the trigger can be complete again.
-            missing = len(request.params.trigger_token_ids) - progress.state
-            edits.wake_at(request.position + missing)
+            edits.wake_at(request.position + len(params.trigger_token_ids) - progress.state)
+        else:
+            logits, ends = request.logits, list(params.before_token_ids)
+            logits[params.phrase_token_ids[0]] = logits[ends].float().logsumexp(0)
+            logits[ends] = -math.inf

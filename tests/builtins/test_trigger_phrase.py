@@ -1,10 +1,12 @@
 """A phrase after a trigger."""
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import TriggerPhraseLogitProcessor
-from sglang_lp.testing import ProcessorContract, run
+from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 tokens = st.integers(0, 2)
 
@@ -14,6 +16,8 @@ class TestContract(ProcessorContract):
     valid_params = (
         {"trigger_token_ids": [7], "phrase_token_ids": [8]},
         {"trigger_token_ids": [7, 8, 7], "phrase_token_ids": [7, 9], "max_times": 3},
+        {"before_token_ids": [7], "phrase_token_ids": [8]},
+        {"before_token_ids": [7, 8], "phrase_token_ids": [9, 7, 9]},
     )
     invalid_params = (
         ({"trigger_token_ids": [7]}, "phrase_token_ids"),
@@ -21,6 +25,13 @@ class TestContract(ProcessorContract):
         ({"trigger_token_ids": [7], "phrase_token_ids": []}, "phrase_token_ids"),
         ({"trigger_token_ids": [7], "phrase_token_ids": [8], "max_times": 0}, "max_times"),
         ({"trigger_token_ids": [7], "phrase_token_ids": [1000]}, "phrase_token_ids"),
+        ({"phrase_token_ids": [8]}, "trigger_token_ids"),
+        (
+            {"phrase_token_ids": [8], "trigger_token_ids": [7], "before_token_ids": [7]},
+            "trigger_token_ids",
+        ),
+        ({"phrase_token_ids": [8], "before_token_ids": [7, 8]}, "before_token_ids"),
+        ({"phrase_token_ids": [8], "before_token_ids": [7], "max_times": 2}, "max_times"),
     )
 
 
@@ -54,3 +65,39 @@ def test_the_phrase_follows_every_trigger_and_nothing_else(script, trigger, phra
     played = run(TriggerPhraseLogitProcessor, params, trigger, script, steps=40, vocab_size=4)
 
     assert played.token_ids == spoken(script, trigger, phrase, max_times, 40)
+
+
+def test_the_phrase_begins_with_the_probability_of_an_end():
+    params = {"before_token_ids": [2, 4], "phrase_token_ids": [3, 1]}
+    logits = torch.tensor([[0.5, 1.0, 2.0, 7.0, 1.5, -1.0]])
+    unlike = logits.clone()
+    unlike[0, 3] = -torch.inf  # the model's own wish for that token does not count
+    expected = unlike.softmax(-1)[0].tolist()
+
+    row = TriggerPhraseLogitProcessor()(logits, [FakeRequest([1]).custom_params(params)])[0]
+
+    assert row.softmax(-1).tolist() == pytest.approx(
+        [expected[0], expected[1], 0, expected[2] + expected[4], 0, expected[5]]
+    )
+
+
+@pytest.mark.parametrize("phrase", [[3], [3, 1], [3, 3, 9, 3]])
+def test_an_answer_ends_only_after_the_phrase(phrase):
+    end = 9
+
+    def model(token_ids):
+        logits = [0.0] * 10
+        logits[end if len(token_ids) > 5 else 3] = 5.0  # likes the phrase's first token, too
+        logits[4] = 4.0
+        return logits
+
+    played = run(
+        TriggerPhraseLogitProcessor,
+        {"before_token_ids": [end], "phrase_token_ids": phrase},
+        [1],
+        model,
+        steps=10 + len(phrase),
+        vocab_size=10,
+    )
+
+    assert played.token_ids == [4] * 5 + phrase + [end] * 5
