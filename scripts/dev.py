@@ -194,7 +194,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks"))),
-    "bench-trust": (*ENV, Step("benchmark", (PYTHON, "benchmarks/bench_trust.py"))),
+    "bench-trust": (
+        *ENV,
+        Step("what the trust boundary costs", (PYTHON, "benchmarks/bench_trust.py")),
+        Step("the siege of a real server", (PYTHON, "benchmarks/siege.py")),
+    ),
     "fuzz": (
         *ENV,
         _venv_step(

@@ -107,7 +107,7 @@ class Verifier:
                     self._accept(_STOCK, name, upgraded)
         for index, entry in enumerate(policy.allow):
             where = f"allow[{index}]"
-            module, name = parse_entry(entry, where)
+            module, name = parse_entry(entry)
             if module == _STOCK:
                 raise PolicyError(
                     f'{where}: SGLang\'s own processors are allowed together, by stock = "allow"'

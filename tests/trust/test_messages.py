@@ -178,6 +178,14 @@ def test_pins():
     assert Pin(name="p", sha256="a" * 64, size=MAX_PIN_BYTES).size == MAX_PIN_BYTES
 
 
+def test_too_many_and_twice():
+    pins = [Pin(name="p", sha256=f"{i:064x}", size=1) for i in range(65)]
+    assert policy_error(lambda: Policy(pin=tuple(pins))) == "pin: expected at most 64 pins, got 65"
+    assert policy_error(lambda: Policy(pin=(pins[0], pins[0]))) == (
+        "pin: the same sha256 stands there twice"
+    )
+
+
 def test_limits_and_stock():
     assert Limits(logged_refusals_per_minute=1).logged_refusals_per_minute == 1
     assert policy_error(lambda: Limits(logged_refusals_per_minute=0)) == (

@@ -41,7 +41,9 @@ def test_a_reference_is_what_dill_and_pickle_write(cls, protocol):
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_every_reference_means_that_class_to_every_unpickler(cls):
-    for pickled in wire.references(cls.__module__, cls.__qualname__):
+    pickles = list(wire.references(cls.__module__, cls.__qualname__))
+    assert len(pickles) == len(wire.PROTOCOLS)
+    for pickled in pickles:
         assert pickle.loads(pickled) is cls
         assert pickle._loads(pickled) is cls
         assert dill.loads(pickled) is cls
