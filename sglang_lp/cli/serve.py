@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,25 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def refuse_reload() -> None:
+    """Answer SIGHUP in words: a policy is read at start-up and never again.
+
+    Left alone, the signal would end the server. A server started with ``nohup`` ignores it, and
+    goes on to.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _say_so)
+
+
+def _say_so(_number: int, _frame: object) -> None:
+    # A handler may run anywhere, also while the log is being written.
+    os.write(
+        2,
+        b"sglang-lp: SIGHUP: the policy is not reloaded; restart the server to change what it "
+        b"allows\n",
+    )
+
+
 def check_environment() -> None:
     """A plugin that SGLang is told to skip cannot defend itself."""
     chosen = os.environ.get("SGLANG_PLUGINS", "")
@@ -83,6 +103,7 @@ def _launch(sglang_args: list[str]) -> None:
             "SGLang did not load the guard: is sglang-lp installed in this environment, with its "
             "entry point, and does SGLANG_PLATFORM leave it out?"
         )
+    refuse_reload()
     server_args = prepare_server_args(sglang_args)
     try:
         run_server(server_args)

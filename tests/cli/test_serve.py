@@ -1,0 +1,83 @@
+"""``sglang-lp serve``: what it refuses before SGLang is even imported, and a SIGHUP."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sglang_lp.cli import main, serve
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(serve, "_launch", calls.append)
+    monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+    monkeypatch.delenv("SGLANG_LP_POLICY", raising=False)
+    return calls
+
+
+def test_sglangs_arguments_go_through_and_processors_are_enabled(launched: list[list[str]]) -> None:
+    assert main(["serve", "--", "--model-path", "x"]) == 0
+
+    assert launched == [["--model-path", "x", "--enable-custom-logit-processor"]]
+
+
+def test_without_sglangs_arguments_it_says_how_it_is_called(
+    launched: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve"]) == 2
+
+    assert "sglang-lp serve -- --model-path" in capsys.readouterr().err
+    assert launched == []
+
+
+def test_a_plugin_list_without_the_guard_is_refused(
+    launched: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SGLANG_PLUGINS", "some_other,plugins")
+
+    assert main(["serve", "--", "--model-path", "x"]) == 2
+
+    assert "add sglang_lp to it or unset it" in capsys.readouterr().err
+    assert launched == []
+
+
+def test_a_wrong_policy_is_refused_at_once(
+    launched: list[list[str]], capsys: pytest.CaptureFixture[str], tmp_path: object
+) -> None:
+    assert main(["serve", "--policy", f"{tmp_path}/none.toml", "--", "--model-path", "x"]) == 2
+
+    assert "none.toml" in capsys.readouterr().err
+    assert launched == []
+
+
+SERVER = """
+import signal, sys
+from sglang_lp.cli.serve import refuse_reload
+refuse_reload()
+print("ready", flush=True)
+signal.pause()
+print("still here", flush=True)
+"""
+
+
+def test_a_sighup_does_not_reload_the_policy_and_says_so() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        out, error = process.communicate(timeout=60)
+
+    assert out == "still here\n"
+    assert "the policy is not reloaded; restart the server" in error
