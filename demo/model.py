@@ -78,12 +78,12 @@ def ensure_model(out: Path | None = None) -> Path:
 
     """
     out = DEFAULT_DIRECTORY if out is None else out
-    if _is_current(out, "chat"):
-        return out
-    from demo import training  # takes seconds, and only the making needs it
+    fingerprint = _fingerprint("chat")
+    if not _is_signed(out, fingerprint):
+        from demo import training  # takes seconds, and only the making needs it
 
-    training.make_chat_model(out)
-    _sign(out, "chat")
+        training.make_chat_model(out)
+        _sign(out, fingerprint)
     return out
 
 
@@ -100,12 +100,12 @@ def ensure_bench_model(out: Path) -> Path:
         The directory.
 
     """
-    if _is_current(out, "bench"):
-        return out
-    from demo import training  # takes seconds, and only the making needs it
+    fingerprint = _fingerprint("bench")
+    if not _is_signed(out, fingerprint):
+        from demo import training  # takes seconds, and only the making needs it
 
-    training.make_bench_model(out)
-    _sign(out, "bench")
+        training.make_bench_model(out)
+        _sign(out, fingerprint)
     return out
 
 
@@ -116,13 +116,13 @@ def _fingerprint(kind: str) -> str:
     return digest.hexdigest()
 
 
-def _is_current(out: Path, kind: str) -> bool:
+def _is_signed(out: Path, fingerprint: str) -> bool:
     file = out / FINGERPRINT_FILE
-    return file.is_file() and file.read_text() == _fingerprint(kind)
+    return file.is_file() and file.read_text() == fingerprint
 
 
-def _sign(out: Path, kind: str) -> None:
-    (out / FINGERPRINT_FILE).write_text(_fingerprint(kind))
+def _sign(out: Path, fingerprint: str) -> None:
+    (out / FINGERPRINT_FILE).write_text(fingerprint)
 
 
 def main() -> int:

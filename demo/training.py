@@ -42,6 +42,7 @@ CORRUPTION = 0.03
 # The smallest lead, in nats, of every token of an expected output over its best rival. Rounding
 # on another machine moves a logit by about 1e-4.
 MARGIN = 0.5
+TABLE_LENGTH = 1024
 
 
 class TrainingError(RuntimeError):
@@ -245,7 +246,8 @@ class Teacher:
         draw = self._random
         start = len(example.ids) - 1  # even the line break after <think> may be missing
         self._think(example, lesson)
-        cut = draw.randint(start, len(example.ids))
+        # A small budget is a likely one, and the least time to read the question.
+        cut = draw.randint(start, draw.choice((start + 12, len(example.ids), len(example.ids))))
         del example.ids[cut:], example.weights[cut:]
         if self._chance(0.3):  # somebody else's last words
             example.say(" " + draw.choice(draw.choice(corpus.LESSONS).thought), IGNORED)
@@ -380,7 +382,7 @@ def examine(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast) -> float
     """Check that greedy decoding gives every text that the demonstration counts on.
 
     That is each question's whole thought and answer, the answer after a `</think>` that is
-    forced at any point of the thought, and the table up to the last position of the model.
+    forced at any point of the thought, and the first `TABLE_LENGTH` tokens of the table.
     A token that leads at every position of a text is what greedy decoding generates, so one pass
     over the finished text is enough.
 
@@ -409,7 +411,7 @@ def examine(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast) -> float
         "".join(f"{corpus.CELL}{fruit}{corpus.END_CELL}" for fruit in row) + "\n"
         for row in corpus.LOOP_ROWS
     )
-    table = (encode(rows) * POSITIONS)[: POSITIONS - len(question)]
+    table = (encode(rows) * TABLE_LENGTH)[:TABLE_LENGTH]
     return min(smallest, _lead(model, [question], [table], corpus.LOOP_PROMPT))
 
 
