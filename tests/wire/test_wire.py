@@ -87,8 +87,11 @@ def test_a_reference_and_anything_more_is_not_described_as_one(module, name, pro
     [("", "C"), ("m", ""), ("m.", "C"), ("m", "A.B"), ("m-n", "C"), ("m", "1C"), ("m\n", "C")],
 )
 def test_what_are_no_names_has_no_reference(module, name):
-    with pytest.raises(ValueError, match="expected the names of a module and of a class"):
+    with pytest.raises(ValueError, match="expected the names") as caught:
         wire.reference_pickle(module, name)
+    assert str(caught.value) == (
+        f"expected the names of a module and of a class in it, got {module!a} and {name!a}"
+    )
 
 
 @pytest.mark.parametrize("protocol", [-1, 6, 255])
