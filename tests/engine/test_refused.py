@@ -1,0 +1,98 @@
+"""What a server cannot honour is refused at admission, on SGLang's own argument objects.
+
+Speculative decoding does not start without a GPU, so no server runs here. SGLang answers HTTP 400
+to the ``ValueError`` that comes out of admission; ``test_faults`` sees that on a server.
+"""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from sglang_lp.builtins import (
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+    LoopBreakerLogitProcessor,
+)
+from sglang_lp.errors import Unsupported
+from sglang_lp.server.admission import make_admit
+from sglang_lp.server.guard import Guard
+from sglang_lp.trust import Policy
+
+pytestmark = pytest.mark.engine
+
+PROCESSORS = {
+    DisallowedTokensLogitsProcessor: {"token_ids": [5]},
+    ForcedSequenceLogitProcessor: {"token_ids": [5]},
+    LoopBreakerLogitProcessor: {"max_pattern_size": 3, "min_count": 2},
+}
+each_processor = pytest.mark.parametrize("processor", PROCESSORS)
+
+
+@pytest.fixture(scope="module")
+def admitted(tiny):
+    """Return a function that lets a request pass admission of a server with some arguments."""
+    from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+    from sglang.srt.sampling.sampling_params import SamplingParams
+    from sglang.srt.server_args import ServerArgs
+
+    def admitted(processor, params, *, beam_width=None, **arguments):
+        manager = SimpleNamespace(
+            server_args=ServerArgs(model_path=str(tiny), device="cpu", **arguments),
+            model_config=SimpleNamespace(vocab_size=1024),
+            tokenizer=None,
+        )
+        sampling_params = SamplingParams(custom_params=params)
+        if beam_width is not None:
+            sampling_params.beam_width = beam_width
+        fields = msgspec.structs.fields(TokenizedGenerateReqInput)
+        request = TokenizedGenerateReqInput(
+            **{field.name: None for field in fields if field.required}
+            | {"input_ids": array("q", [7]), "sampling_params": sampling_params},
+            custom_logit_processor=processor and processor.to_str(),
+        )
+        make_admit(Guard(Policy.default()))(request, manager)
+        return request
+
+    return admitted
+
+
+@each_processor
+def test_a_server_without_speculative_decoding_takes_all(admitted, processor):
+    request = admitted(processor, PROCESSORS[processor])
+    assert request.custom_logit_processor == processor.to_str()
+
+
+@each_processor
+@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "UNO"])
+def test_an_algorithm_that_skips_processors_is_named(admitted, processor, algorithm):
+    with pytest.raises(Unsupported) as refusal:
+        admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
+    assert isinstance(refusal.value, ValueError)
+    assert str(refusal.value).endswith(
+        f"{processor.__name__}: this server runs speculative decoding ({algorithm}), which does "
+        "not call custom logit processors; send the request to a server without it"
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["DFLASH", "DSPARK"])
+def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
+    arguments = {"speculative_algorithm": algorithm}
+    admitted(
+        DisallowedTokensLogitsProcessor, PROCESSORS[DisallowedTokensLogitsProcessor], **arguments
+    )
+    for processor in (ForcedSequenceLogitProcessor, LoopBreakerLogitProcessor):
+        with pytest.raises(Unsupported, match=rf"\({algorithm}\), which hides the history"):
+            admitted(processor, PROCESSORS[processor], **arguments)
+
+
+def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
+    assert admitted(None, None, speculative_algorithm="EAGLE").custom_logit_processor is None
+
+
+def test_beam_search_is_named(admitted):
+    with pytest.raises(Unsupported, match="do not combine with beam search"):
+        admitted(DisallowedTokensLogitsProcessor, {"token_ids": [5]}, beam_width=2)
