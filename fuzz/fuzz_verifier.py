@@ -120,7 +120,6 @@ def main() -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     for seed in seeds():
         (corpus / wire.digest(seed)).write_bytes(seed)
-    one_input(b"whatever a refusal imports lazily is imported now")
     sys.addaudithook(_hook)
     given = sys.argv[1:] or [f"-max_total_time={SECONDS}"]
     replay = any(not argument.startswith("-") for argument in given)

@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except SglangLpError as error:
         print(f"sglang-lp {arguments.verb}: {error}", file=sys.stderr)  # noqa: T201 - the interface
         return 2

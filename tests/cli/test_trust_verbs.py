@@ -55,6 +55,14 @@ def test_list_shows_every_builtin_and_its_parameters(capsys):
             assert f"    {key}: " in out
 
 
+def test_a_reader_that_stops_early_is_no_error():
+    command = [sys.executable, "-m", "sglang_lp.cli", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 def test_inspect_names_the_class_and_the_verdict(capsys):
     assert main(["inspect", builtins.ForcedSequenceLogitProcessor.to_str()]) == 0
     out = capsys.readouterr().out
