@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 
 import pytest
 import recording
 from asking import body, recorder
+from packaging.version import Version
 from servers import on_servers
 
 from sglang_lp.builtins import (
@@ -18,6 +20,9 @@ from sglang_lp.builtins import (
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
 DIGITS = "[0-9]{8}"
+with_sampling_mask = pytest.mark.skipif(
+    Version(version("sglang")) < Version("0.5.19"), reason="SGLang has sampling masks from 0.5.19"
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +115,7 @@ def stock_payload():
     return stock.DisallowedTokensLogitsProcessor.to_str()
 
 
+@with_sampling_mask
 @pytest.mark.parametrize("payload", [DisallowedTokensLogitsProcessor.to_str, stock_payload])
 def test_a_sampling_mask_comes_with_disallowed_tokens_and_without_them_in_it(server, payload):
     request = body([5], max_new_tokens=4, temperature=1.0, top_k=8)
@@ -129,6 +135,7 @@ def masks(reply):
     return reply.body["meta_info"]["output_token_sampling_mask"]
 
 
+@with_sampling_mask
 def test_a_sampling_mask_is_refused_with_other_processors(server):
     request = body([5], ForcedSequenceLogitProcessor, {"token_ids": [300]}, top_k=1)
     reply = server.post("/generate", {**request, "return_sampling_mask": True})
