@@ -303,8 +303,8 @@ def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
 def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
     """Return after how many more tokens in a block a rule could apply, from ``inside`` on."""
     soft = params.soft_thinking_budget
-    if inside < params.min_thinking_tokens or params.eos_token_ids:
-        return 0
+    if params.min_thinking_tokens or params.eos_token_ids:
+        return 0  # also beyond the minimum: any token may open the next block, inside this one
     return max(0, (params.thinking_budget if soft is None else soft) - inside)
 
 

@@ -271,6 +271,13 @@ def test_a_minimum_puts_a_wait_in_place_of_the_end():
     assert generated(params, [1], [5, 2, 2, 5, 2, 7], 6) == [5, 6, 0, 5, 2, 7]
 
 
+def test_a_start_inside_a_block_begins_another_with_its_own_minimum():
+    params = {"thinking_budget": 20, **IDS, "min_thinking_tokens": 1}
+
+    # The first end is kept out, so that the next best token comes.
+    assert generated(params, [1], [5, 5, 1, 2, 2, 7], 6) == [5, 5, 1, 0, 2, 7]
+
+
 def test_an_early_end_of_sequence_becomes_the_end_of_the_block():
     params = {"thinking_budget": 20, **IDS, "eos_token_ids": [7]}
 
