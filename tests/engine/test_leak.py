@@ -1,10 +1,12 @@
 """Nothing of a request outlives it, however it ended.
 
-A few thousand requests by default; ``SGLANG_LP_LEAK_REQUESTS=20000`` for a soak test.
+A few thousand requests by default; ``SGLANG_LP_LEAK_REQUESTS=20000`` with
+``--log-cli-level=INFO`` for a soak test that tells its figures.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -20,6 +22,7 @@ from sglang_lp import builtins
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800), on_servers("default")]
 
+logger = logging.getLogger(__name__)
 REQUESTS = int(os.environ.get("SGLANG_LP_LEAK_REQUESTS", "2000"))
 #: Requests that travel in one HTTP request.
 TOGETHER = 100
@@ -87,12 +90,12 @@ def census(server, name):
     return counted
 
 
-def test_nothing_of_a_request_outlives_it(server, record_property):
+def test_nothing_of_a_request_outlives_it(server):
     play(server, 1000, seed=0)  # fills what may fill up: caches, the allocator
     first = census(server, "first")
     play(server, REQUESTS, seed=1)
     last = census(server, "last")
     grown = last["rss"] - first["rss"]
-    record_property("requests", REQUESTS)
-    record_property("rss_growth_bytes", grown)
-    assert grown < SLACK, f"{grown / 2**20:.1f} MiB more after {REQUESTS} requests"
+    figures = f"{grown / 2**20:.1f} MiB more after {REQUESTS} requests"
+    logger.info("%s: %s then %s", figures, first, last)
+    assert grown < SLACK, figures
