@@ -48,6 +48,7 @@ class _Window:
 
     __slots__ = (
         "_end",
+        "_entered",
         "_followers",
         "_last",
         "_limit",
@@ -73,6 +74,8 @@ class _Window:
         self._thirds: deque[bytes] = deque()
         #: For each n - 1 tokens what followed them, and where they ended when it did so last.
         self._followers: dict[bytes, dict[int, int]] = {}
+        #: Which of those ended where.
+        self._entered: dict[int, tuple[bytes, int]] = {}
 
     def slide(self, request: Request | _History, count: int) -> None:
         """Take in the next ``count`` tokens."""
@@ -88,8 +91,7 @@ class _Window:
                 self._new = end
             else:
                 last[third] = end
-                prefix, follower = self._ngram(request, before)
-                self._followers.setdefault(prefix, {})[follower] = before
+                self._enter(request, before)
         self._thirds.extend(thirds)
         self._end += len(thirds)
         oldest = self._end - len(self._thirds)
@@ -98,7 +100,7 @@ class _Window:
             newest = last.pop(third)
             if newest != end:  # it came again, so its n-gram was indexed
                 last[third] = newest
-                self._forget(*self._ngram(request, end), end)
+                self._forget(end)
 
     @property
     def due(self) -> int:
@@ -110,18 +112,21 @@ class _Window:
         newest = _tokens(request, self._end - self._size + 1, self._end)
         return self._followers.get(newest.tobytes(), ())
 
-    def _forget(self, prefix: bytes, follower: int, end: int) -> None:
+    def _enter(self, request: Request | _History, end: int) -> None:
+        """Index the n-gram whose first n - 1 tokens end at number ``end``."""
+        ngram = _tokens(request, end - self._size + 2, end + 2)
+        follower = ngram.pop()
+        prefix = ngram.tobytes()
+        self._followers.setdefault(prefix, {})[follower] = end
+        self._entered[end] = prefix, follower
+
+    def _forget(self, end: int) -> None:
+        prefix, follower = self._entered.pop(end)
         after = self._followers[prefix]
         if after[follower] == end:
             del after[follower]
             if not after:
                 del self._followers[prefix]
-
-    def _ngram(self, request: Request | _History, end: int) -> tuple[bytes, int]:
-        """Return the n - 1 tokens up to number ``end``, and the one that follows."""
-        ngram = _tokens(request, end - self._size + 2, end + 2)
-        follower = ngram.pop()
-        return ngram.tobytes(), follower
 
 
 def _counted(request: Request) -> Request | _History:
@@ -134,7 +139,8 @@ def _tokens(request: Request | _History, start: int, stop: int) -> array[int]:
     split = len(request.prompt_ids)
     start = max(start, 0)
     if start >= split:
-        return array("q", request.output_ids[start - split : stop - split])
+        tokens = request.output_ids[start - split : stop - split]
+        return tokens if isinstance(tokens, array) else array("q", tokens)
     tokens = array("q", request.prompt_ids[start:stop])
     tokens.extend(request.output_ids[: max(stop - split, 0)])
     return tokens
