@@ -1,0 +1,1 @@
+"""What the toolkit costs, measured beside SGLang's own classes in one process."""

@@ -1,0 +1,221 @@
+"""The cost of the processors beside SGLang's own, on a CPU: ``python -m benchmarks.cost``.
+
+SGLang's classes are called as its sampler calls them, ``processor(rows, params)``, without the
+gather and scatter of rows that it adds. The toolkit is called as the sampler calls the server
+plugin's ``apply_custom_logit_processor``, so all that it does in a step is counted. Between calls
+every request of the toolkit's batches generates a token; that is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import engine, report
+from benchmarks.cases import (
+    VOCAB,
+    Batch,
+    Case,
+    disallowed,
+    forced,
+    idle,
+    interleave,
+    median,
+    ngram,
+    per_step,
+    same_bits,
+)
+from sglang_lp import client
+from sglang_lp.server.sampling import make_apply
+
+RESULTS = Path(__file__).parent / "results" / "cost.json"
+THREADS = 2
+ROUNDS = 15
+#: Steps of one run: a multiple of the lengths for which n-gram rows sleep.
+STEPS = 60
+#: Seconds that a run may take, if it can be shortened.
+RUN_SECONDS = 0.25
+
+HISTORIES = (256, 1024, 4096, 16_384, 65_536, 131_072)
+ROWS = (1, 4, 16, 64, 256)
+#: Longer than any history here.
+WHOLE = 32_768
+
+
+def all_cases() -> list[Case]:
+    """Return every case once: those of the figures and those of the plots."""
+    wanted = [
+        *(idle(256, history) for history in HISTORIES),
+        *(ngram(32, history, 20, WHOLE, "prose") for history in HISTORIES[:4]),
+        ngram(32, 16_384, 20, WHOLE, "table"),
+        *(idle(rows, 16_384) for rows in ROWS),
+        *(ngram(rows, 1024, 30, 90, "prose") for rows in ROWS),
+        ngram(256, 1024, 30, 90, "table"),
+        ngram(256, 1024, 30, 90, "loop"),
+        *(forced(rows) for rows in ROWS),
+        disallowed(256, same=True),
+        disallowed(256, same=False),
+    ]
+    return list({case.key: case for case in wanted}.values())
+
+
+def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]:
+    """Measure one case; the two sides must leave the same logits."""
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    batch = Batch(case)
+    logits = torch.randn(case.rows, VOCAB)
+    apply = partial(make_apply(), logits, batch.info)
+    started = time.perf_counter()
+    apply()
+    first = time.perf_counter() - started
+    sides: dict[str, Callable[[], float]] = {}
+    once = per_step(apply, 3, batch.decode)
+    steps = STEPS if once * STEPS < RUN_SECONDS else 20
+    sides["ours"] = lambda: per_step(apply, steps, batch.decode)
+    if case.stock_serves:
+        processor = getattr(stock, case.processor)()
+        call = partial(processor, logits, batch.info.custom_params)
+        few = max(1, min(STEPS, int(RUN_SECONDS / per_step(call, 1))))
+        sides["stock"] = lambda: per_step(call, few)
+    if case.key.startswith("thinking-forced"):
+        fill = partial(logits.fill_, -torch.inf)
+        sides["fill"] = lambda: per_step(fill, steps)
+    gc.collect()
+    times = interleave(sides, rounds, tick)
+    if case.stock_serves:
+        _check(case, batch)
+    return {
+        "key": case.key,
+        "rows": case.rows,
+        "history": case.history,
+        "first_us": _micro(first),
+        **{f"{side}_us": _micro(median(of_side)) for side, of_side in times.items()},
+        "runs_us": {side: [*map(_micro, of_side)] for side, of_side in times.items()},
+    }
+
+
+def _check(case: Case, batch: Batch) -> None:
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    ours = torch.randn(case.rows, VOCAB)
+    expected = ours.clone()
+    make_apply()(ours, batch.info)
+    getattr(stock, case.processor)()(expected, batch.info.custom_params)
+    if not same_bits(ours, expected):
+        raise RuntimeError(f"{case.key}: the toolkit and SGLang left different logits")
+
+
+def measure_client(rounds: int, tick: Callable[[], None]) -> dict[str, Any]:
+    """Measure importing the client and attaching a processor, beside SGLang's way."""
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    def attach() -> object:
+        return client.attach("Qwen3ThinkingBudgetLogitProcessor", thinking_budget=512)
+
+    to_str = stock.Qwen3ThinkingBudgetLogitProcessor.to_str
+    calls = interleave(
+        {"ours": lambda: per_step(attach, 2000), "stock": lambda: per_step(to_str, 2000)}, rounds
+    )
+    tick()
+    ours = [_import_seconds("sglang_lp.client") for _ in range(rounds)]
+    tick()
+    theirs = [_import_seconds(stock.__name__) for _ in range(min(rounds, 3))]
+    tick()
+    return {
+        "attach": {f"{side}_us": _micro(median(times)) for side, times in calls.items()},
+        "import": {"ours_us": _micro(median(ours)), "stock_us": _micro(median(theirs))},
+    }
+
+
+def _import_seconds(module: str) -> float:
+    """Import a module in a new process; its own start does not count."""
+    code = (
+        "import time; started = time.perf_counter(); "
+        f"import {module}; print(time.perf_counter() - started)"
+    )
+    output = subprocess.check_output(
+        [sys.executable, "-W", "ignore", "-c", code], stderr=subprocess.DEVNULL, text=True
+    )
+    return float(output.splitlines()[-1])
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine, without its name."""
+    model = next(
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory / 2**30),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "sglang": version("sglang"),
+        "torch_threads": THREADS,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _micro(seconds: float) -> float:
+    return round(seconds * 1e6, 2)
+
+
+def main() -> int:
+    """Measure everything, print the table, store the results and renew the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each side of a case")
+    parser.add_argument("--only", default="", help="measure what has this in its key; store nothing")
+    arguments = parser.parse_args()
+    rounds: int = arguments.rounds
+    torch.set_num_threads(THREADS)
+    chosen = [case for case in all_cases() if arguments.only in case.key]
+    total = sum(rounds * (1 + case.stock_serves) for case in chosen)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn())
+    results: dict[str, Any] = {"machine": machine(), "rounds": rounds}
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("start", total=total)
+        tick = partial(progress.advance, task)
+        results["cases"] = []
+        for case in chosen:
+            progress.update(task, description=case.key)
+            results["cases"].append(measure(case, rounds, tick))
+        if not arguments.only:
+            progress.update(task, description="client", total=total + 3)
+            results["client"] = measure_client(rounds, tick)
+            progress.update(task, description="engine", total=total + 3 + engine.RUNS)
+            results["engine"] = engine.measure(max(2, rounds // 2), tick)
+    if arguments.only:
+        print(json.dumps([_without_runs(case) for case in results["cases"]], indent=1))
+        return 0
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    report.write(results)
+    return report.show(results)
+
+
+def _without_runs(case: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in case.items() if key != "runs_us"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Time what processors cost in SGLang's own process: a plugin that stands in for the toolkit's.
+
+With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with both of its functions that
+run at every step under a stopwatch; otherwise SGLang's own function is. Each step is a line in
+the file that ``SGLANG_LP_TIMING`` names: rows, and seconds spent.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def install() -> None:
+    """Put the stopwatch in place; SGLang calls this in each of its processes."""
+    if os.environ["SGLANG_LP_TIMING_SIDE"] == "ours":
+        _install_ours()
+    else:
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        HookRegistry.register(
+            "sglang.srt.layers.sampler.apply_custom_logit_processor", _timed, HookType.AROUND
+        )
+
+
+def _install_ours() -> None:
+    import sglang_lp.server
+    from sglang_lp.server import sampling
+
+    make_apply, make_delay = sampling.make_apply, sampling.make_delay
+
+    def make_timed_apply() -> Any:
+        apply = make_apply()
+
+        def timed(*args: Any, **kwargs: Any) -> None:
+            _timed(apply, *args, **kwargs)
+
+        return timed
+
+    def make_timed_delay() -> Any:
+        delay = make_delay()
+
+        def timed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            inside = 0.0
+
+            def step(*args: Any, **kwargs: Any) -> Any:
+                nonlocal inside
+                started = time.perf_counter()
+                result = original(*args, **kwargs)
+                inside = time.perf_counter() - started
+                return result
+
+            started = time.perf_counter()
+            result = delay(step, *args, **kwargs)
+            _note("delay", time.perf_counter() - started - inside)
+            return result
+
+        return timed
+
+    sampling.make_apply = make_timed_apply
+    sampling.make_delay = make_timed_delay
+    sglang_lp.server.install()
+
+
+def _timed(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    started = time.perf_counter()
+    result = apply(*args, **kwargs)
+    _note("apply", time.perf_counter() - started)
+    return result
+
+
+def _note(what: str, seconds: float) -> None:
+    with Path(os.environ["SGLANG_LP_TIMING"]).open("a") as file:
+        file.write(f"{what} {seconds:.9f}\n")
