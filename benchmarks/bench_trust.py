@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import os
 import platform
 import random
@@ -205,6 +206,7 @@ def measure_refusals(report: dict[str, Any]) -> None:
         for size in (2_000, 100_000, 10_000_000, 100_000_000)
     }
     big = side_by_side(sizes, 200)
+    logging.getLogger("sglang_lp.audit").disabled = True  # its lines are not what is measured
     audit = Audit(1)
     error = PayloadRefused("m", reason=RefusalReason.MALFORMED)
     trail = side_by_side({"audit": lambda: audit.refused(Gate.ADMISSION, error)}, 2000)["audit"]
