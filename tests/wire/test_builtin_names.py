@@ -1,0 +1,53 @@
+"""The names of the built-ins are their wire format: none may change or go."""
+
+import hashlib
+
+import dill
+import pytest
+
+from sglang_lp import builtins, wire
+
+#: SHA-256 of each payload, the first 16 digits. A new processor gets a new line; a line that is
+#: here stays as it is, because clients have sent that payload.
+PAYLOADS = {
+    "AllowedTokensLogitProcessor": "87f78979d8a6060a",
+    "BadWordsLogitProcessor": "8e91b48efa348608",
+    "ChainLogitProcessor": "84c5624b9e613c14",
+    "ChoiceLogitProcessor": "ae870de5206e85fa",
+    "DRYLogitProcessor": "10bcdb952e79df93",
+    "DeepSeekR1DistillQwenThinkingBudgetLogitProcessor": "2390b2a27e82b0d8",
+    "DeepSeekR1ThinkingBudgetLogitProcessor": "3a7d2a95b92345cf",
+    "DeepSeekV4ThinkingBudgetLogitProcessor": "d53944e4f886f788",
+    "DeepseekOCRNoRepeatNGramLogitProcessor": "c793789b29ead446",
+    "DisallowedTokensLogitsProcessor": "8096caa4a5d12fe8",
+    "ForcedSequenceLogitProcessor": "b1643b30be38fd53",
+    "Glm4MoeThinkingBudgetLogitProcessor": "4f28ebc8e2fa4035",
+    "Glm5ThinkingBudgetLogitProcessor": "3e4176035f2d2159",
+    "GptOssThinkingBudgetLogitProcessor": "c3615ba2a18fce76",
+    "HunyuanA13BThinkingBudgetLogitProcessor": "eccd6a125c7c222b",
+    "Hy3ThinkingBudgetLogitProcessor": "d3e561c7b309d26f",
+    "InklingThinkingBudgetLogitProcessor": "be761b9f1e1b294b",
+    "KimiK2ThinkingBudgetLogitProcessor": "6633c6709cb1eb13",
+    "LoopBreakerLogitProcessor": "01594a19b396d7d6",
+    "MinLengthLogitProcessor": "5dcb50f575bc7cd3",
+    "Qwen3ThinkingBudgetLogitProcessor": "3753f4d9e451407d",
+    "Qwen3_5ThinkingBudgetLogitProcessor": "97d2bf2e547358a9",
+    "ScheduledBiasLogitProcessor": "b825016f9b760f38",
+    "ThinkingBudgetLogitProcessor": "44e1f8b34a29064b",
+    "TriggerPhraseLogitProcessor": "a27f804374effff4",
+}
+
+
+def test_no_name_is_missing_and_none_is_new():
+    assert {*PAYLOADS} == {*builtins.__all__}
+    assert builtins.__all__ == sorted(builtins.__all__)
+
+
+@pytest.mark.parametrize("name", builtins.__all__)
+def test_a_payload_is_the_one_that_was_always_sent(name):
+    processor = getattr(builtins, name)
+    payload = processor.to_str()
+
+    assert hashlib.sha256(payload.encode()).hexdigest()[:16] == PAYLOADS[name]
+    assert wire.decode(payload, len(payload)) == dill.dumps(processor)
+    assert dill.loads(bytes.fromhex(payload.split('"')[3])) is processor
