@@ -1,0 +1,61 @@
+"""Thinking budgets whose delimiters only the served tokenizer knows."""
+
+import pytest
+from asking import body
+from servers import on_servers
+from tiny_model import FREQUENT
+from transformers import AutoTokenizer
+
+from sglang_lp.builtins import Qwen3ThinkingBudgetLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.client import attach, resolve, thinking_blocks
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
+
+START, END = FREQUENT[1:3]
+#: What the tiny model's tokenizer calls them.
+NAMED = {"thinking_start": f"Ġw{START}", "thinking_end": f"Ġw{END}"}
+
+
+def ask(server, processor, **params):
+    return server.post("/generate", body([50, 60, START], processor, params, max_new_tokens=12))
+
+
+def test_the_served_tokenizer_knows_the_delimiters(server, tiny):
+    (newline,) = AutoTokenizer.from_pretrained(tiny).encode("\n", add_special_tokens=False)
+
+    reply = ask(server, ThinkingBudgetLogitProcessor, thinking_budget=0, **NAMED)
+
+    assert reply.status == 200, reply.body
+    assert reply.output_ids[:2] == [newline, END]
+
+
+def test_the_client_resolves_and_counts_the_same(server, tiny):
+    ids = resolve(tiny, **NAMED)
+    think = attach(
+        ThinkingBudgetLogitProcessor,
+        thinking_budget=4,
+        min_thinking_tokens=4,
+        closing_token_ids=[300, 301, 302],
+        **ids,
+    )
+
+    reply = ask(server, think.processor, **think.custom_params)
+
+    assert reply.status == 200, reply.body
+    assert reply.output_ids[4:8] == [300, 301, 302, END]
+    block = thinking_blocks(think, [START], reply.output_ids)[0]
+    assert (block.tokens, block.ended, block.forced, block.message) == (7, True, 4, True)
+
+
+def test_a_model_without_delimiters_is_an_error_and_not_silence(server):
+    reply = ask(server, ThinkingBudgetLogitProcessor, thinking_budget=4)
+
+    assert reply.status == 400
+    assert "name them with thinking_start and thinking_end" in str(reply.body)
+
+
+def test_another_models_class_is_an_error_and_not_silence(server):
+    reply = ask(server, Qwen3ThinkingBudgetLogitProcessor, thinking_budget=4)
+
+    assert reply.status == 400
+    assert "another model's" in str(reply.body)
