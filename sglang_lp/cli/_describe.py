@@ -196,7 +196,8 @@ def _attach(name: str, params: dict[str, Any]) -> str:
             own = {key: value for key, value in params.items() if key.startswith(f"{place}.")}
             links.append(_attach(link, {key.partition(".")[2]: own[key] for key in own}))
         return f"attach([{', '.join(links)}])"
-    return f"attach({', '.join([json.dumps(name), *(f'{k}={v!r}' for k, v in params.items())])})"
+    given = [f"{key}={json.dumps(value)}" for key, value in params.items()]  # Python's, too
+    return f"attach({', '.join([json.dumps(name), *given])})"
 
 
 def _summary(processor: type[Any]) -> str:
