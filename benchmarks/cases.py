@@ -194,7 +194,7 @@ def interleave(
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        for name in reversed(sides) if number % 2 else sides:
+        for name in reversed(times) if number % 2 else times:
             times[name].append(sides[name]())
             tick()
     return times

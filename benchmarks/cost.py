@@ -183,7 +183,9 @@ def main() -> int:
     """Measure everything, print the table, store the results and renew the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each side of a case")
-    parser.add_argument("--only", default="", help="measure what has this in its key; store nothing")
+    parser.add_argument(
+        "--only", default="", help="measure what has this in its key; store nothing"
+    )
     arguments = parser.parse_args()
     rounds: int = arguments.rounds
     torch.set_num_threads(THREADS)

@@ -91,8 +91,9 @@ def _in_new_process(side: str, rounds: int, directory: Path) -> list[dict[str, A
 
 def main(side: str, answer: str, rounds: str) -> None:
     """Start an engine in this process and measure it."""
-    from demo.model import ensure_bench_model
     from sglang import Engine
+
+    from demo.model import ensure_bench_model
 
     engine = Engine(
         model_path=str(ensure_bench_model(MODEL)),
@@ -133,7 +134,7 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
     timing = Path(os.environ["SGLANG_LP_TIMING"])
 
     def seconds(steps: int, *, with_processor: bool) -> float:
-        sampling = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": steps}
+        sampling: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": steps}
         more: dict[str, Any] = {}
         if with_processor:
             sampling["custom_params"] = {"thinking_budget": 1_000_000}

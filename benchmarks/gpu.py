@@ -71,7 +71,7 @@ class Device:
     def launches(self, step: Callable[[], object]) -> tuple[int, int]:
         """Return how many kernels a step launches, and how many copies between host and device."""
         if not self.on_gpu:
-            with _Operations() as operations:
+            with _Operations() as operations:  # type: ignore[no-untyped-call]
                 step()
             return operations.count, 0
         from torch.profiler import DeviceType, ProfilerActivity, profile
@@ -86,14 +86,12 @@ class Device:
         return len(on_device) - copies, copies
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that compute: neither views nor the making of a tensor."""
 
     count = 0
 
-    def __torch_dispatch__(  # noqa: PLW3201 - torch's name
-        self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func.overloadpacket.__name__ in {"empty", "detach"}
         self.count += not (func.is_view or made)
         return func(*args, **(kwargs or {}))
@@ -196,7 +194,7 @@ def show(measured: Sequence[dict[str, Any]], device: Device) -> None:
     row = "{:34}{:>6}{:>9}{:>8}{:>12}{:>12}{:>12}"
     print(row.format("case", "rows", "kernels", "copies", "fill_", "SGLang", "sglang-lp"))
     for case in measured:
-        stock = case.get("stock_us", "–")
+        stock = case.get("stock_us", "-")
         numbers = (case["rows"], case["kernels"], case["copies"], case["fill_us"], stock)
         print(row.format(case["key"][:33], *numbers, case["ours_us"]))
 

@@ -193,7 +193,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         Step("pytest tests/engine", (OLDEST_PYTHON, "-m", "pytest", "tests/engine")),
     ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
-    "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks"))),
+    "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
     "bench-trust": (
         *ENV,
         Step("what the trust boundary costs", (PYTHON, "benchmarks/bench_trust.py")),

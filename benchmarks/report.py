@@ -1,0 +1,250 @@
+"""What the stored results of :mod:`benchmarks.cost` say: in a table, plots and the documentation.
+
+``python -m benchmarks.report`` renews ``docs/performance.md`` and its plots from the results.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["PAGE", "RESULTS", "Figure", "figures", "page_block", "show", "write"]
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "cost.json"
+PAGE = ROOT / "docs" / "performance.md"
+PLOTS = ROOT / "docs" / "plots"
+BEGIN, END = "<!-- begin: benchmarks.report -->", "<!-- end: benchmarks.report -->"
+
+
+class Figure(NamedTuple):
+    """A promise and how it was kept.
+
+    Attributes:
+        title: What was measured.
+        stock_us: SGLang's time in microseconds, if it has one.
+        ours_us: The toolkit's.
+        limit_us: What it may be at most.
+        limit: Where that comes from.
+    """
+
+    title: str
+    stock_us: float | None
+    ours_us: float
+    limit_us: float
+    limit: str
+
+    @property
+    def met(self) -> bool:
+        """Whether the promise was kept."""
+        return self.ours_us <= self.limit_us
+
+
+def figures(results: Mapping[str, Any]) -> Iterator[Figure]:
+    """Yield what was promised, in the order of the promises."""
+    case = {case["key"]: case for case in results["cases"]}
+
+    def of_stock(title: str, key: str, part: int) -> Figure:
+        stock, ours = case[key]["stock_us"], case[key]["ours_us"]
+        limit = "stock" if part == 1 else f"stock / {part:,}"
+        return Figure(title, stock, ours, stock / part, limit)
+
+    thinking = "thinking budget that cannot fire, 256 rows, history"
+    yield of_stock(f"{thinking} 16k", "thinking-idle-256x16384", 1000)
+    short, long = case["thinking-idle-256x1024"], case["thinking-idle-256x131072"]
+    yield Figure(
+        f"{thinking} 128k",
+        long["stock_us"],
+        long["ours_us"],
+        1.2 * short["ours_us"],
+        "1.2 x history 1k",
+    )
+    spent = case["thinking-forced-256"]
+    yield Figure(
+        "thinking budget spent, all 256 rows forced",
+        spent["stock_us"],
+        spent["ours_us"],
+        1.1 * spent["fill_us"],
+        "1.1 x `fill_`",
+    )
+    for kind in ("prose", "table"):
+        yield of_stock(f"n-gram 30/90, 256 rows, {kind}", f"ngram-30-90-{kind}-256x1024", 10)
+    for kind in ("prose", "table"):
+        title = f"n-gram 20, window 16k and more, 32 rows, {kind}"
+        yield of_stock(title, f"ngram-20-32768-{kind}-32x16384", 500)
+    same, different = case["disallowed-same-256"], case["disallowed-different-256"]
+    yield of_stock("100 disallowed tokens, 256 rows, the same", "disallowed-same-256", 1)
+    yield Figure(
+        "100 disallowed tokens, 256 rows, different",
+        None,
+        different["ours_us"],
+        2 * same["ours_us"],
+        "2 x the same",
+    )
+    for own in results["engine"]:
+        if own["engine"] == "ours":
+            other = next(
+                other
+                for other in results["engine"]
+                if other["engine"] == "stock" and other["history"] == own["history"]
+            )
+            yield Figure(
+                f"in a whole engine, 16 rows, history {_count(own['history'])}, each step",
+                other["own_us"],
+                own["own_us"],
+                0.02 * own["without_us"],
+                "2% of a step",
+            )
+    client = results["client"]
+    yield Figure("`import sglang_lp.client`", client["import"]["stock_us"],
+                 client["import"]["ours_us"], 60_000, "60 ms")  # fmt: skip
+    yield Figure("`attach()`", client["attach"]["stock_us"],
+                 client["attach"]["ours_us"], 5, "5 µs")  # fmt: skip
+
+
+def page_block(results: Mapping[str, Any]) -> str:
+    """Return the part of the page that comes from the results, in Markdown."""
+    rows = [
+        [
+            figure.title,
+            _time(figure.stock_us),
+            _time(figure.ours_us),
+            _ratio(figure),
+            f"{_time(figure.limit_us)} ({figure.limit})",
+            "yes" if figure.met else "**no**",
+        ]
+        for figure in figures(results)
+    ]
+    engines = [
+        [
+            "sglang-lp" if engine["engine"] == "ours" else "SGLang alone",
+            _count(engine["history"]),
+            _time(engine["without_us"]),
+            _time(engine["with_us"]),
+            _time(engine["own_us"]),
+            f"{engine['own_us'] / engine['without_us']:.2%}",
+        ]
+        for engine in results["engine"]
+    ]
+    return "\n".join(
+        [
+            "Measured on: {cpu}, {cores} cores, {memory_gib} GiB; Python {python}, torch {torch} "
+            "({torch_threads} threads), SGLang {sglang}; load average at the start {load}; "
+            "medians of {rounds} runs.".format(**results["machine"], rounds=results["rounds"]),
+            "",
+            *_markdown(["", "SGLang", "sglang-lp", "ratio", "at most", "met"], rows),
+            "",
+            "The whole engine, 16 rows, idle thinking budget, time of a step:",
+            "",
+            *_markdown(
+                ["", "history", "without", "with", "spent in its own code", "share"], engines
+            ),
+        ]
+    )
+
+
+def write(results: Mapping[str, Any]) -> None:
+    """Renew the page and its plots."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+    _plot(results)
+
+
+def show(results: Mapping[str, Any]) -> int:
+    """Print the table; return 1 if a figure is missed, else 0."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "SGLang", "sglang-lp", "ratio", "at most", "", title="Cost of a step")
+    for figure in figures(results):
+        limit = f"{_time(figure.limit_us)} ({figure.limit})"
+        mark = "[green]met[/]" if figure.met else "[red]MISSED[/]"
+        table.add_row(
+            figure.title,
+            _time(figure.stock_us),
+            _time(figure.ours_us),
+            _ratio(figure),
+            limit,
+            mark,
+        )
+    Console(width=150).print(table)
+    return 0 if all(figure.met for figure in figures(results)) else 1
+
+
+def _plot(results: Mapping[str, Any]) -> None:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    # Text stays text, and the same results give the same file.
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "sglang-lp", "font.size": 9}
+    lines = {
+        "history": [
+            ("thinking budget, idle, 256 rows", "thinking-idle-256x*"),
+            ("n-gram 20, whole history, 32 rows", "ngram-20-32768-prose-32x*"),
+        ],
+        "rows": [
+            ("thinking budget, idle, history 16k", "thinking-idle-*x16384"),
+            ("thinking budget, all rows forced", "thinking-forced-*"),
+            ("n-gram 30/90", "ngram-30-90-prose-*"),
+        ],
+    }
+    labels = {"history": "tokens of history", "rows": "rows in the batch"}
+    PLOTS.mkdir(exist_ok=True)
+    for by, families in lines.items():
+        canvas = Canvas(figsize=(6.4, 4.2), layout="constrained")
+        axes = canvas.subplots()
+        ticks = set()
+        for color, (title, keys) in zip(("C0", "C1", "C2"), families, strict=False):
+            points = sorted(
+                (case[by], case["stock_us"] / 1000, case["ours_us"] / 1000)
+                for case in results["cases"]
+                if fnmatch(case["key"], keys)
+            )
+            across, stock, ours = zip(*points, strict=True)
+            ticks |= set(across)
+            axes.plot(across, stock, color=color, ls="--", marker="o", label=f"{title}: SGLang")
+            axes.plot(across, ours, color=color, marker="o", label=f"{title}: sglang-lp")
+        axes.set(xscale="log", yscale="log", xlabel=labels[by], ylabel="ms per step")
+        axes.set_xticks(sorted(ticks), [_count(tick) for tick in sorted(ticks)])
+        axes.minorticks_off()
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend(fontsize=7)
+        canvas.savefig(PLOTS / f"cost-by-{by}.svg", metadata={"Date": None})
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _time(micro: float | None) -> str:
+    if micro is None:
+        return "-"
+    if micro < 1000:
+        return f"{micro:.3g} µs"
+    return f"{micro / 1000:.3g} ms" if micro < 1e6 else f"{micro / 1e6:.3g} s"
+
+
+def _ratio(figure: Figure) -> str:
+    if figure.stock_us is None:
+        return "-"
+    ratio = figure.stock_us / figure.ours_us
+    return f"1/{ratio:,.0f}" if ratio >= 10 else f"{1 / ratio:.2f}"
+
+
+def _count(number: int) -> str:
+    return f"{number // 1024}k" if number >= 1024 else str(number)
+
+
+if __name__ == "__main__":
+    stored = json.loads(RESULTS.read_text())
+    write(stored)
+    sys.exit(show(stored))
