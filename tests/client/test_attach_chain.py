@@ -88,5 +88,5 @@ def test_a_class_that_travels_as_code_is_refused():
 def test_a_wrong_parameter_in_the_request_is_refused():
     chain = attach(["DRYLogitProcessor"])
 
-    with pytest.raises(InvalidParameter, match="link 0.*dry_bas"):
+    with pytest.raises(InvalidParameter, match=r"link 0.*dry_bas"):
         chain.extra_body({"custom_params": {"0.dry_bas": 2}})

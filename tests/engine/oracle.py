@@ -79,7 +79,7 @@ def _thinking(params: Mapping[str, Any], prompt: list[int], history: list[int]) 
 
 def _ngram(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> set[int]:
     size = params["ngram_size"]
-    tokens = prompt + history
+    tokens = history if params.get("scope") == "output" else prompt + history
     window = tokens[-params["window_size"] :]
     prefix = tokens[len(tokens) - size + 1 :]
     banned = {
