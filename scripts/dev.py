@@ -135,7 +135,7 @@ ENV = (
     *TOOLS,
     _venv_step(
         "install the locked packages",
-        *(UV, "pip", "sync", "--python", PYTHON, str(LOCK)),
+        *(UV, "pip", "sync", "--compile-bytecode", "--python", PYTHON, str(LOCK)),
         product="bin/pytest",
         inputs=(LOCK,),
     ),
@@ -164,7 +164,7 @@ OLDEST = (
     ),
     _venv_step(
         "install its locked packages",
-        *(UV, "pip", "sync", "--python", OLDEST_PYTHON, str(OLDEST_LOCK)),
+        *(UV, "pip", "sync", "--compile-bytecode", "--python", OLDEST_PYTHON, str(OLDEST_LOCK)),
         product="bin/pytest",
         inputs=(OLDEST_LOCK,),
         venv=OLDEST_VENV,
