@@ -6,7 +6,6 @@ so whatever goes wrong here ends the process (see ``sglang_lp.server.install``).
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,6 @@ from sglang_lp.server.process import POLICY_VARIABLE, refuse
 from sglang_lp.trust import Policy
 
 __all__ = ["put_in_place"]
-
-logger = logging.getLogger(__name__)
 
 _SRT = "sglang.srt."
 _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
@@ -45,7 +42,7 @@ def put_in_place() -> None:
     from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
     from sglang_lp.server.versions import check_version, has_sampling_mask
 
-    version = check_version()
+    check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.sampling import custom_logit_processor as stock
 
@@ -105,7 +102,6 @@ def put_in_place() -> None:
         process.installed[target] = hook
     process.guard = guard
     _verify_after(HookRegistry, {name for name, _, kind in hooks if kind is HookType.REPLACE})
-    logger.info("sglang-lp guards this process (SGLang %s)", version)
 
 
 def _verify_after(registry: Any, replaced: set[str]) -> None:

@@ -8,6 +8,7 @@ before SGLang's own code runs there, that the guard is in place.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.server.process import installed_guard, refuse
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sglang_lp.server.guard import Guard
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["check_launch", "make_guard_schedulers", "make_learn"]
 
