@@ -117,10 +117,7 @@ class Thinking:
         self.newest = inside[-1]
         if self._counted is not None:
             self.waits += sum(token_id == self._counted for token_id in inside)
-        if len(inside) > len(self.by.closing):  # older ones do not matter
-            self.begun = self.ending = 0
-            inside = inside[-len(self.by.closing) :]
-        for token_id in inside:
+        for token_id in inside[-len(self.by.closing) :]:  # none before these matters
             self.begun = self.by.closer.step(self.begun, token_id)
             self.ending = self.by.ender.step(self.ending, token_id)
 

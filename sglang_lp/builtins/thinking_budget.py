@@ -342,7 +342,7 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
     if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
         edits.force(thinking.by.next_of(thinking.begun))
         return True
-    if not ends.isdisjoint(likeliest[:1]):
+    if not ends.isdisjoint(likeliest):  # only without a soft budget, so this is the likeliest
         edits.force(next_of_end)
         return True
     edits.ban(ends)

@@ -253,6 +253,14 @@ def test_a_soft_budget_closes_at_a_newline_and_not_before():
     assert generated(params, [1], [3, 4, 5, 3, 6, 6], 6) == [3, 4, 5, 3, 2, 6]
 
 
+def test_a_soft_budget_closes_with_the_message_after_a_newline():
+    params = {"thinking_budget": 20, **IDS, "soft_thinking_budget": 2, "soft_top_n": 1}
+
+    played = generated({**params, "closing_token_ids": [6, 7]}, [1], [5, 5, 5, 3, 5, 5, 5, 4], 8)
+
+    assert played == [5, 5, 5, 3, 6, 7, 2, 4]
+
+
 def test_a_soft_budget_closes_when_the_end_is_likely():
     params = {"thinking_budget": 20, **IDS, "soft_thinking_budget": 2, "soft_top_n": 3}
 
