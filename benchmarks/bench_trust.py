@@ -118,7 +118,7 @@ def measure_soundness(report: dict[str, Any]) -> bool:
     pickles = {pickled for names in allowed_names for pickled in wire.references(*names)}
     names = {f"{module}:{name}" for module, name in allowed_names} | {*builtins.__all__}
     texts = [text for pickled in sorted(pickles) for text in wire.spellings(pickled)]
-    random_ = random.Random(SEED)  # noqa: S311 - reproducible, not secret
+    random_ = random.Random(SEED)
     allowed = 0
     for _ in range(MUTATIONS):
         text = mutated(random_, texts)
