@@ -99,7 +99,7 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
         params = msgspec.convert(given, params_type)
     except msgspec.ValidationError as error:
         raise _translated(processor, fields, given, str(error)) from None
-    for name in fields:
+    for name in given:
         if any(not math.isfinite(number) for number in _floats(getattr(params, name))):
             raise InvalidParameter(processor, name, "expected a finite number")
     return params
