@@ -49,7 +49,7 @@ def load(module: str, name: str, where: str) -> type:
             f"{entry}: is the class {cls.__module__}:{cls.__qualname__} under another name; "
             "allow it under its own, which is what payloads carry"
         )
-    if pickle.dumps(cls, wire.CANONICAL_PROTOCOL) not in wire.references(module, name):
+    if pickle.dumps(cls) not in wire.references(module, name):
         raise PolicyError(
             f"{entry}: expected a class that pickles by reference; "
             "a copyreg reducer of its metaclass makes something else of it"
