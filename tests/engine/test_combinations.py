@@ -105,7 +105,8 @@ def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
     assert reply.status == 500
     assert reply.body["message"] == (
         "DeepseekOCRNoRepeatNGramLogitProcessor failed at token 2: "
-        "no token is left: the grammar allows none of the tokens left"
+        "no token is left: the request's grammar, min_new_tokens or logit_bias "
+        "allows none of those left"
     )
 
 
