@@ -70,7 +70,7 @@ class PayloadRefused(RequestError):
 
     Attributes:
         reason: Stable code of the cause.
-        digest: SHA-256 of the payload text in hex, or ``None`` if it was refused unread.
+        digest: SHA-256 of the decoded pickle in hex, or ``None`` if nothing was decoded.
         size: Length of the payload text in characters.
     """
 
