@@ -35,7 +35,10 @@ def in_process(directory: Path, model: Model) -> Scene:
         import sglang
 
         engine = sglang.Engine(
-            model_path=str(directory), enable_custom_logit_processor=True, **CPU_ARGUMENTS
+            model_path=str(directory),
+            enable_custom_logit_processor=True,
+            log_level="critical",  # the bug's traceback is for the log, not for the stage
+            **CPU_ARGUMENTS,
         )
         try:
             scene: Scene = engine.loop.run_until_complete(_play(engine, model))
