@@ -246,7 +246,8 @@ def rows_of(custom_param_list: Iterable[Any]) -> list[Row | None]:
     """
     return [
         row
-        if custom_params
+        # A request without a processor may have sent anything.
+        if isinstance(custom_params, dict)
         and (row := custom_params.get(_SLOT)) is not None
         # A dict may have been copied together with the row of another request.
         and row.sglang_req is custom_params.get("__req__")

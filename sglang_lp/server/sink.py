@@ -7,6 +7,7 @@ A refusal ends that request and nothing else.
 from __future__ import annotations
 
 import copy
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +19,8 @@ from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
     from sglang_lp.server.guard import Guard
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
 
@@ -34,15 +37,20 @@ def make_admit_req(guard: Guard) -> Any:
         given = req.sampling_params.custom_params
         try:
             allowed, params = guard.admit(payload, given)
+            processor = allowed.processor()
         except RequestError as error:
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
+            return
+        except Exception:  # an allowed class's own mistake; this is everybody's thread
+            logger.exception("sglang-lp: a processor failed before its request began")
+            req.custom_logit_processor = None
+            abort_unstarted(req, "the processor failed before the request began")
             return
         req.custom_logit_processor = allowed.payload
         if not isinstance(given, dict):  # SGLang left the request out then
             req.sampling_params = copy.copy(req.sampling_params)
             req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
-        processor = allowed.processor()
         if not isinstance(processor, LogitProcessor):
             processor = ForeignProcessor(processor)
         attach_row(req.sampling_params.custom_params, processor, params, may_lag=False)
