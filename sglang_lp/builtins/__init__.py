@@ -10,6 +10,7 @@ from sglang_lp.builtins.choice import ChoiceLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
 from sglang_lp.builtins.dry import DRYLogitProcessor
 from sglang_lp.builtins.forced_sequence import ForcedSequenceLogitProcessor
+from sglang_lp.builtins.forced_words import ForcedWordsLogitProcessor
 from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
@@ -43,6 +44,7 @@ __all__ = [
     "DeepseekOCRNoRepeatNGramLogitProcessor",
     "DisallowedTokensLogitsProcessor",
     "ForcedSequenceLogitProcessor",
+    "ForcedWordsLogitProcessor",
     "Glm4MoeThinkingBudgetLogitProcessor",
     "Glm5ThinkingBudgetLogitProcessor",
     "GptOssThinkingBudgetLogitProcessor",

@@ -49,11 +49,12 @@ class Automaton:
 
     Attributes:
         children: For each state, the tokens that continue a sequence and where they lead.
+        shorter: For each state, that of the next shorter beginning that the same tokens end with.
         complete: Whether a whole sequence leads to this state.
         endings: For each state, the tokens that lead from it to a complete one.
     """
 
-    __slots__ = ("_shorter", "_shorter_ending", "children", "complete", "endings")
+    __slots__ = ("_shorter_ending", "children", "complete", "endings", "shorter")
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         self.children: list[dict[int, int]] = [{}]
@@ -71,24 +72,23 @@ class Automaton:
             [token_id for token_id, after in children.items() if self.complete[after]]
             for children in self.children
         ]
-        #: The state of the next shorter beginning that the same tokens end with, and of the next
-        #: one that has endings.
-        self._shorter = [0] * len(self.children)
+        self.shorter = [0] * len(self.children)
+        #: As ``shorter``, the next one that has endings.
         self._shorter_ending = [0] * len(self.children)
         waiting = deque(self.children[0].values())
         while waiting:
             state = waiting.popleft()
-            shorter = self._shorter[state]
+            shorter = self.shorter[state]
             has_endings = self.endings[shorter]
             self._shorter_ending[state] = shorter if has_endings else self._shorter_ending[shorter]
             for token_id, after in self.children[state].items():
-                self._shorter[after] = self.step(shorter, token_id)
+                self.shorter[after] = self.step(shorter, token_id)
                 waiting.append(after)
 
     def step(self, state: int, token_id: int) -> int:
         """Return the state after one more token."""
         while state and token_id not in self.children[state]:
-            state = self._shorter[state]
+            state = self.shorter[state]
         return self.children[state].get(token_id, 0)
 
     def completing(self, state: int) -> Iterator[Sequence[int]]:

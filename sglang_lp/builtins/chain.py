@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +58,10 @@ class _LinkRequest(Request):
     def logits(self) -> torch.Tensor:
         """The copy of the row that all links share, as those before left it."""
         return self._whole.logits
+
+    def top(self, count: int) -> list[int]:
+        """Ask the whole request, which copies nothing for it."""
+        return self._whole.top(count)
 
     def observe(self) -> None:
         """Take over the history as it is at this step."""
@@ -214,7 +217,7 @@ class ChainLogitProcessor(LogitProcessor):
 
     def serving(self, params: Any) -> Self:
         """Return a chain of the links that these parameters name, which needs what they need."""
-        chain = copy.copy(self)  # nothing of a request stays on the instance that serves many
+        chain = type(self)()  # nothing of a request stays on the instance that serves many
         chain.links = [(link().serving(own), own) for link, own in params.links]
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)

@@ -36,6 +36,12 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "DeepseekOCRNoRepeatNGramLogitProcessor": {"preset": "deepseek-ocr"},
     "DisallowedTokensLogitsProcessor": {"token_ids": [1234, 567]},
     "ForcedSequenceLogitProcessor": {"token_ids": [1234, 567], "eos_token_id": 2},
+    "ForcedWordsLogitProcessor": {
+        "token_ids": [1234, 567, 890],
+        "lengths": [2, 1],
+        "eos_token_ids": [2],
+        "within_tokens": 256,
+    },
     "LoopBreakerLogitProcessor": {"max_pattern_size": 64, "min_count": 4, "action": "end"},
     "MinLengthLogitProcessor": {"min_tokens": 100, "end_token_ids": [2]},
     "ScheduledBiasLogitProcessor": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import RequestError
 
 if TYPE_CHECKING:
@@ -40,18 +40,16 @@ def thinking_blocks(
     """Say what became of each thinking block of an answer.
 
     Args:
-        attachment: What :func:`attach` returned for a thinking budget whose ids are the class's
-            own or given, as by :func:`resolve`.
+        attachment: What :func:`attach` returned for a thinking budget, alone or in a list of
+            processors, whose ids are the class's own or given, as by :func:`resolve`.
         prompt_ids: Token ids of the prompt; those from the last start delimiter on are enough.
         output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
 
     Raises:
-        RequestError: It is no thinking budget, or its ids are only known to the server.
+        RequestError: It is no thinking budget, or several, or its ids are only known to the
+            server.
     """
-    processor = attachment.processor
-    if not issubclass(processor, ThinkingBudgetLogitProcessor):
-        raise RequestError(f"thinking_blocks: expected a thinking budget, got {processor.__name__}")
-    params = processor.parse_params(attachment.custom_params)
+    params = _budget(attachment)
     if params.start is None:
         raise RequestError(
             "thinking_blocks: only the server knows these delimiters; give their token ids to "
@@ -69,6 +67,26 @@ def thinking_blocks(
         if opens:
             opened = count
     return blocks
+
+
+def _budget(attachment: Attachment) -> Any:
+    """Return the parameters of the one thinking budget that is attached."""
+    processor = attachment.processor
+    if issubclass(processor, ThinkingBudgetLogitProcessor):
+        return processor.parse_params(attachment.custom_params)
+    got, budgets = processor.__name__, []
+    if issubclass(processor, ChainLogitProcessor):
+        chain: Any = processor.parse_params(attachment.custom_params)
+        budgets = [
+            own for link, own in chain.links if issubclass(link, ThinkingBudgetLogitProcessor)
+        ]
+        got = f"a chain with {len(budgets) or 'none'}"
+    if len(budgets) != 1:
+        raise RequestError(
+            f"thinking_blocks: expected a thinking budget, or a chain with one, got {got}; give "
+            "what attach() returned for the budget itself"
+        )
+    return budgets[0]
 
 
 def _block(params: Any, inside: Sequence[int], in_prompt: int, ended: bool) -> ThinkingBlock:  # noqa: FBT001

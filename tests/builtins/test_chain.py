@@ -196,6 +196,42 @@ def test_links_that_work_on_the_logits_share_them():
     assert row[0].tolist() == [2, 2, 2, -torch.inf, 2]
 
 
+class Peeks(LogitProcessor):
+    """Notes the likeliest tokens."""
+
+    seen: list = []  # noqa: RUF012 - one list for the test that reads it
+
+    def edit(self, request, edits):
+        self.seen.append(request.top(2))
+
+
+def test_a_link_that_asks_for_the_likeliest_tokens_copies_nothing():
+    Peeks.seen.clear()
+    logits = torch.arange(5.0)[None]
+    params = chained((f"{Peeks.__module__}:Peeks", {}))
+
+    ChainLogitProcessor()(logits, [FakeRequest([1]).custom_params(params)])
+
+    assert Peeks.seen == [[4, 3]]
+    assert logits._version == 0  # as little as written back
+
+
+class Swaps(LogitProcessor):
+    """Makes the likeliest token the least likely."""
+
+    def edit(self, request, edits):
+        request.logits.neg_()
+
+
+def test_a_link_sees_the_likeliest_tokens_as_the_links_before_left_them():
+    Peeks.seen.clear()
+    params = chained((f"{Swaps.__module__}:Swaps", {}), (f"{Peeks.__module__}:Peeks", {}))
+
+    ChainLogitProcessor()(torch.arange(5.0)[None], [FakeRequest([1]).custom_params(params)])
+
+    assert Peeks.seen == [[0, 1]]
+
+
 def test_a_link_can_end_the_request():
     pytest.importorskip("sglang")
     request = FakeRequest([1], [5, 5], served=True)

@@ -177,6 +177,19 @@ def test_what_a_budget_forced_is_what_the_model_would_not_have_said(script, budg
     assert sum(block.forced for block in blocks) == forced
 
 
+def test_a_chain_is_counted_by_the_budget_in_it():
+    prompt, output = [1], [5, 7, 5, 6, 6, 2, 3, 9]
+    chain = attach([attach("MinLengthLogitProcessor", min_tokens=1, end_token_ids=[9]), THINK])
+
+    assert thinking_blocks(chain, prompt, output) == thinking_blocks(THINK, prompt, output)
+
+
+@pytest.mark.parametrize(("links", "got"), [(["DRYLogitProcessor"], "none"), ([THINK, THINK], 2)])
+def test_a_chain_with_no_budget_or_several_says_what_to_give(links, got):
+    with pytest.raises(RequestError, match=f"a chain with {got}; give what attach"):
+        thinking_blocks(attach(links), [1], [2])
+
+
 def test_only_a_thinking_budget_with_ids_can_be_counted():
     with pytest.raises(RequestError, match="expected a thinking budget"):
         thinking_blocks(attach("DisallowedTokensLogitsProcessor", token_ids=[1]), [1], [2])

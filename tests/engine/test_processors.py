@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, takewhile
+
 import pytest
 from asking import body
 from oracle import rule
@@ -15,13 +17,21 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default"
 
 PROMPT = [5, 6, 7, 296, 454]
 #: Tokens of the model's own answer to it: the first of it, and two that come again.
-C, A, B = 384, 215, 974
+C, A, B = 10, 870, 386
+#: B stands for the end here, which the tiny model itself never comes to.
+WORDS = attach(
+    "ForcedWordsLogitProcessor",
+    token_ids=[300, 301, A, 302, 303],
+    lengths=[2, 3],
+    eos_token_ids=[B, EOS],
+)
 
 #: What each one is asked for: every one changes that answer.
 ASKED = [
     attach("AllowedTokensLogitProcessor", token_ids=[A, B, C]),
     attach("BadWordsLogitProcessor", token_ids=[A, B, C, C, B], lengths=[1, 2, 2]),
     attach("ChoiceLogitProcessor", token_ids=[A, B, A, C, C], lengths=[2, 3], eos_token_id=EOS),
+    WORDS,
     attach("MinLengthLogitProcessor", min_tokens=12, end_token_ids=[A, EOS]),
     attach("ScheduledBiasLogitProcessor", token_ids=[300], bias=0, final_bias=30, start=5, end=25),
     attach("ScheduledBiasLogitProcessor", token_ids=[A], start=3),
@@ -34,6 +44,22 @@ ASKED = [
             attach("AllowedTokensLogitProcessor", token_ids=[A, B, C, 300, 301, 302]),
             attach("LoopBreakerLogitProcessor", max_pattern_size=4, min_count=2),
             attach("MinLengthLogitProcessor", min_tokens=8, end_token_ids=[A]),
+        ]
+    ),
+    attach(
+        [
+            attach(
+                "ThinkingBudgetLogitProcessor",
+                thinking_budget=30,
+                soft_thinking_budget=14,
+                min_thinking_tokens=10,
+                wait_token_id=301,
+                closing_token_ids=[302, 303],
+                eos_token_ids=[A, B],
+                thinking_start_token_id=PROMPT[-1],
+                thinking_end_token_id=300,
+            ),
+            attach("DisallowedTokensLogitsProcessor", token_ids=[C]),
         ]
     ),
 ]
@@ -61,6 +87,15 @@ def test_a_choice_ends_the_answer(server):
 
     assert reply.output_ids in ([A, B, EOS], [A, C, C, EOS])
     assert reply.finish_reason == {"type": "stop", "matched": EOS}
+
+
+def test_forced_words_are_in_the_answer_before_it_ends(server):
+    output = server.post("/generate", asked(WORDS)).output_ids
+
+    before = [*pairwise(takewhile(lambda token_id: token_id != B, output))]
+    assert (300, 301) in before
+    assert (A, 302) in before
+    assert (302, 303) in before
 
 
 LOOP = attach(

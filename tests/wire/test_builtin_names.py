@@ -21,6 +21,7 @@ PAYLOADS = {
     "DeepseekOCRNoRepeatNGramLogitProcessor": "c793789b29ead446",
     "DisallowedTokensLogitsProcessor": "8096caa4a5d12fe8",
     "ForcedSequenceLogitProcessor": "b1643b30be38fd53",
+    "ForcedWordsLogitProcessor": "31e1d7e9ab6f7074",
     "Glm4MoeThinkingBudgetLogitProcessor": "4f28ebc8e2fa4035",
     "Glm5ThinkingBudgetLogitProcessor": "3e4176035f2d2159",
     "GptOssThinkingBudgetLogitProcessor": "c3615ba2a18fce76",

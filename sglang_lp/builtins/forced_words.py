@@ -1,0 +1,155 @@
+"""Token sequences that are all in the answer before it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
+from sglang_lp.params import NonEmptyTokenIds, Parameters, PositiveInt
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+
+
+class _Words:
+    """Which words the output holds, and how much of the next missing one it ends with."""
+
+    __slots__ = ("_held", "_lengths", "_path", "_state", "_waiting", "_words", "missing")
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self._words = Automaton(sequences)
+        #: What the output ends with, and all beginnings of words that it holds anywhere.
+        self._state = 0
+        self._held = {0}
+        by_end = {self._path_of(sequence)[-1]: sequence for sequence in sequences}
+        self._lengths = {end: len(sequence) for end, sequence in by_end.items()}
+        #: For each word that is missing, or was when it was last looked at: the state that it
+        #: leads to, and itself. The next one to force is the last.
+        self._waiting = [*reversed(by_end.items())]
+        #: The states on the way to that one, each with its number of tokens.
+        self._path: dict[int, int] = {}
+        #: How many tokens the missing words have together.
+        self.missing = sum(self._lengths.values())
+        self._turn()
+
+    def read(self, token_ids: Sequence[int]) -> None:
+        """Take in generated tokens."""
+        words, held = self._words, self._held
+        for token_id in token_ids:
+            self._state = state = words.step(self._state, token_id)
+            # What is held was walked on from before, so this takes a constant time on average.
+            while state not in held:
+                held.add(state)
+                self.missing -= self._lengths.get(state, 0)
+                state = words.shorter[state]
+        if self._waiting and self._waiting[-1][0] in held:
+            self._turn()
+
+    def begun(self) -> int:
+        """Return with how many tokens of the next missing word the output ends."""
+        state = self._state
+        while state not in self._path:
+            state = self._words.shorter[state]
+        return self._path[state]
+
+    def next_of(self, begun: int) -> int:
+        """Return the token that goes on with it."""
+        return self._waiting[-1][1][begun]
+
+    def _turn(self) -> None:
+        """Find the next missing word."""
+        while self._waiting and self._waiting[-1][0] in self._held:
+            self._waiting.pop()
+        if self._waiting:
+            path = self._path_of(self._waiting[-1][1])
+            self._path = {state: begun for begun, state in enumerate(path)}
+
+    def _path_of(self, sequence: Sequence[int]) -> list[int]:
+        states = [0]
+        for token_id in sequence:
+            states.append(self._words.children[states[-1]][token_id])
+        return states
+
+
+class ForcedWordsLogitProcessor(LogitProcessor):
+    """Keep the answer from ending until it holds every one of several token sequences, the words.
+
+    A word is there as soon as the generated tokens hold it, wherever that is: words may overlap,
+    and one inside another counts, too. What the prompt holds does not. While words are missing,
+    the first of them in the given order is forced, token by token, where one of these holds:
+
+    1. The output ends with a beginning of it, which is gone on with.
+    2. ``within_tokens`` leaves room for no more than the missing words, one after the other.
+    3. The likeliest token is one of ``eos_token_ids``.
+
+    Anywhere else the model goes on by itself, ``eos_token_ids`` kept out. When all words are
+    there, nothing is edited any more.
+
+    Because of rule 1 a word that begins with an everyday token comes as soon as the model writes
+    that token; put it last, or let it begin with a rarer one. Without ``within_tokens`` a stop
+    condition of the request, such as ``max_new_tokens``, may end the answer before the words are
+    there. What ``force_words_ids`` asks of a beam search in Transformers, for a single answer.
+
+    Rule 3 waits for the device once a step until the words are there.
+    """
+
+    __module__ = "sglang_lp.builtins"
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            token_ids: The ids of all words, one word after the other, in the order in which they
+                are forced.
+            lengths: For each word its number of tokens, together as many as ``token_ids``.
+            eos_token_ids: What ends the answer: every such token, none of which is in a word.
+            within_tokens: Number of generated tokens that hold all words, at least as many as
+                ``token_ids``; give the request's ``max_new_tokens`` or less. Left out: there is
+                no such place.
+        """
+
+        token_ids: SequenceIds
+        lengths: Lengths
+        eos_token_ids: NonEmptyTokenIds
+        within_tokens: PositiveInt | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse lengths that do not fit, words that end the answer, and too little room."""
+            split(self.token_ids, self.lengths)
+            both = {*self.eos_token_ids}.intersection(self.token_ids)
+            if both:
+                raise ValueError(
+                    f"eos_token_ids: expected tokens that are in no word, got {min(both)}, which "
+                    "is in one"
+                )
+            if self.within_tokens is not None and self.within_tokens < len(self.token_ids):
+                raise ValueError(
+                    f"within_tokens: expected at least the {len(self.token_ids)} tokens that the "
+                    f"words have together, got {self.within_tokens}"
+                )
+
+    def start(self, request: Request) -> _Words:
+        """Build the automaton of the words."""
+        return _Words(split(request.params.token_ids, request.params.lengths))
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the output."""
+        request.state.read(token_ids)
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Force the next missing word where its rules say so, else keep the end out."""
+        words, params = request.state, request.params
+        if not words.missing:
+            edits.rest()
+            return
+        begun = words.begun()
+        last = params.within_tokens is not None and (
+            request.position + words.missing >= params.within_tokens
+        )
+        if begun or last or not {*params.eos_token_ids}.isdisjoint(request.top(1)):
+            edits.force(words.next_of(begun))
+        else:
+            edits.ban(params.eos_token_ids)
