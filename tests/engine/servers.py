@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sglang_lp.server.versions import OLDEST
 
 #: Allows the processors of ``server_side``.
 POLICY = Path(__file__).parent / "server_side" / "policy.toml"
@@ -22,6 +25,10 @@ _SQUEEZED = {
     "max_total_tokens": 512,
     "schedule_conservativeness": 0.01,
 }
+#: Whether this is the oldest supported SGLang, which lacks some of what the newer ones have.
+IS_OLDEST = version("sglang") == OLDEST
+#: For each process its own; the oldest takes one list for all.
+_CORES = "0-1" if IS_OLDEST else "0|1"
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
@@ -29,7 +36,7 @@ SERVERS: Mapping[str, Settings] = {
         {},
     ),
     "squeezed": (_SQUEEZED, {}),
-    "data parallel": ({"dp_size": 2}, {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
+    "data parallel": ({"dp_size": 2}, {"SGLANG_CPU_OMP_THREADS_BIND": _CORES}),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
 }
 PLUGIN = tuple(name for name in SERVERS if name != "stock")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from asking import body, recorder
 from servers import on_servers
+from tiny_model import FREQUENT
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
 
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default"
 KINDS = {
     "plain": body,
     "disallowed": lambda prompt: body(
-        prompt, DisallowedTokensLogitsProcessor, {"token_ids": [174, 471]}
+        prompt, DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT[:2]]}
     ),
     "forced": lambda prompt: body(prompt, ForcedSequenceLogitProcessor, {"token_ids": [9] * 30}),
     "tokens": recorder,

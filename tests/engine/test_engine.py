@@ -5,31 +5,68 @@ from __future__ import annotations
 import json
 
 import pytest
-from asking import recorder, tag
+from asking import body, recorder, tag
 from harness import run_engine
 from oracle import rule
 from recording import Recorder
 from servers import POLICY
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 WAYS = {
     "plugin": {"SGLANG_LP_POLICY": str(POLICY)},
     # The remedy that the log of a stock server names.
     "stock, sampling delayed": {"SGLANG_PLUGINS": "none", "SGLANG_ENABLE_DELAY_SAMPLE": "1"},
 }
+GREEDY = [recorder([30 + i] * (1 + 7 * i), steering=True, ignore_eos=True) for i in range(8)]
+#: One after the other: the generator of random numbers is seeded once for the process.
+SAMPLED = [
+    recorder([60 + i], steering=i % 2 == 0, temperature=1.0, ignore_eos=True) for i in range(6)
+]
+
+
+@pytest.fixture(scope="module")
+def played(tiny, tmp_path_factory):
+    """Return for each way the replies to the greedy and to the sampled requests, and the record."""
+    results = {}
+    for way, variables in WAYS.items():
+        folder = tmp_path_factory.mktemp("in-process")
+        sampled = SAMPLED
+        if way != "plugin":  # where a processor does nothing, its absence must do the same
+            sampled = [
+                request
+                if request["sampling_params"]["custom_params"]["steering"]
+                else body(request["input_ids"], temperature=1.0, ignore_eos=True)
+                for request in SAMPLED
+            ]
+        job = {"batches": [*([request] for request in sampled), GREEDY]}
+        *alone, greedy = run_engine(tiny, folder, job, **variables)
+        lines = [*map(json.loads, (folder / "record.jsonl").read_text().splitlines())]
+        results[way] = greedy, [reply for (reply,) in alone], lines
+    return results
+
+
+def check_seen(request, reply, lines):
+    output_ids = reply["output_ids"]
+    assert len(output_ids) == 40
+    seen = [line for line in lines if line["event"] == "edit" and line["tag"] == tag(request)]
+    assert [line["position"] for line in seen] == [*range(40)]
+    assert all(line["exact"] and line["fed"] == output_ids[: line["position"]] for line in seen)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_histories_are_exact_in_process(way, tiny, oracle, tmp_path):
-    requests = [recorder([30 + i] * (1 + 7 * i), steering=True) for i in range(8)]
-    (replies,) = run_engine(tiny, tmp_path, {"batches": [requests]}, **WAYS[way])
-    lines = [*map(json.loads, (tmp_path / "record.jsonl").read_text().splitlines())]
-    for request, reply in zip(requests, replies, strict=True):
-        output_ids = reply["output_ids"]
-        assert len(output_ids) == 40
+def test_histories_are_exact_in_process(way, played, oracle):
+    replies, _, lines = played[way]
+    for request, reply in zip(GREEDY, replies, strict=True):
         params = request["sampling_params"]["custom_params"]
-        oracle.check(request["input_ids"], output_ids, rule(Recorder, params))
-        seen = [line for line in lines if line["event"] == "edit" and line["tag"] == tag(request)]
-        assert [line["position"] for line in seen][:40] == [*range(40)]
-        assert all(line["exact"] and line["fed"] == output_ids[: line["position"]] for line in seen)
+        oracle.check(request["input_ids"], reply["output_ids"], rule(Recorder, params))
+        check_seen(request, reply, lines)
+
+
+def test_sampled_answers_depend_on_the_seed_and_not_on_who_delays_the_sampling(played):
+    _, replies, lines = played["plugin"]
+    _, others, _ = played["stock, sampling delayed"]
+    for request, reply, other in zip(SAMPLED, replies, others, strict=True):
+        check_seen(request, reply, lines)
+        assert reply["output_ids"] == other["output_ids"]
+    assert len({tuple(reply["output_ids"]) for reply in replies}) == len(replies)

@@ -9,6 +9,7 @@ import pytest
 from asking import body
 from probe import SMUGGLED
 from servers import on_servers
+from tiny_model import FREQUENT
 
 from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
@@ -119,7 +120,7 @@ def test_every_spelling_of_an_allowed_class_runs_it(server, payload):
 
 @pytest.mark.parametrize("name", SMUGGLED)
 def test_what_reaches_the_scheduler_another_way_ends_its_own_request(server, name):
-    good = body([5], DisallowedTokensLogitsProcessor, {"token_ids": [174]})
+    good = body([5], DisallowedTokensLogitsProcessor, {"token_ids": [FREQUENT[0]]})
     before = server.post("/generate", good).output_ids
     with ThreadPoolExecutor(2) as pool:
         smuggled = pool.submit(server.post, "/generate", {**good, "rid": f"{name}: {id(good)}"})

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from servers import IS_OLDEST
 
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
@@ -20,6 +21,7 @@ from sglang_lp.builtins import (
 from sglang_lp.errors import Unsupported
 from sglang_lp.server.admission import make_admit
 from sglang_lp.server.guard import Guard
+from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
 
 pytestmark = pytest.mark.engine
@@ -30,6 +32,10 @@ PROCESSORS = {
     LoopBreakerLogitProcessor: {"max_pattern_size": 3, "min_count": 2},
 }
 each_processor = pytest.mark.parametrize("processor", PROCESSORS)
+
+
+def not_in_oldest(reason):
+    return pytest.mark.skipif(IS_OLDEST, reason=f"SGLang {OLDEST}: {reason}")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +73,14 @@ def test_a_server_without_speculative_decoding_takes_all(admitted, processor):
 
 
 @each_processor
-@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "UNO"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("EAGLE", "EAGLE3", "STANDALONE", "NGRAM"),
+        pytest.param("NEXTN", marks=not_in_oldest("it calls that EAGLE")),
+        pytest.param("UNO", marks=not_in_oldest("it has no UNO")),
+    ],
+)
 def test_an_algorithm_that_skips_processors_is_named(admitted, processor, algorithm):
     with pytest.raises(Unsupported) as refusal:
         admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
@@ -78,6 +91,7 @@ def test_an_algorithm_that_skips_processors_is_named(admitted, processor, algori
     )
 
 
+@not_in_oldest("its arguments for these ask for a GPU")
 @pytest.mark.parametrize("algorithm", ["DFLASH", "DSPARK"])
 def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
     arguments = {"speculative_algorithm": algorithm}
@@ -93,6 +107,7 @@ def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
     assert admitted(None, None, speculative_algorithm="EAGLE").custom_logit_processor is None
 
 
+@not_in_oldest("it has no beam search")
 def test_beam_search_is_named(admitted):
     with pytest.raises(Unsupported, match="do not combine with beam search"):
         admitted(DisallowedTokensLogitsProcessor, {"token_ids": [5]}, beam_width=2)
