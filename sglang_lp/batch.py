@@ -8,11 +8,8 @@ the process: a stock server hands rows from one processor instance, and so one b
 
 from __future__ import annotations
 
-import logging
 import math
-import traceback
 from collections.abc import Sequence
-from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,14 +18,14 @@ from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, Unsupp
 from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     import torch
 
     from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor
 
 __all__ = ["Batch", "Row"]
-
-logger = logging.getLogger(__name__)
 
 #: Classes of processors whose missing history was reported. One line each is enough.
 _reported_lag: set[type] = set()
@@ -105,7 +102,7 @@ class Row:
 
         Returns:
             False if the result of this step will be thrown away (a chunk of a prefill that is
-            not its last), so that there is nothing to edit.
+            not its last, a request that has just finished), so that there is nothing to edit.
         """
         req, request = self.sglang_req, self.request
         if req is None:
@@ -122,8 +119,8 @@ class Row:
         request.exact = position == seen
         if prompt_ids is not request.prompt_ids or output_ids is not request.output_ids:
             self._adopt(prompt_ids, output_ids)
-        in_time: bool = position >= seen
-        return in_time
+        counts: bool = position >= seen and getattr(req, "finished_reason", None) is None
+        return counts
 
     def catch_up(self) -> None:
         """Start the state if need be, and feed it every token that it has not seen, once."""
@@ -154,13 +151,15 @@ class Row:
         self.fixed = None
         if not hasattr(self.sglang_req, "to_finish"):
             raise error
+        from http import HTTPStatus
+
         from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
         blame_client = isinstance(error, RequestError)
         status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
         kind = "BadRequestError" if blame_client else "InternalServerError"
         self.sglang_req.to_finish = FINISH_ABORT(str(error), status, kind)
-        logger.warning("request ended: %s", error)
+        _logger().warning("request ended: %s", error)
 
     def finish(self, reason: str) -> None:
         """End this running request with its next token, as a stop string would."""
@@ -333,7 +332,7 @@ def _is_due(row: Row) -> bool:
         return True
     if processor.kind not in _reported_lag:
         _reported_lag.add(processor.kind)
-        logger.error(_STALE, processor.name)
+        _logger().error(_STALE, processor.name)
     return False
 
 
@@ -410,7 +409,16 @@ def _as_fault(row: Row, error: Exception) -> SglangLpError:
     if isinstance(error, ProcessorFault):
         what = str(error)
     else:
-        logger.error("%s failed", name, exc_info=error)
+        import traceback
+
+        _logger().error("%s failed", name, exc_info=error)
         # Not str(), which runs the foreign class's own code.
         what = shown(traceback.format_exception_only(error)[-1].strip(), 200)
     return ProcessorFault(f"{name} failed at token {row.request.position}: {what}")
+
+
+def _logger() -> Logger:
+    # Imported where it is needed, as in all that the client imports: see docs/performance.md.
+    import logging
+
+    return logging.getLogger(__name__)

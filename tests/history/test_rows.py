@@ -127,6 +127,16 @@ def test_a_step_whose_result_is_thrown_away_is_not_looked_at(committed):
     assert log == []
 
 
+def test_a_request_that_has_just_finished_is_not_looked_at():
+    request, params, log = recorded()
+    step(params)
+    request.append(7)
+    request.finished_reason = "what SGLang says"
+    step(params)
+
+    assert log == [("start", [1, 2, 3]), ("edit", 0, [])]
+
+
 def test_a_request_that_is_retracted_goes_on_where_it_was():
     request, params, log = recorded()
     request.append(7)
