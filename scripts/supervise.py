@@ -44,6 +44,9 @@ def adopt_orphans() -> None:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed: Linux 3.4 or later is needed")
     for number in _SIGNALS:
         signal.signal(number, _stop)
+    # An orphan's new parent is taken for its old one: a part of SGLang that fails sends its
+    # parent this signal. A function, because ignoring it would be inherited by the command.
+    signal.signal(signal.SIGQUIT, lambda _number, _frame: None)
 
 
 def run(command: Sequence[str], env: Mapping[str, str]) -> int:

@@ -75,3 +75,13 @@ def test_a_signal_ends_the_command_and_what_it_started(number):
         assert process.wait(30) == 128 + number
 
     assert not is_running(daemon)
+
+
+def test_the_signal_by_which_an_orphan_of_sglang_reports_a_failure_ends_nothing():
+    process, daemon = start(seconds=0.5, code=3)
+
+    with process:
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(30) == 3
+
+    assert not is_running(daemon)
