@@ -6,10 +6,9 @@ checked in the client, at admission and in the scheduler, and is what the docume
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
@@ -66,7 +65,9 @@ def is_private(key: object) -> bool:
     SGLang 0.5.18 to 0.5.23 keeps ``__req__``, ``__sglang_reasoning_end_token_ids`` and
     ``__sglang_reasoning_in_grammar`` there; no processor's parameter starts that way.
     """
-    return not isinstance(key, str) or key == "__req__" or key.startswith("__sglang_reasoning_")
+    return not isinstance(key, str) or (
+        key.startswith("__") and (key == "__req__" or key.startswith("__sglang_reasoning_"))
+    )
 
 
 def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any] | None) -> P:
@@ -92,15 +93,15 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
         )
     given = {key: value for key, value in custom_params.items() if not is_private(key)}
     fields = params_type.__struct_fields__
-    for name in given:
-        if name not in fields:
-            raise InvalidParameter(processor, None, _unknown(name, fields))
+    if not given.keys() <= {*fields}:
+        name = next(name for name in given if name not in fields)
+        raise InvalidParameter(processor, None, _unknown(name, fields))
     try:
         params = msgspec.convert(given, params_type)
     except msgspec.ValidationError as error:
         raise _translated(processor, fields, given, str(error)) from None
-    for name in given:
-        if any(not math.isfinite(number) for number in _floats(getattr(params, name))):
+    for name in _float_fields(params_type):
+        if not all(map(math.isfinite, _floats(getattr(params, name)))):
             raise InvalidParameter(processor, name, "expected a finite number")
     return params
 
@@ -129,12 +130,19 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
 
 @lru_cache(maxsize=256)
 def _token_fields(params_type: type[Parameters]) -> tuple[str, ...]:
-    info = msgspec.inspect.type_info(params_type)
-    return tuple(
-        field.name
-        for field in getattr(info, "fields", ())
-        if any(_is_token_id(part) for part in _parts(field.type))
-    )
+    return tuple(_fields_with(_is_token_id, params_type))
+
+
+@lru_cache(maxsize=256)
+def _float_fields(params_type: type[Parameters]) -> tuple[str, ...]:
+    return tuple(_fields_with(_may_be_float, params_type))
+
+
+def _fields_with(wanted: Callable[[Any], bool], params_type: type[Parameters]) -> Iterator[str]:
+    """Yield the fields in whose type there is a part that is wanted."""
+    for field in getattr(msgspec.inspect.type_info(params_type), "fields", ()):
+        if any(map(wanted, _parts(field.type))):
+            yield field.name
 
 
 def _parts(kind: Any) -> Iterator[Any]:
@@ -153,6 +161,11 @@ def _parts(kind: Any) -> Iterator[Any]:
 
 def _is_token_id(kind: Any) -> bool:
     return isinstance(kind, msgspec.inspect.Metadata) and bool((kind.extra or {}).get("token_id"))
+
+
+def _may_be_float(kind: Any) -> bool:
+    types = msgspec.inspect
+    return isinstance(kind, types.FloatType | types.AnyType | types.CustomType)
 
 
 def _ints(value: Any) -> Iterator[int]:
@@ -174,6 +187,8 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def _unknown(name: object, fields: tuple[str, ...]) -> str:
+    import difflib  # here: it would be a tenth of what importing the client costs
+
     near = difflib.get_close_matches(name[:80], fields, n=1) if isinstance(name, str) else []
     known = ", ".join(fields) or "none"
     hint = f"; did you mean {near[0]!r}?" if near else f"; its parameters: {known}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -36,6 +36,10 @@ _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
+
+#: The parameters that say how a block opens and closes.
+_START = "thinking_start_token_id", "thinking_start_token_ids", "thinking_start"
+_END = "thinking_end_token_id", "thinking_end_token_ids", "thinking_end"
 
 _NO_LAG = (
     "this server does not show the newest token of a request in time, and only a plain "
@@ -152,9 +156,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                     "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                     "in place of an end that comes too early"
                 )
-            for side in ("start", "end"):
-                names = (f"thinking_{side}_token_id", f"thinking_{side}_token_ids")
-                given = [n for n in (*names, f"thinking_{side}") if getattr(self, n) is not None]
+            for names in (_START, _END):
+                given = [name for name in names if getattr(self, name) is not None]
                 if len(given) > 1:
                     raise ValueError(f"{given[1]}: given together with {given[0]}; give one")
             if (self.thinking_start is None) != (self.thinking_end is None):
@@ -188,20 +191,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
         """Check the parameters and fill in the class's ids."""
+        if custom_params is None or isinstance(custom_params, Mapping):
+            custom_params = cls._with_ids(custom_params or {})
         params = parse(cls.Params, cls.__name__, custom_params)
-        defaults: dict[str, Any] = {}
-        if params.new_line_token_id is None:
-            defaults["new_line_token_id"] = cls.NEW_LINE_TOKEN_ID
-        if params.thinking_start is None:
-            if params.start is None:
-                defaults["thinking_start_token_id"] = cls.THINKING_START_TOKEN_ID
-                if cls.THINKING_START_TOKEN_ID is None and cls.family:
-                    defaults["thinking_start_token_ids"] = cls.family.start_ids
-            if params.end is None:
-                defaults["thinking_end_token_id"] = cls.THINKING_END_TOKEN_ID
-                if cls.THINKING_END_TOKEN_ID is None and cls.family:
-                    defaults["thinking_end_token_ids"] = cls.family.end_ids
-        params = msgspec.structs.replace(params, **defaults)
         if (params.start is None) != (params.end is None):
             missing = "start" if params.start is None else "end"
             raise InvalidParameter(
@@ -244,6 +236,25 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         )
         cls._check(fitted, vocab_size)
         return fitted
+
+    @classmethod
+    def _with_ids(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a request gave, with the class's ids where it left them out."""
+        filled = dict(given)
+        if given.get("new_line_token_id") is None:
+            filled["new_line_token_id"] = cls.NEW_LINE_TOKEN_ID
+        get, family = given.get, cls.family
+        if get(_START[0]) is get(_START[1]) is get(_START[2]) is None:
+            if cls.THINKING_START_TOKEN_ID is not None:
+                filled[_START[0]] = cls.THINKING_START_TOKEN_ID
+            elif family:
+                filled[_START[1]] = family.start_ids
+        if get(_END[0]) is get(_END[1]) is get(_END[2]) is None:
+            if cls.THINKING_END_TOKEN_ID is not None:
+                filled[_END[0]] = cls.THINKING_END_TOKEN_ID
+            elif family:
+                filled[_END[1]] = family.end_ids
+        return filled
 
     @classmethod
     def _check(cls, params: Params, vocab_size: int | None) -> None:
@@ -370,18 +381,19 @@ def _check_ids(
             f"expected another token than the start, got {params.new_line_token_id} twice: "
             "forcing it would open the next block",
         )
-    message = params.closing_token_ids
-    if _holds(message + end, start) or _holds(message + end[:-1], end):
+    closing = params.closing_token_ids + end
+    if len(closing) > 1 and (_holds(closing, start) or _holds(closing[:-1], end)):
         raise InvalidParameter(
             processor,
             "closing_token_ids",
             "expected a message without thinking delimiters: the end is forced after it",
         )
-    if params.wait_token_id in (*start, *end, *params.eos_token_ids):
+    wait = params.wait_token_id
+    if wait is not None and wait in (*start, *end, *params.eos_token_ids):
         raise InvalidParameter(
             processor,
             "wait_token_id",
-            f"expected a token that ends nothing, got {params.wait_token_id}, which is part of a "
+            f"expected a token that ends nothing, got {wait}, which is part of a "
             "delimiter or ends the answer",
         )
 

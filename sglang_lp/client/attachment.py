@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,10 @@ from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 
 __all__ = ["Attachment", "attach", "mapping", "with_payload"]
+
+
+#: Not written as a union, which would be made anew at each call.
+_SEVERAL = (list, tuple)
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -121,7 +124,7 @@ def attach(
         InvalidParameter: A parameter that the processor does not take.
         RequestError: ``processor`` is none of the above.
     """
-    if isinstance(processor, list | tuple):
+    if isinstance(processor, _SEVERAL):
         return _chained(processor, params)
     cls = _named(processor) if isinstance(processor, str) else processor
     to_str: Any = getattr(cls, "to_str", None)
@@ -167,13 +170,16 @@ def _link_name(link: Attachment) -> str:
 
 
 def _named(name: str) -> Any:
-    if name in builtins.__all__:
-        return getattr(builtins, name)
+    found = vars(builtins).get(name)
+    if isinstance(found, type):
+        return found
     if "{" in name:
         raise RequestError(
             "attach: expected a processor class or the name of a built-in, got a payload text; "
             "it can go into the request's custom_logit_processor as it is"
         )
+    import difflib  # as in params
+
     near = difflib.get_close_matches(name[:80], builtins.__all__, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "a class of your own goes in itself"
     raise RequestError(f"attach: expected the name of a built-in, got {shown(name)}; {hint}")

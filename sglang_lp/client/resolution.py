@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from sglang_lp.builtins._delimiters import Delimiters, encode
@@ -64,8 +64,10 @@ def delimiters_of(
 
 
 def _loaded(tokenizer: Any) -> Any:
-    if not isinstance(tokenizer, str | Path):
+    if not isinstance(tokenizer, str | PathLike):
         return tokenizer
+    from pathlib import Path  # here: importing the client would take a quarter longer
+
     path = Path(tokenizer, "tokenizer.json")
     if not path.is_file():
         raise RequestError(

@@ -30,6 +30,8 @@ def plain(processor: str, key: str, value: Any) -> Any:
     Raises:
         InvalidParameter: It is not such a value: SGLang carries no other.
     """
+    if type(value) in _READY:
+        return value
     value = _native(value)
     if isinstance(value, _LISTS):
         if {*map(type, value)} <= _READY:
