@@ -28,11 +28,13 @@ __all__ = [
     "Case",
     "cases",
     "disallowed",
+    "dry_at_its_dearest",
     "forced",
     "idle",
     "interleave",
     "median",
     "ngram",
+    "others",
     "per_step",
     "same_bits",
 ]
@@ -62,6 +64,11 @@ def _table(random_: random.Random, length: int) -> array[int]:
 def _loop(random_: random.Random, length: int) -> array[int]:
     """Forty tokens over and over."""
     return array("q", [*_prose(random_, 40)] * (length // 40 + 1))[:length]
+
+
+def _one_token(_random: random.Random, length: int) -> array[int]:
+    """One token over and over."""
+    return array("q", [1000]) * length
 
 
 _TEXTS = {"prose": _prose, "table": _table, "loop": _loop}
@@ -130,6 +137,57 @@ def disallowed(rows: int, *, same: bool) -> Case:
 
     key = f"disallowed-{'same' if same else 'different'}-{rows}"
     return Case(key, "DisallowedTokensLogitsProcessor", params, rows, 64, stock_serves=same)
+
+
+#: What keeps each processor at work that SGLang has none of: parameters of one row. A choice is
+#: made within a few tokens, so that there is nothing of it to measure.
+_OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "AllowedTokensLogitProcessor": {"token_ids": [*range(1000)]},
+    "BadWordsLogitProcessor": {"token_ids": [*range(1000, 1100)], "lengths": [2] * 50},
+    "ChainLogitProcessor": {
+        "chain": [
+            "DisallowedTokensLogitsProcessor",
+            "Qwen3ThinkingBudgetLogitProcessor",
+            "DeepseekOCRNoRepeatNGramLogitProcessor",
+        ],
+        "0.token_ids": [*range(100)],
+        "1.thinking_budget": 1_000_000,
+        "2.ngram_size": 30,
+        "2.window_size": 90,
+    },
+    "DRYLogitProcessor": {},
+    "ForcedSequenceLogitProcessor": {"token_ids": [5], "eos_token_id": NEWLINE},
+    "ForcedWordsLogitProcessor": {"token_ids": [3, 4], "lengths": [2], "eos_token_ids": [5]},
+    "LoopBreakerLogitProcessor": {"max_pattern_size": 64, "min_count": 4},
+    "MinLengthLogitProcessor": {"min_tokens": 1_000_000, "end_token_ids": [5]},
+    "ScheduledBiasLogitProcessor": {
+        "token_ids": [5],
+        "bias": 0.0,
+        "final_bias": 8.0,
+        "end": 1_000_000,
+    },
+    "TriggerPhraseLogitProcessor": {"trigger_token_ids": [3, 4], "phrase_token_ids": [5, 6]},
+}
+
+
+def others(rows: int, history: int) -> list[Case]:
+    """The processors that SGLang has none of."""
+
+    def case(name: str, given: Mapping[str, Any]) -> Case:
+        key = f"{name}-{rows}x{history}"
+        return Case(key, name, lambda _row: given, rows, history, stock_serves=False)
+
+    return [case(name, given) for name, given in _OTHERS.items()]
+
+
+def dry_at_its_dearest() -> Case:
+    """One request whose whole text is one token over and over."""
+
+    def params(_row: int) -> Mapping[str, Any]:
+        return {"dry_penalty_last_n": 2048}
+
+    name = "DRYLogitProcessor"
+    return Case("dry-one-token", name, params, 1, 4096, _one_token, stock_serves=False)
 
 
 def cases(rows: int) -> list[Case]:

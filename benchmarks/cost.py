@@ -32,11 +32,13 @@ from benchmarks.cases import (
     Batch,
     Case,
     disallowed,
+    dry_at_its_dearest,
     forced,
     idle,
     interleave,
     median,
     ngram,
+    others,
     per_step,
     same_bits,
 )
@@ -53,6 +55,8 @@ RUN_SECONDS = 0.25
 
 HISTORIES = (256, 1024, 4096, 16_384, 65_536, 131_072)
 ROWS = (1, 4, 16, 64, 256)
+#: Of the processors that SGLang has none of.
+OTHERS_ROWS, OTHERS_HISTORIES = 32, (1024, 65_536)
 #: Longer than any history here.
 WHOLE = 32_768
 
@@ -70,6 +74,8 @@ def all_cases() -> list[Case]:
         *(forced(rows) for rows in ROWS),
         disallowed(256, same=True),
         disallowed(256, same=False),
+        *(case for history in OTHERS_HISTORIES for case in others(OTHERS_ROWS, history)),
+        dry_at_its_dearest(),
     ]
     return list({case.key: case for case in wanted}.values())
 
@@ -95,7 +101,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
         sides["stock"] = lambda: per_step(call, few)
     if case.key.startswith("thinking-forced"):
         fill = partial(logits.fill_, -torch.inf)
-        sides["fill"] = lambda: per_step(fill, steps)
+        sides["fill"] = lambda: per_step(fill, steps, batch.decode)
     gc.collect()
     times = interleave(sides, rounds, tick)
     if case.stock_serves:

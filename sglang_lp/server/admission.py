@@ -25,11 +25,7 @@ def make_admit(guard: Guard) -> Any:
             return
         _learn(guard, manager)
         sampling = tokenized.sampling_params
-        if (getattr(sampling, "beam_width", None) or 1) > 1:
-            raise Unsupported(
-                "custom logit processors do not combine with beam search: leave out one of "
-                "custom_logit_processor and beam_width"
-            )
+        _refuse_beams(guard, getattr(sampling, "beam_width", None))
         allowed, _ = guard.admit(payload, sampling.custom_params)
         # From here on only the operator's own spelling travels.
         tokenized.custom_logit_processor = allowed.payload
@@ -51,12 +47,18 @@ def make_admit_stream(guard: Guard) -> Any:
             return
         _learn(guard, manager)
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
-        payloads = payloads if isinstance(payloads, list) else [payloads]
-        samplings = samplings if isinstance(samplings, list) else [samplings] * len(payloads)
+        if isinstance(payloads, list) and _is_single(obj):
+            payloads = [payloads]  # a list is no payload, and refused as such
+        if not isinstance(samplings, list):
+            samplings = [samplings] * (len(payloads) if isinstance(payloads, list) else 1)
+        if not isinstance(payloads, list):
+            payloads = [payloads] * len(samplings)  # as SGLang will
         try:
             for payload, sampling in zip(payloads, samplings, strict=False):
                 if payload is not None:
-                    guard.admit(payload, _custom_params(manager, obj, sampling))
+                    merged = {**(manager.preferred_sampling_params or {}), **(sampling or {})}
+                    _refuse_beams(guard, merged.get("beam_width"))
+                    guard.admit(payload, _custom_params(obj, merged))
         except RequestError as error:
             from fastapi import HTTPException
 
@@ -72,11 +74,28 @@ def _learn(guard: Guard, manager: Any) -> None:
     guard.tokenizer = getattr(manager, "tokenizer", None)
 
 
-def _custom_params(manager: Any, obj: Any, sampling: Any) -> Any:
+def _refuse_beams(guard: Guard, beam_width: Any) -> None:
+    """Refuse a processor in a beam search: the beams would share one history."""
+    if isinstance(beam_width, int | float) and beam_width > 1:
+        refusal = Unsupported(
+            "custom logit processors do not combine with beam search: leave out one of "
+            "custom_logit_processor and beam_width"
+        )
+        guard.audit.refused(guard.gate, refusal)
+        raise refusal
+
+
+def _is_single(obj: Any) -> bool:
+    """Tell whether SGLang will take this for one request and not for a list of them."""
+    if obj.text is not None:
+        return isinstance(obj.text, str)
+    return bool(obj.input_ids) and isinstance(obj.input_ids[0], int)
+
+
+def _custom_params(obj: Any, sampling: dict[str, Any]) -> Any:
     """Return ``custom_params`` as SGLang will make them of the request's fields."""
-    merged = {**(manager.preferred_sampling_params or {}), **(sampling or {})}
-    custom_params = merged.get("custom_params")
-    if obj.max_thinking_tokens is not None:
+    custom_params = sampling.get("custom_params")
+    if obj.max_thinking_tokens is not None and isinstance(custom_params or {}, dict):
         custom_params = {**(custom_params or {}), "thinking_budget": obj.max_thinking_tokens}
     return custom_params
 

@@ -54,7 +54,6 @@ def _is_live(target: str, ours: Any) -> bool:
         function = pkgutil.resolve_name(target)
     except (AttributeError, ImportError):
         return False
-    function = getattr(function, "__func__", function)
     for _ in range(_MOST_WRAPPERS):
         cells = getattr(function, "__closure__", None) or ()
         if any(cell.cell_contents is ours for cell in cells):

@@ -37,6 +37,8 @@ CPU_ARGUMENTS: Mapping[str, Any] = {
     "skip_server_warmup": True,
     "enable_custom_logit_processor": True,
 }
+#: How SGLang itself starts a server.
+SGLANG = (sys.executable, "-m", "sglang.launch_server")
 #: What a start may take on a busy machine of two cores.
 START_SECONDS = 420
 
@@ -181,7 +183,12 @@ def environment(record: Path, **variables: str) -> dict[str, str]:
 
 @contextmanager
 def launch(
-    model: Path, directory: Path, arguments: Mapping[str, Any] | None = None, **variables: str
+    model: Path,
+    directory: Path,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    command: Sequence[str | Path] = SGLANG,
+    **variables: str,
 ) -> Iterator[Server]:
     """Run a server for the length of a ``with`` block.
 
@@ -189,6 +196,7 @@ def launch(
         model: Directory of a checkpoint.
         directory: Takes the log and the record.
         arguments: SGLang's, over ``CPU_ARGUMENTS``: ``True`` for a flag, ``None`` to leave out.
+        command: What to run with these arguments.
         variables: Environment variables.
 
     Raises:
@@ -202,11 +210,10 @@ def launch(
         "port": port,
         **(arguments or {}),
     }
-    command = [sys.executable, "-m", "sglang.launch_server", *_flags(arguments)]
     log, record = directory / "server.log", directory / "record.jsonl"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command,
+            [*command, *_flags(arguments)],
             env=environment(record, **variables),
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -1,7 +1,9 @@
 """Ways in which SGLang's plugin loading fails open, each played in a process of its own.
 
 Run as a script: imports SGLang once, forks for each scenario, and prints as JSON how each process
-ended. A scenario that goes on to "serve" exits with 0; the guard ends it with 78.
+ended. A scenario that goes on to "serve" exits with 0; the guard ends it with 78, and
+``sglang-lp serve`` with 2. The numbers are those of the constructions, after the ones in
+``tests/trust/constructions.py``.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ def nothing_is_wrong() -> None:
         raise SystemExit("the guard is not in place")
 
 
+# 54: what the loader cannot import it skips.
 def plugin_cannot_be_imported() -> None:
     sys.modules["sglang_lp.server.hooks"] = None  # type: ignore[assignment]
     load()
 
 
+# 55: what a plugin raises is logged.
 def plugin_raises() -> None:
     from sglang_lp.server import hooks
 
@@ -42,6 +46,7 @@ def plugin_raises() -> None:
     load()
 
 
+# 56: so is a hook that cannot be applied.
 def sglang_renamed_a_function() -> None:
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
@@ -61,6 +66,7 @@ def policy_file_is_missing() -> None:
     load()
 
 
+# 60: the last plugin that replaces a function wins.
 def another_plugin_replaces_the_sink() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -90,6 +96,7 @@ def another_plugin_replaces_the_sampler_by_assignment() -> None:
     load()
 
 
+# 57: SGLang was told to skip the plugin.
 def scheduler_did_not_load_the_plugin() -> None:
     os.environ["SGLANG_PLUGINS"] = "some_other_plugin"
     from sglang_lp.server.launch import run_guarded
@@ -110,12 +117,59 @@ def _check(**arguments: Any) -> None:
     Engine._launch_subprocesses(types.SimpleNamespace(**arguments))
 
 
+# 59: processes that never load plugins.
 def several_tokenizer_workers() -> None:
     _check(tokenizer_worker_num=2, use_ray=False)
 
 
 def ray_actors() -> None:
     _check(tokenizer_worker_num=1, use_ray=True)
+
+
+def serve() -> None:
+    """Run ``sglang-lp serve`` as far as SGLang's own server."""
+    from sglang import launch_server
+    from sglang.srt import server_args
+
+    from sglang_lp.cli import main
+
+    launch_server.run_server = lambda _arguments: None
+    server_args.prepare_server_args = lambda arguments: arguments
+    raise SystemExit(main(["serve", "--", "--model-path", "any"]))
+
+
+def serve_where_the_plugin_is_not_installed() -> None:
+    from sglang.srt import plugins
+
+    plugins.entry_points = lambda **_kwargs: []
+    serve()
+
+
+# 54, where it is the whole package that cannot be imported.
+def serve_where_the_plugin_does_not_load() -> None:
+    from importlib.metadata import EntryPoint
+
+    def broken(_self: EntryPoint) -> None:
+        raise ImportError("sglang_lp is broken")
+
+    EntryPoint.load = broken  # type: ignore[method-assign]
+    serve()
+
+
+# 57, by SGLANG_PLATFORM.
+def serve_on_a_platform_that_leaves_the_plugin_out() -> None:
+    from sglang.srt import plugins
+
+    plugins._get_excluded_dists = lambda: {"sglang-lp"}
+    serve()
+
+
+# 58: the loader never tries again.
+def serve_after_plugins_were_loaded_without_this_one() -> None:
+    from sglang.srt import plugins
+
+    plugins._plugins_loaded = True
+    serve()
 
 
 SCENARIOS: dict[str, Callable[[], None]] = {
@@ -133,6 +187,11 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         scheduler_has_another_policy,
         several_tokenizer_workers,
         ray_actors,
+        serve,
+        serve_where_the_plugin_is_not_installed,
+        serve_where_the_plugin_does_not_load,
+        serve_on_a_platform_that_leaves_the_plugin_out,
+        serve_after_plugins_were_loaded_without_this_one,
     )
 }
 

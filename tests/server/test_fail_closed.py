@@ -18,7 +18,8 @@ import pytest
 from tests.server.scenarios import SCENARIOS
 
 REPOSITORY = Path(__file__).parents[2]
-REFUSES = 78
+REFUSES, WRONG_USAGE = 78, 2
+SERVES = ("nothing_is_wrong", "serve")
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +41,14 @@ def ends() -> dict[str, dict[str, Any]]:
     return result
 
 
-def test_a_process_with_the_guard_in_place_serves(ends: dict[str, dict[str, Any]]) -> None:
-    assert ends["nothing_is_wrong"]["exit"] == 0, ends["nothing_is_wrong"]["said"]
+@pytest.mark.parametrize("scenario", SERVES)
+def test_a_process_with_the_guard_in_place_serves(
+    ends: dict[str, dict[str, Any]], scenario: str
+) -> None:
+    assert ends[scenario]["exit"] == 0, ends[scenario]["said"]
 
 
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "nothing_is_wrong"])
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if not name.startswith(SERVES)])
 def test_a_process_without_the_whole_guard_does_not_serve(
     ends: dict[str, dict[str, Any]], scenario: str
 ) -> None:
@@ -52,3 +56,13 @@ def test_a_process_without_the_whole_guard_does_not_serve(
 
     assert end["exit"] == REFUSES, end["said"]
     assert "sglang-lp: this process does not serve" in end["said"]
+
+
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name.startswith("serve_")])
+def test_the_command_does_not_serve_where_sglang_left_the_guard_out(
+    ends: dict[str, dict[str, Any]], scenario: str
+) -> None:
+    end = ends[scenario]
+
+    assert end["exit"] == WRONG_USAGE, end["said"]
+    assert "sglang-lp serve: SGLang did not load the guard" in end["said"]

@@ -11,7 +11,6 @@ import torch
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.processor import attach_row, rows_of
 from sglang_lp.server.sampling import make_apply
-from sglang_lp.server.sink import make_admit_req
 
 
 @pytest.mark.parametrize("sent", [[1], "text", 7, (1,), {"any": "thing"}, {}, None])
@@ -27,37 +26,3 @@ def test_whatever_a_neighbour_without_a_processor_sent_is_left_alone(sent: Any) 
     assert rows_of([sent, custom_params]) == [None, row]
     assert logits.tolist() == [[0, 0, 0], [float("-inf"), 0, 0]]
     assert req.to_finish is None
-
-
-class Broken:
-    """An allowed class that cannot even be made."""
-
-    def __init__(self) -> None:
-        raise KeyError("its own mistake")
-
-
-@pytest.mark.parametrize("fails_in", ["parameters", "constructor"])
-def test_an_allowed_class_that_fails_early_ends_its_own_request(fails_in: str) -> None:
-    class Guard:
-        vocab_size = None
-
-        def admit(self, _payload: str, _params: object) -> Any:
-            if fails_in == "parameters":
-                raise ZeroDivisionError
-            return SimpleNamespace(processor=Broken, payload="payload"), None
-
-    ended: list[str] = []
-
-    def set_finish_with_abort(message: str) -> None:
-        ended.append(message)
-
-    req = SimpleNamespace(
-        custom_logit_processor="payload",
-        sampling_params=SimpleNamespace(custom_params={}),
-        set_finish_with_abort=set_finish_with_abort,
-    )
-
-    make_admit_req(Guard())(None, req)
-
-    assert ended == ["the processor failed before the request began"]
-    assert req.custom_logit_processor is None

@@ -1,5 +1,6 @@
 """What docs/policy.md and SECURITY.md say is so."""
 
+import json
 import re
 from pathlib import Path
 
@@ -54,3 +55,23 @@ def test_every_reason_is_documented():
 def test_every_link_of_security_leads_somewhere():
     for target in re.findall(r"\]\(([^)]+)\)", security()):
         assert (ROOT / target).exists(), target
+
+
+def test_every_rule_of_security_is_shown_by_a_test():
+    rules = security().partition("| rule | shown by |")[2].partition("\n\n")[0]
+    for rule in rules.splitlines()[2:]:
+        shown_by = re.findall(r"\]\((tests/[a-z]+/test_[a-z_]+\.py)\)", rule)
+        assert shown_by, rule
+
+
+def test_the_siege_that_security_describes_is_the_one_that_is_stored():
+    siege = json.loads((ROOT / "benchmarks" / "results" / "siege.json").read_text())
+
+    assert f"{siege['hostile_requests']:,} hostile requests" in security()
+    for form, outcomes in siege["hostile_outcomes"].items():
+        assert f"`{form.partition(',')[0]}`" in security()
+        assert sum(outcomes.values()) > 500, form
+    assert siege["hostile_requests_not_refused"] == siege["good_requests_failed"] == 0
+    assert siege["good_outputs_changed"] == 0
+    assert siege["good_requests_under_attack"] > 100
+    assert siege["server_healthy_at_the_end"]

@@ -1,0 +1,312 @@
+"""The gate in the HTTP process, on requests as SGLang holds them there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_lp import wire
+from sglang_lp.builtins import (
+    DisallowedTokensLogitsProcessor,
+    DRYLogitProcessor,
+    ForcedSequenceLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+from sglang_lp.errors import InvalidParameter, PayloadRefused, Unsupported
+from sglang_lp.server.admission import make_admit, make_admit_stream, make_supports_sampling_mask
+from sglang_lp.trust import Gate
+
+VOCAB_SIZE = 100
+PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
+EVIL = wire.payload_for("os", "abort")
+GOOD, BAD = {"token_ids": [VOCAB_SIZE - 1]}, {"token_ids": [VOCAB_SIZE]}
+THINKING = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
+
+
+def manager(*, speculative=None, preferred=None, **attributes):
+    return SimpleNamespace(
+        model_config=SimpleNamespace(vocab_size=VOCAB_SIZE),
+        server_args=SimpleNamespace(speculative_algorithm=speculative),
+        preferred_sampling_params=preferred,
+        **attributes,
+    )
+
+
+# A request that was tokenized
+
+
+def tokenized(payload, custom_params=None, **sampling):
+    return SimpleNamespace(
+        custom_logit_processor=payload,
+        sampling_params=SimpleNamespace(custom_params=custom_params, **sampling),
+    )
+
+
+@pytest.mark.parametrize("request_", [SimpleNamespace(), tokenized(None, 7)])
+def test_a_request_without_a_processor_is_not_looked_at(guard, request_):
+    before = vars(request_).copy()
+
+    assert make_admit(guard)(request_, None) is None
+    assert vars(request_) == before
+
+
+@pytest.mark.parametrize("text", ["DisallowedTokensLogitsProcessor", PAYLOAD.replace(" ", "\n")])
+def test_from_here_on_only_the_operators_own_spelling_travels(guard, text):
+    params = dict(GOOD)
+    request = tokenized(text, params)
+
+    # A value would replace the request.
+    assert make_admit(guard)(request, manager(), "more", of="SGLang's") is None
+    assert request.custom_logit_processor == PAYLOAD
+    assert request.sampling_params.custom_params is params
+    assert params == GOOD
+
+
+def test_a_processor_without_parameters_gets_a_dict_for_sglang_to_put_its_history_in(guard):
+    request = tokenized(DRYLogitProcessor.to_str())
+    make_admit(guard)(request, manager())
+
+    assert request.sampling_params.custom_params == {}
+
+
+@pytest.mark.parametrize(
+    ("payload", "params", "error"),
+    [
+        (EVIL, GOOD, PayloadRefused),
+        ("", None, PayloadRefused),
+        (PAYLOAD, None, InvalidParameter),
+        (PAYLOAD, BAD, InvalidParameter),
+    ],
+)
+def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
+    guard, payload, params, error
+):
+    guard.gate = Gate.SCHEDULER
+    request = tokenized(payload, params)
+    with pytest.raises(error):
+        make_admit(guard)(request, manager())
+
+    assert request == tokenized(payload, params)
+    (counts,) = [guard.audit.snapshot()["admission"]]
+    assert sum(counts.values()) == 1
+
+
+BEAMS = (
+    "custom logit processors do not combine with beam search: leave out one of "
+    "custom_logit_processor and beam_width"
+)
+
+
+@pytest.mark.parametrize("width", [2, 1.5])
+def test_beam_search_is_refused_and_counted(guard, width):
+    guard.gate = Gate.SCHEDULER
+    counted = []
+    guard.audit = SimpleNamespace(refused=lambda *refusal: counted.append(refusal))
+    with pytest.raises(Unsupported) as caught:
+        make_admit(guard)(tokenized(PAYLOAD, GOOD, beam_width=width), manager())
+
+    assert str(caught.value) == BEAMS
+    assert counted == [(Gate.ADMISSION, caught.value)]
+
+
+@pytest.mark.parametrize("sampling", [{}, *({"beam_width": width} for width in (None, 0, 1))])
+def test_one_beam_is_no_beam_search(guard, sampling):
+    make_admit(guard)(tokenized(PAYLOAD, GOOD, **sampling), manager())
+
+    assert guard.audit.snapshot() == {}
+
+
+def test_a_speculative_server_is_known_by_its_arguments(guard):
+    with pytest.raises(Unsupported, match=r"\(EAGLE\)"):
+        make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="eagle"))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"tokenizer": None}])
+def test_a_server_without_a_tokenizer_cannot_resolve_text(guard, attributes):
+    params = {"thinking_budget": 5, "thinking_start": "<", "thinking_end": ">"}
+    with pytest.raises(InvalidParameter, match="tokenizer"):
+        make_admit(guard)(
+            tokenized(ThinkingBudgetLogitProcessor.to_str(), params), manager(**attributes)
+        )
+
+
+def test_the_guard_knows_the_served_tokenizer(guard):
+    tokenizer = object()
+    make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(tokenizer=tokenizer))
+
+    assert guard.tokenizer is tokenizer
+
+
+# A streaming request, before anything was done with it
+
+
+def streaming(payload, sampling=None, thinking=None, *, text=None, input_ids=None):
+    return SimpleNamespace(
+        text=text,
+        input_ids=input_ids,
+        custom_logit_processor=payload,
+        sampling_params=sampling,
+        max_thinking_tokens=thinking,
+    )
+
+
+def answer(guard, request, **server):
+    """Return the status that SGLang would answer with, and why."""
+    from fastapi import HTTPException
+
+    try:
+        # A value would replace SGLang's arguments.
+        assert make_admit_stream(guard)(manager(**server), request) is None
+    except HTTPException as refusal:
+        return refusal.status_code, refusal.detail
+    return 200, None
+
+
+def with_params(*custom_params):
+    return [{"custom_params": params} for params in custom_params]
+
+
+def test_a_stream_without_a_processor_is_not_looked_at(guard):
+    request = SimpleNamespace(custom_logit_processor=None)
+
+    assert make_admit_stream(guard)(None, request) is None
+
+
+@pytest.mark.parametrize(
+    ("payloads", "samplings", "status"),
+    [
+        (PAYLOAD, with_params(GOOD)[0], 200),
+        (PAYLOAD, with_params(BAD)[0], 400),
+        (PAYLOAD, {}, 400),
+        (PAYLOAD, None, 400),
+        (EVIL, with_params(GOOD)[0], 400),
+        ("", with_params(GOOD)[0], 400),
+        # One for all, as SGLang spreads them over the requests of a list.
+        (PAYLOAD, with_params(GOOD, GOOD), 200),
+        (PAYLOAD, with_params(GOOD, BAD), 400),
+        ([PAYLOAD, PAYLOAD], with_params(GOOD)[0], 200),
+        ([PAYLOAD, EVIL], with_params(GOOD)[0], 400),
+        ([PAYLOAD, PAYLOAD], None, 400),
+        # One for each.
+        ([PAYLOAD, None], with_params(GOOD, BAD), 200),
+        ([None, PAYLOAD], with_params(GOOD, BAD), 400),
+        ([None, PAYLOAD], with_params(BAD, GOOD), 200),
+        ([None, None], None, 200),
+        ([PAYLOAD, PAYLOAD], [*with_params(GOOD), None], 400),
+        # SGLang's to refuse: not as many as requests. Here it must not fail.
+        ([PAYLOAD, PAYLOAD], with_params(GOOD), 200),
+    ],
+)
+def test_a_stream_is_refused_before_its_status_is_sent(guard, payloads, samplings, status):
+    assert answer(guard, streaming(payloads, samplings))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status"),
+    [
+        ({"text": "one"}, 400),
+        ({"text": ""}, 400),
+        ({"input_ids": [1, 2]}, 400),
+        # SGLang reads the text if there is one.
+        ({"text": ["one", "two"], "input_ids": [1]}, 200),
+        ({"input_ids": [[1], [2]]}, 200),
+        ({"input_ids": []}, 200),
+        ({}, 200),
+    ],
+)
+def test_a_list_of_payloads_is_no_payload_of_a_single_stream(guard, prompt, status):
+    request = streaming([PAYLOAD, PAYLOAD], with_params(GOOD)[0], **prompt)
+
+    assert answer(guard, request)[0] == status
+
+
+def test_the_answer_to_a_stream_says_why_and_the_refusal_is_counted_at_this_gate(guard):
+    guard.gate = Gate.SCHEDULER
+    status, why = answer(guard, streaming(PAYLOAD, with_params(BAD)[0]))
+
+    assert status == 400
+    assert why == (
+        "DisallowedTokensLogitsProcessor: parameter 'token_ids': expected token ids of the "
+        "served model, 0 to 99, got 100; these ids are probably another model's"
+    )
+    assert guard.audit.snapshot() == {"admission": {"invalid_parameter": 1}}
+
+
+@pytest.mark.parametrize(
+    ("payloads", "samplings", "times"),
+    [(PAYLOAD, {}, 1), (PAYLOAD, [{}] * 3, 3), ([PAYLOAD] * 2, {}, 2)],
+)
+def test_each_request_of_a_stream_is_checked_once(guard, monkeypatch, payloads, samplings, times):
+    checked = []
+    monkeypatch.setattr(guard, "admit", lambda *given: checked.append(given))
+    answer(guard, streaming(payloads, samplings))
+
+    assert checked == [(PAYLOAD, None)] * times
+
+
+def test_a_stream_on_a_speculative_server_is_refused(guard):
+    request = streaming(PAYLOAD, with_params(GOOD)[0])
+
+    assert answer(guard, request, speculative="EAGLE")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [(2, (400, BEAMS)), (1, (200, None)), (None, (200, None)), ("2", (200, None))],
+)
+def test_a_stream_of_a_beam_search_is_refused(guard, width, expected):
+    # A width that is no number is SGLang's to refuse.
+    request = streaming(PAYLOAD, {**with_params(GOOD)[0], "beam_width": width})
+
+    assert answer(guard, request) == expected
+
+
+def test_parameters_that_the_server_prefers_hold_unless_the_stream_sets_its_own(guard):
+    forced = ForcedSequenceLogitProcessor.to_str()
+    preferred = with_params(GOOD)[0]
+
+    assert answer(guard, streaming(forced, None), preferred=preferred)[0] == 200
+    assert answer(guard, streaming(forced, {"top_p": 1}), preferred=preferred)[0] == 200
+    assert answer(guard, streaming(forced, with_params(BAD)[0]), preferred=preferred)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens", "status"),
+    [
+        (THINKING, 5, 200),
+        (THINKING, None, 400),
+        (THINKING, 0, 200),
+        (THINKING, -1, 400),
+        ({**THINKING, "thinking_budget": -1}, 5, 200),
+        ({"thinking_budget": -1}, None, 400),
+        (None, 5, 400),
+        ("text", 5, 400),
+        ([1], 5, 400),
+    ],
+)
+def test_sglangs_own_thinking_limit_is_the_thinking_budget_of_a_stream(
+    guard, params, tokens, status
+):
+    payload = ThinkingBudgetLogitProcessor.to_str()
+    request = streaming(payload, with_params(params)[0], tokens)
+
+    assert answer(guard, request)[0] == status
+    assert request.sampling_params == with_params(params)[0]
+
+
+# What SGLang asks about a payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "supported"),
+    [
+        (PAYLOAD, True),
+        ("DisallowedTokensLogitsProcessor", True),
+        (ForcedSequenceLogitProcessor.to_str(), False),
+        (EVIL, False),
+        (None, False),
+    ],
+)
+def test_only_banned_tokens_combine_with_a_sampling_mask(guard, payload, supported):
+    assert make_supports_sampling_mask(guard)(payload) is supported

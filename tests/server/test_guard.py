@@ -1,0 +1,168 @@
+"""What a process allows: payload, parameters and what the server can honour, in one answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from sglang_lp import wire
+from sglang_lp.builtins import (
+    ChainLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+from sglang_lp.errors import PayloadRefused, RequestError, Unsupported
+from sglang_lp.server.guard import Guard
+from sglang_lp.trust import Gate, Limits, Policy
+
+BAN = DisallowedTokensLogitsProcessor.to_str()
+FORCE = ForcedSequenceLogitProcessor.to_str()
+CHAIN = ChainLogitProcessor.to_str()
+PARAMS = {"token_ids": [5]}
+BAN_CHAIN = {"chain": ["DisallowedTokensLogitsProcessor"], "0.token_ids": [5]}
+FORCE_CHAIN = {"chain": ["ForcedSequenceLogitProcessor"], "0.token_ids": [5]}
+
+
+class Foreign:
+    """Follows SGLang's contract alone."""
+
+
+@pytest.fixture
+def foreign(guard, monkeypatch):
+    allowed = SimpleNamespace(name="m:Foreign", processor=Foreign, payload="p")
+    monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
+    return allowed
+
+
+def test_before_it_knows_the_server_it_checks_what_it_can(guard):
+    assert (guard.gate, guard.speculative, guard.tokenizer, guard.vocab_size) == (
+        Gate.ADMISSION,
+        None,
+        None,
+        None,
+    )
+    allowed, params = guard.admit(BAN, {"token_ids": [1 << 30]})
+
+    assert allowed.processor is DisallowedTokensLogitsProcessor
+    assert params.token_ids == (1 << 30,)
+
+
+def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard):
+    guard.vocab_size = 6
+    allowed, params = guard.admit("DisallowedTokensLogitsProcessor", PARAMS)
+
+    assert allowed == (
+        "sglang_lp.builtins:DisallowedTokensLogitsProcessor",
+        DisallowedTokensLogitsProcessor,
+        BAN,
+    )
+    assert params == DisallowedTokensLogitsProcessor.Params(token_ids=(5,))
+
+
+def test_a_class_without_a_schema_gets_no_parameters_checked(guard, foreign):
+    assert guard.admit("p", {"any": object()}) == (foreign, None)
+
+
+def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
+    class Fits(DisallowedTokensLogitsProcessor):
+        @classmethod
+        def fit_params(cls, params, tokenizer, vocab_size=None):
+            return params, tokenizer, vocab_size
+
+    guard.tokenizer, guard.vocab_size = object(), 6
+    guard.verifier = SimpleNamespace(
+        lookup=lambda _payload: SimpleNamespace(name="m:Fits", processor=Fits)
+    )
+    _, fitted = guard.admit("p", PARAMS)
+
+    assert fitted == (Fits.Params(token_ids=(5,)), guard.tokenizer, 6)
+
+
+@pytest.mark.parametrize(
+    ("payload", "params", "reason"),
+    [
+        (wire.payload_for("os", "abort"), PARAMS, "not_allowed"),
+        (BAN, {"token_ids": [6]}, "invalid_parameter"),
+        (BAN, [5], "invalid_parameter"),
+        (ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 1}, "invalid_parameter"),
+    ],
+)
+@pytest.mark.parametrize("gate", Gate)
+def test_every_refusal_is_in_the_audit_trail_of_its_gate(guard, gate, payload, params, reason):
+    guard.gate, guard.vocab_size = gate, 6
+    with pytest.raises(RequestError):
+        guard.admit(payload, params)
+
+    assert guard.audit.snapshot() == {gate.value: {reason: 1}}
+
+
+def test_the_log_has_as_many_lines_as_the_policy_says(caplog):
+    guard = Guard(Policy(limits=Limits(logged_refusals_per_minute=2)))
+    with caplog.at_level("WARNING", logger="sglang_lp.audit"):
+        for _ in range(5):
+            with pytest.raises(PayloadRefused):
+                guard.admit("no payload", None)
+
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "payload", "params", "why"),
+    [
+        (None, FORCE, PARAMS, None),
+        ("DFLASH", BAN, PARAMS, None),
+        ("DSPARK", BAN, PARAMS, None),
+        ("DSPARK", CHAIN, BAN_CHAIN, None),
+        ("DFLASH", FORCE, PARAMS, "hides the history that the processor needs"),
+        ("DSPARK", FORCE, PARAMS, "hides the history that the processor needs"),
+        ("DSPARK", CHAIN, FORCE_CHAIN, "hides the history that the processor needs"),
+        ("EAGLE", BAN, PARAMS, "does not call custom logit processors"),
+        ("EAGLE", FORCE, PARAMS, "does not call custom logit processors"),
+    ],
+)
+def test_speculative_decoding_takes_what_it_calls_with_what_it_needs(
+    guard, algorithm, payload, params, why
+):
+    ChainLogitProcessor.resolve, before = guard.verifier.resolve, ChainLogitProcessor.resolve
+    guard.speculative = algorithm
+    try:
+        if why is None:
+            guard.admit(payload, params)
+            return
+        with pytest.raises(Unsupported) as caught:
+            guard.admit(payload, params)
+    finally:
+        ChainLogitProcessor.resolve = before
+
+    assert str(caught.value) == (
+        f"{guard.verifier.lookup(payload).name}: this server runs speculative decoding "
+        f"({algorithm}), which {why}; send the request to a server without it"
+    )
+    assert guard.audit.snapshot() == {"admission": {"unsupported": 1}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "why"),
+    [
+        ("DSPARK", "m:Foreign: .* hides the history"),
+        ("NGRAM", "m:Foreign: .* does not call custom"),
+    ],
+)
+def test_a_class_without_a_schema_may_need_the_whole_history(guard, foreign, algorithm, why):
+    guard.speculative = algorithm
+    with pytest.raises(Unsupported, match=why):
+        guard.admit("p", None)
+
+
+def test_the_fingerprint_is_that_of_the_policy():
+    policy = Policy.default()
+    guard = Guard(policy)
+
+    assert Guard(msgspec.structs.replace(policy)).fingerprint == guard.fingerprint
+    few = Limits(logged_refusals_per_minute=7)
+    for other in (Policy(builtins=False), Policy(stock="deny"), Policy(limits=few)):
+        assert Guard(other).fingerprint != guard.fingerprint
+    assert len(guard.fingerprint) == 64

@@ -1,0 +1,224 @@
+"""Which functions of SGLang are hooked, seen on the real SGLang, which is then put back."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
+from sglang_lp.errors import InstallError, PolicyError
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.server import process
+from sglang_lp.server.hooks import put_in_place
+from sglang_lp.server.sink import NoLoads, refuse_to_load
+
+STOCK = "sglang.srt.sampling.custom_logit_processor"
+HOOKED = {
+    f"{STOCK}._cache_from_str": "replace",
+    f"{STOCK}.CustomLogitProcessor.from_str": "replace",
+    f"{STOCK}.supports_sampling_mask": "replace",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": "after",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task": "before",
+    "sglang.srt.managers.schedule_batch.Req.__init__": "after",
+    "sglang.srt.layers.sampler.apply_custom_logit_processor": "replace",
+    "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation": "around",
+    "sglang.srt.entrypoints.engine.Engine._launch_subprocesses": "before",
+    "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes": "around",
+    "sglang.srt.managers.scheduler.Scheduler.get_init_info": "after",
+}
+
+
+@pytest.fixture
+def registry(sglang):
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return HookRegistry
+
+
+def registered(registry):
+    return {
+        target: (kind.value, hook)
+        for target, hooks in registry._hooks.items()
+        for kind, hook, _ in hooks
+    }
+
+
+def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
+    put_in_place()
+    hooks = registered(registry)
+
+    assert {target: kind for target, (kind, _) in hooks.items()} == HOOKED
+    assert {target: hook for target, (_, hook) in hooks.items()} == process.installed
+    names = {hook.__name__ for _, hook in hooks.values()}
+    assert names == {
+        *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
+        *("admit_req", "apply_custom_logit_processor", "forward_batch_generation"),
+        *("check_launch", "launch", "learn"),
+    }
+
+
+def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry):
+    put_in_place()
+    guards = {
+        target: inspect.getclosurevars(hook).nonlocals.get("guard")
+        for target, hook in process.installed.items()
+    }
+
+    assert {target for target, guard in guards.items() if guard is process.guard} == {
+        f"{STOCK}.CustomLogitProcessor.from_str",
+        f"{STOCK}.supports_sampling_mask",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task",
+        "sglang.srt.managers.schedule_batch.Req.__init__",
+        "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes",
+        "sglang.srt.managers.scheduler.Scheduler.get_init_info",
+    }
+
+
+def test_once_sglang_applied_them_every_hook_is_live_and_the_guard_is_known(registry):
+    put_in_place()
+    assert process.installed_guard() is None
+    registry.apply_hooks()
+
+    assert set(process.status().values()) == {"live"}
+    assert process.installed_guard() is process.guard
+    assert process.guard is not None
+
+
+def test_nothing_can_be_unpickled_even_before_hooks_are_applied(sglang):
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    put_in_place()
+
+    assert isinstance(stock.dill, NoLoads)
+    with pytest.raises(InstallError):
+        stock._cache_from_str(DisallowedTokensLogitsProcessor.to_str())
+    assert process.installed[f"{STOCK}._cache_from_str"] is refuse_to_load
+
+
+# Construction 60: hooks leave the original within reach of other code in the process.
+def test_the_function_behind_the_hook_cannot_unpickle_either(registry):
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    put_in_place()
+    registry.apply_hooks()
+    original = stock._cache_from_str.__wrapped__
+
+    assert original.__module__ == STOCK
+    with pytest.raises(InstallError):
+        original(DisallowedTokensLogitsProcessor.to_str())
+
+
+def test_sglang_knows_this_toolkits_classes_as_processors_and_chains_know_the_policys(sglang):
+    from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
+    put_in_place()
+
+    assert issubclass(LogitProcessor, CustomLogitProcessor)
+    assert ChainLogitProcessor.resolve == process.guard.verifier.resolve
+
+
+def test_it_is_done_once(registry):
+    put_in_place()
+    before, guard = registered(registry), process.guard
+    put_in_place()
+
+    assert registered(registry) == before
+    assert process.guard is guard
+
+
+def test_the_policy_is_the_one_that_the_environment_names(sglang, monkeypatch, tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("builtins = false\nstock = 'deny'\n")
+    monkeypatch.setenv("SGLANG_LP_POLICY", str(policy))
+    put_in_place()
+
+    assert process.guard.verifier.allowed == ()
+
+
+def test_without_one_the_built_ins_are_allowed(sglang, monkeypatch):
+    monkeypatch.setenv("SGLANG_LP_POLICY", "")
+    put_in_place()
+
+    assert process.guard.verifier.resolve("DisallowedTokensLogitsProcessor")
+
+
+def test_a_policy_that_cannot_be_read_leaves_sglang_closed(registry, monkeypatch, tmp_path):
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    monkeypatch.setenv("SGLANG_LP_POLICY", str(tmp_path / "none.toml"))
+    with pytest.raises(PolicyError):
+        put_in_place()
+
+    assert isinstance(stock.dill, NoLoads)
+    assert registered(registry) == {}
+    assert process.guard is None
+
+
+def test_an_sglang_without_the_sampling_mask_is_hooked_without_it(registry, monkeypatch):
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    monkeypatch.delattr(stock, "supports_sampling_mask", raising=False)
+    put_in_place()
+    registry.apply_hooks()
+
+    assert registered(registry).keys() == HOOKED.keys() - {f"{STOCK}.supports_sampling_mask"}
+    assert process.installed_guard() is not None
+
+
+def test_an_sglang_that_was_not_tested_is_not_hooked(registry, monkeypatch):
+    from sglang_lp.server import versions
+
+    monkeypatch.setattr(versions, "version", lambda _name: "0.5.24")
+    with pytest.raises(InstallError, match=r"0\.5\.24"):
+        put_in_place()
+
+    assert registered(registry) == {}
+
+
+def refused(registry, capfd):
+    with pytest.raises(SystemExit) as end:
+        registry.apply_hooks()
+    assert end.value.code == 78
+    return capfd.readouterr().err.rpartition("plugins: ")[2].strip().split(", ")
+
+
+def test_functions_that_sglang_renamed_are_all_named_and_the_process_ends(
+    registry, monkeypatch, capfd
+):
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    put_in_place()
+    monkeypatch.delattr(TokenizerManager, "create_abort_task")
+    monkeypatch.delattr(Scheduler, "get_init_info")
+
+    assert refused(registry, capfd) == [
+        "sglang.srt.managers.scheduler.Scheduler.get_init_info",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task",
+    ]
+
+
+@pytest.mark.parametrize("target", [target for target, kind in HOOKED.items() if kind == "replace"])
+def test_another_plugin_that_replaces_what_this_one_replaces_ends_the_process(
+    registry, capfd, target
+):
+    from sglang.srt.plugins.hook_registry import HookType
+
+    put_in_place()
+    registry.register(target, len, HookType.REPLACE)
+
+    assert refused(registry, capfd) == [target]
+
+
+@pytest.mark.parametrize("kind", ["AROUND", "BEFORE", "AFTER"])
+def test_another_plugin_may_wrap_what_this_one_replaces(registry, kind):
+    from sglang.srt.plugins.hook_registry import HookType
+
+    put_in_place()
+    for target in HOOKED:
+        registry.register(target, lambda *_args, **_kwargs: None, HookType[kind])
+    registry.apply_hooks()
+
+    assert process.installed_guard() is not None

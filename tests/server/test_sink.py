@@ -1,0 +1,210 @@
+"""The gate in the scheduler, on requests as SGLang makes them there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from types import SimpleNamespace
+
+import dill
+import pytest
+
+from sglang_lp import wire
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
+from sglang_lp.errors import InstallError, PayloadRefused
+from sglang_lp.processor import LogitProcessor, rows_of
+from sglang_lp.server.foreign import ForeignProcessor
+from sglang_lp.server.guard import Guard
+from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
+from sglang_lp.trust import Gate, Policy
+
+PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
+EVIL = wire.payload_for("os", "abort")
+
+
+class Req:
+    """As much of SGLang's request as the gate sees."""
+
+    def __init__(self, payload, custom_params, vocab_size=None):
+        self.custom_logit_processor = payload
+        self.sampling_params = SimpleNamespace(custom_params=custom_params)
+        self.vocab_size = vocab_size
+        self.kv = SimpleNamespace(kv_committed_len=0)
+        self.ended = None
+        if isinstance(custom_params, dict):
+            custom_params["__req__"] = self
+
+    def set_finish_with_abort(self, message, status_code, err_type):
+        self.ended = (message, status_code, err_type)
+
+
+class Plus:
+    """Follows SGLang's contract alone."""
+
+    def __call__(self, logits, _params):
+        return logits + 1
+
+
+class Unfinished:
+    """An allowed class that cannot even be made."""
+
+    def __init__(self):
+        raise KeyError("its own mistake")
+
+
+class Unparsable(LogitProcessor):
+    """One that fails before that."""
+
+    @classmethod
+    def parse_params(cls, custom_params, vocab_size=None):
+        raise KeyError("its own mistake")
+
+
+@pytest.fixture
+def allowing(monkeypatch):
+    """Return a function that gives a guard allowing a class under the text ``payload``."""
+
+    def allowing(processor):
+        guard = Guard(Policy.default())
+        allowed = SimpleNamespace(name="m:C", processor=processor, payload="its payload")
+        monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
+        return guard
+
+    return allowing
+
+
+def admit(guard, req):
+    # A value would replace what the constructor returned.
+    assert make_admit_req(guard)(None, req, "more", of="SGLang's") is None
+
+
+def test_a_request_without_a_processor_is_not_looked_at(guard):
+    req = SimpleNamespace(custom_logit_processor=None)
+    admit(guard, req)
+
+    assert vars(req) == {"custom_logit_processor": None}
+
+
+@pytest.mark.parametrize("text", ["DisallowedTokensLogitsProcessor", PAYLOAD])
+def test_an_allowed_request_has_its_row_and_the_operators_spelling(guard, text):
+    req = Req(text, {"token_ids": [7]})
+    sampling = req.sampling_params
+    admit(guard, req)
+
+    assert req.custom_logit_processor == PAYLOAD
+    assert req.sampling_params is sampling
+    assert req.ended is None
+    (row,) = rows_of([sampling.custom_params])
+    assert type(row.processor) is DisallowedTokensLogitsProcessor
+    assert row.request.params.token_ids == (7,)
+    assert row.sglang_req is req
+    # The plugin delays sampling, so the history is never behind here.
+    assert row.request.may_lag is False
+
+
+# Construction 46: a payload that was checked in the HTTP process only, CVE-2026-3059.
+@pytest.mark.parametrize(
+    ("payload", "params", "reason"),
+    [
+        (EVIL, {}, "not_allowed"),
+        ("", {}, "malformed"),
+        (PAYLOAD, {}, "invalid_parameter"),
+        (PAYLOAD, None, "invalid_parameter"),
+        (PAYLOAD, {"token_ids": [100]}, "invalid_parameter"),
+    ],
+)
+def test_what_did_not_pass_admission_ends_its_own_request_as_a_bad_one(
+    guard, payload, params, reason
+):
+    req = Req(payload, params, vocab_size=100)
+    admit(guard, req)
+
+    assert req.custom_logit_processor is None
+    message, status, kind = req.ended
+    assert message.startswith(("custom_logit_processor: ", "DisallowedTokensLogitsProcessor: "))
+    assert (status, kind) == (400, "BadRequestError")
+    assert rows_of([req.sampling_params.custom_params]) == [None]
+    assert guard.audit.snapshot() == {"scheduler": {reason: 1}}
+
+
+def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):
+    guard.vocab_size = 50
+    for known in (None, 0):
+        req = Req(PAYLOAD, {"token_ids": [50]}, vocab_size=known)
+        admit(guard, req)
+        assert req.ended is not None
+    req = Req(PAYLOAD, {"token_ids": [50]}, vocab_size=51)
+    admit(guard, req)
+    assert req.ended is None
+    req = Req(PAYLOAD, {"token_ids": [50]})
+    del req.vocab_size
+    admit(guard, req)
+    assert req.ended is None, "the one that the request before had"
+
+
+def test_a_request_without_parameters_gets_its_history_all_the_same(guard):
+    req = Req(DRYLogitProcessor.to_str(), None)
+    shared = req.sampling_params
+    admit(guard, req)
+
+    assert shared.custom_params is None, "other requests may share it"
+    assert req.sampling_params is not shared
+    custom_params = req.sampling_params.custom_params
+    assert type(custom_params["__req__"]) is weakref.ProxyType
+    assert custom_params["__req__"].ended is None
+    (row,) = rows_of([custom_params])
+    assert type(row.processor) is DRYLogitProcessor
+
+
+def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing):
+    req = Req("any", {})
+    admit(allowing(Plus), req)
+
+    assert req.custom_logit_processor == "its payload"
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert type(row.processor) is ForeignProcessor
+    assert (row.processor.name, row.processor.kind) == ("Plus", Plus)
+
+
+# Construction 52.
+@pytest.mark.parametrize("processor", [Unfinished, Unparsable])
+def test_an_allowed_class_that_fails_early_ends_its_own_request_and_is_logged(
+    allowing, caplog, processor
+):
+    req = Req("any", {})
+    with caplog.at_level(logging.ERROR, logger="sglang_lp.server.sink"):
+        admit(allowing(processor), req)
+
+    assert req.ended == ("the processor failed before the request began", 400, "BadRequestError")
+    assert req.custom_logit_processor is None
+    assert "sglang-lp: a processor failed before its request began" in caplog.messages
+    assert "its own mistake" in caplog.text
+
+
+def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
+    with caplog.at_level(logging.WARNING, logger="sglang_lp.audit"):
+        admit(guard, Req(EVIL, {}))
+
+    assert [json.loads(message)["gate"] for message in caplog.messages] == [Gate.SCHEDULER]
+
+
+def test_from_str_makes_what_is_allowed_and_nothing_else(guard):
+    from_str = make_from_str(guard)
+
+    assert type(from_str(object, PAYLOAD)) is DisallowedTokensLogitsProcessor
+    with pytest.raises(PayloadRefused):
+        from_str(object, EVIL)
+
+
+def test_where_sglang_keeps_dill_it_writes_and_never_reads():
+    closed = NoLoads(dill)
+
+    assert closed.dumps is dill.dumps
+    for load in (closed.loads, closed.load, refuse_to_load):
+        with pytest.raises(InstallError) as caught:
+            load(b"N.", ignore=False)
+        assert str(caught.value) == (
+            "sglang-lp: nothing that a request sends is unpickled in this process"
+        )
+    assert vars(closed).keys() == {"dumps", "loads", "load"}

@@ -1,0 +1,90 @@
+"""Which SGLang is supported, and what differs between versions."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_lp.errors import InstallError
+from sglang_lp.server import versions
+from sglang_lp.server.versions import (
+    abort_unstarted,
+    check_version,
+    has_sampling_mask,
+    speculative_algorithm,
+)
+
+
+@pytest.fixture
+def sglang_is(monkeypatch):
+    def sglang_is(found):
+        monkeypatch.setattr(versions, "version", {"sglang": found}.__getitem__)
+
+    return sglang_is
+
+
+@pytest.mark.parametrize("found", ["0.5.18", "0.5.19", "0.5.23", "0.5.20.post1"])
+def test_a_version_that_was_tested_is_taken(sglang_is, found):
+    sglang_is(found)
+
+    assert check_version() == found
+
+
+@pytest.mark.parametrize("found", ["0.5.17", "0.5.18rc1", "0.5.23.post1", "0.5.24", "0.6", "0.5.3"])
+def test_any_other_version_is_refused(sglang_is, found):
+    sglang_is(found)
+    with pytest.raises(InstallError) as caught:
+        check_version()
+
+    assert str(caught.value) == (
+        f"expected SGLang 0.5.18 to 0.5.23, found {found}: install a version of sglang-lp that "
+        "supports it, or uninstall sglang-lp to run without its guard"
+    )
+
+
+def test_without_sglang_there_is_nothing_to_guard(monkeypatch):
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions, "version", version)
+    with pytest.raises(InstallError) as caught:
+        check_version()
+
+    assert str(caught.value) == "SGLang is not installed in this environment"
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_sampling_mask_is_hooked_where_it_is(monkeypatch, there):
+    from sglang.srt.sampling import custom_logit_processor as stock
+
+    if there:
+        monkeypatch.setattr(stock, "supports_sampling_mask", len, raising=False)
+    else:
+        monkeypatch.delattr(stock, "supports_sampling_mask", raising=False)
+
+    assert has_sampling_mask() is there
+
+
+def test_a_request_ends_as_a_bad_one_and_on_the_oldest_sglang_as_it_says_itself():
+    said = []
+
+    def newest(message, status_code=500, err_type=None):
+        said.append((message, status_code, err_type))
+
+    def oldest(message):
+        said.append(message)
+
+    for set_finish_with_abort in (newest, oldest):
+        abort_unstarted(SimpleNamespace(set_finish_with_abort=set_finish_with_abort), "why")
+
+    assert said == [("why", 400, "BadRequestError"), "why"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [(None, None), ("eagle", "EAGLE"), ("DFLASH", "DFLASH"), (7, "7")]
+)
+def test_a_speculative_algorithm_is_known_by_its_name_in_capitals(given, name):
+    assert speculative_algorithm(SimpleNamespace(speculative_algorithm=given)) == name
