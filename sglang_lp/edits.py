@@ -206,25 +206,27 @@ class Edits:
         stride = logits.stride(0) if logits.stride(1) == 1 else logits.shape[1]
         cells = _Cells()
         cells.ban = self._ban_cells(stride, forced, allowed, conflicts)
-        cells.fill.extend(row for row in forced | allowed if row not in conflicts)
-        masked = frozenset(keep_masked)
-        for row, token_id in forced.items():
-            if row not in conflicts:
-                (cells.keep if row in masked else cells.force).append(row * stride + token_id)
-        for row, ids_left in allowed.items():
-            if row not in conflicts:
-                cells.keep.extend([row * stride + i for i in sorted(ids_left)])
         biases = self._merge_biases(stride, forced, conflicts)
+        for row in conflicts:
+            forced.pop(row, None)
+            allowed.pop(row, None)
+        cells.fill.extend([*forced, *allowed])
+        for row in forced.keys() & {*keep_masked}:
+            cells.keep.append(row * stride + forced.pop(row))
+        cells.force.extend([row * stride + token_id for row, token_id in forced.items()])
+        for row, ids_left in allowed.items():
+            cells.keep.extend([row * stride + i for i in sorted(ids_left)])
         cells.bias.extend(biases)
         cells.bias_values.extend(biases.values())
         return Compiled(cells, conflicts, logits)
 
     def _merge_forced(self, conflicts: dict[int, str]) -> dict[int, int]:
         """Return the forced token of each row."""
-        forced: dict[int, int] = {}
-        for row, token_id in self._forced:
-            if forced.setdefault(row, token_id) != token_id:
-                conflicts[row] = f"tokens {forced[row]} and {token_id} are both forced"
+        forced = dict(self._forced)
+        if len(forced) < len(self._forced):
+            for row, token_id in self._forced:
+                if forced[row] != token_id:
+                    conflicts[row] = f"tokens {token_id} and {forced[row]} are both forced"
         return forced
 
     def _merge_allowed(
@@ -367,17 +369,23 @@ class Compiled:
         if len(self._bias):
             flat.index_add_(0, self._bias, self._bias_values)
         if len(self._ban):
-            flat.index_fill_(0, self._ban, _MINUS_INF)
+            _fill(flat, self._ban, _MINUS_INF)
         if len(self._force):
-            flat.index_fill_(0, self._force, 0.0)
+            _fill(flat, self._force, 0.0)
 
     def _fill_rows(self, logits: torch.Tensor) -> None:
         if len(self._fill) == len(logits):
             logits.fill_(_MINUS_INF)
-        elif logits.is_cuda:
-            logits.index_fill_(0, self._fill, _MINUS_INF)
-        else:  # on a CPU half the time of index_fill_ over rows
-            logits[self._fill] = _MINUS_INF
+        else:
+            _fill(logits, self._fill, _MINUS_INF)
+
+
+def _fill(tensor: torch.Tensor, indices: torch.Tensor, value: float) -> None:
+    """Set what ``indices`` select of the first dimension."""
+    if tensor.is_cuda:
+        tensor.index_fill_(0, indices, value)
+    else:  # on a CPU about half the time of index_fill_
+        tensor[indices] = value
 
 
 def _flat(logits: torch.Tensor) -> torch.Tensor | None:

@@ -91,11 +91,13 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
         raise InvalidParameter(
             processor, None, f"expected an object of parameters, got {shown(custom_params)}"
         )
-    given = {key: value for key, value in custom_params.items() if not is_private(key)}
+    given = dict(custom_params)
     fields = params_type.__struct_fields__
-    if not given.keys() <= {*fields}:
-        name = next(name for name in given if name not in fields)
-        raise InvalidParameter(processor, None, _unknown(name, fields))
+    if not given.keys() <= _field_names(params_type):
+        for name in [name for name in given if name not in fields]:
+            if not is_private(name):
+                raise InvalidParameter(processor, None, _unknown(name, fields))
+            del given[name]
     try:
         params = msgspec.convert(given, params_type)
     except msgspec.ValidationError as error:
@@ -126,6 +128,11 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
                 f"expected token ids of the served model, 0 to {vocab_size - 1}, got {largest}; "
                 "these ids are probably another model's",
             )
+
+
+@lru_cache(maxsize=256)
+def _field_names(params_type: type[Parameters]) -> frozenset[str]:
+    return frozenset(params_type.__struct_fields__)
 
 
 @lru_cache(maxsize=256)

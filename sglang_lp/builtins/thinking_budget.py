@@ -156,9 +156,13 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                     "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                     "in place of an end that comes too early"
                 )
-            for names in (_START, _END):
-                given = [name for name in names if getattr(self, name) is not None]
-                if len(given) > 1:
+            start_ids, end_ids = self.thinking_start_token_ids, self.thinking_end_token_ids
+            for names, one, several, text in (
+                (_START, self.thinking_start_token_id, start_ids, self.thinking_start),
+                (_END, self.thinking_end_token_id, end_ids, self.thinking_end),
+            ):
+                if (one is not None) + (several is not None) + (text is not None) > 1:
+                    given = [name for name in names if getattr(self, name) is not None]
                     raise ValueError(f"{given[1]}: given together with {given[0]}; give one")
             if (self.thinking_start is None) != (self.thinking_end is None):
                 name = "thinking_start" if self.thinking_start is None else "thinking_end"

@@ -11,6 +11,7 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 
 import pytest
@@ -45,10 +46,10 @@ _LIVELY = [
 ]
 
 
-def finished(server, rng):
+def finished(server, rng, lively=_LIVELY):
     """Send a list of requests that come to their ends."""
     parts = [
-        body([rng.randrange(2, 1024) for _ in range(4)], *rng.choice(_LIVELY), max_new_tokens=n)
+        body([rng.randrange(2, 1024) for _ in range(4)], *rng.choice(lively), max_new_tokens=n)
         for n in (rng.randint(1, 3) for _ in range(TOGETHER))
     ]
     reply = server.post("/generate", {key: [part[key] for part in parts] for key in parts[0]})
@@ -62,17 +63,23 @@ def failed(server, rng):
     assert reply.status == 500
 
 
-def aborted(server, rng):
+def aborted(server, rng, lively=_LIVELY[-2:]):
     """Send a list of long requests and hang up."""
-    part = body([rng.randrange(2, 1024)], *rng.choice(_LIVELY[-2:]), max_new_tokens=1000)
+    part = body([rng.randrange(2, 1024)], *rng.choice(lively), max_new_tokens=1000)
     together = {key: [part[key]] * (TOGETHER // 5) for key in part}
     assert server.stream("/generate", together, leave_after=3).status == 200
 
 
-def play(server, requests, seed):
-    """Send about so many requests: seven of ten lists finish, two fail, one is aborted."""
+#: Of ten lists seven finish, two fail, one is aborted.
+WITH = [*[finished] * 7, *[failed] * 2, aborted]
+#: The same without any processor, to see what SGLang's own memory does.
+WITHOUT = [*[partial(finished, lively=[()])] * 9, partial(aborted, lively=[()])]
+
+
+def play(server, requests, seed, ten=WITH):
+    """Send about so many requests, ten lists of them at least."""
     rng = random.Random(seed)
-    kinds = [*[finished] * 7, *[failed] * 2, aborted] * max(1, round(requests / TOGETHER / 10))
+    kinds = ten * max(1, round(requests / TOGETHER / 10))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda kind: kind(server, rng), kinds))
 
@@ -101,10 +108,15 @@ def census(server, name):
 
 def test_nothing_of_a_request_outlives_it(server):
     play(server, 1000, seed=0)  # fills what may fill up: caches, the allocator
-    first = census(server, "first")
+    before = census(server, "before")
+    play(server, REQUESTS, seed=1, ten=WITHOUT)
+    between = census(server, "between")
     play(server, REQUESTS, seed=1)
-    last = census(server, "last")
-    grown = last["rss"] - first["rss"]
-    figures = f"{grown / 2**20:.1f} MiB more after {REQUESTS} requests"
-    logger.info("%s: %s then %s", figures, first, last)
+    after = census(server, "after")
+    alone, grown = between["rss"] - before["rss"], after["rss"] - between["rss"]
+    figures = (
+        f"{REQUESTS} requests without a processor: {alone / 2**20:+.1f} MiB; as many with one: "
+        f"{grown / 2**20:+.1f} MiB, {after['requests']} of the toolkit's objects left"
+    )
+    logger.info("%s", figures)
     assert grown < SLACK, figures
