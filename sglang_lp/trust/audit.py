@@ -30,8 +30,9 @@ class Audit:
     """Counts every refusal of one process and logs them at a bounded rate.
 
     A line is a JSON object: ``event``, ``gate``, ``reason``, ``digest`` (SHA-256 of the decoded
-    pickle, null if nothing was decoded), ``size`` (characters) and ``suppressed`` (refusals since
-    the line before that were counted but not logged). It holds no text of the client.
+    pickle, null if nothing was decoded), ``size`` (characters), ``count`` (refusals at this gate
+    for this reason since the process began) and ``suppressed`` (refusals since the line before
+    that were counted but not logged). It holds no text of the client.
     """
 
     def __init__(self, lines_per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,6 +54,7 @@ class Audit:
         reason = _reason(error)
         with self._lock:
             self._counts[gate.value, reason] += 1
+            count = self._counts[gate.value, reason]
             now = self._clock()
             self._tokens = min(
                 self._burst, self._tokens + (now - self._filled_at) * self._burst / 60
@@ -69,6 +71,7 @@ class Audit:
             "reason": reason,
             "digest": getattr(error, "digest", None),
             "size": getattr(error, "size", None),
+            "count": count,
             "suppressed": suppressed,
         }
         logger.warning("%s", json.dumps(line))

@@ -48,6 +48,7 @@ def test_a_line_says_what_was_refused_where_and_why(caplog):
             "reason": "not_allowed",
             "digest": wire.digest(evil),
             "size": len(wire.encode(evil)),
+            "count": 1,
             "suppressed": 0,
         }
     ]
@@ -81,6 +82,7 @@ def test_lines_are_limited_and_what_was_left_out_is_counted(caplog):
     clock.now += 0.2
     audit.refused(Gate.ADMISSION, REFUSED)
     assert [line["suppressed"] for line in lines(caplog)] == [0, 0, 0, 8]
+    assert [line["count"] for line in lines(caplog)] == [1, 2, 3, 12]
     audit.refused(Gate.ADMISSION, REFUSED)
     assert len(caplog.records) == 4
 
