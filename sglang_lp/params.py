@@ -202,17 +202,18 @@ def _unknown(name: object, fields: tuple[str, ...]) -> str:
     return f"unknown parameter {shown(name)}{hint}"
 
 
-_MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
-_AT = re.compile(r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`", re.DOTALL)
+# Not compiled before they are needed, because the client imports this.
+_MISSING = r"Object missing required field `(?P<name>\w+)`"
+_AT = r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`"
 
 
 def _translated(
     processor: str, fields: tuple[str, ...], given: Mapping[str, Any], text: str
 ) -> InvalidParameter:
     """Turn msgspec's message into one that names the parameter and shows what came."""
-    if missing := _MISSING.match(text):
+    if missing := re.match(_MISSING, text):
         return InvalidParameter(processor, missing["name"], "required, but not given")
-    if at := _AT.match(text):
+    if at := re.match(_AT, text, re.DOTALL):
         problem = at["problem"].replace("`", "")
         problem = problem[0].lower() + problem[1:]
         place = f" at {at['rest']}" if at["rest"] else ""

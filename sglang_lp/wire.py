@@ -224,12 +224,12 @@ class Description(NamedTuple):
     name: str = ""
 
 
-#: The two ways to write a reference, followed by whatever else there is.
-_REFERENCE = re.compile(
+#: The two ways to write a reference, followed by whatever else there is; for a message only, so
+#: not compiled before there is one.
+_REFERENCE = (
     rb"(?:\x80[\x02-\x05])?(?:\x95.{8})?"
     rb"(?:c([A-Za-z_][\w.]*+)\n([A-Za-z_]\w*+)\n(?:p0\n|q\x00)?"
-    rb"|\x8c.([A-Za-z_][\w.]*+)\x94(?:\x8c.([A-Za-z_]\w*+)\x94|h\x00)\x93\x94?)",
-    re.DOTALL,
+    rb"|\x8c.([A-Za-z_][\w.]*+)\x94(?:\x8c.([A-Za-z_]\w*+)\x94|h\x00)\x93\x94?)"
 )
 _PROTO = 0x80
 #: ``EMPTY_TUPLE NEWOBJ``: the class that went before is instantiated.
@@ -248,7 +248,7 @@ def describe(pickled: bytes) -> Description:
     head = pickled[:1024]
     if (b"dill._dill" in head and b"_create_type" in head) or b"cloudpickle" in head:
         return Description(Kind.BY_VALUE)
-    match = _REFERENCE.match(head)
+    match = re.match(_REFERENCE, head, re.DOTALL)
     if match is None:
         return Description(Kind.OTHER)
     names = [group.decode("ascii") for group in match.groups() if group is not None]
