@@ -33,6 +33,7 @@ def sglang(monkeypatch):
     monkeypatch.setattr(process, "installed", {})
     monkeypatch.setattr(process, "guard", None)
     HookRegistry.reset()
+    custom_logit_processor._cache_from_str.cache_clear()  # of what other tests unpickled
     owners: list[Any] = [
         *(module for name, module in list(sys.modules.items()) if name.startswith("sglang.")),
         *(
