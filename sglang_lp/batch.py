@@ -418,7 +418,7 @@ def _as_fault(row: Row, error: Exception) -> SglangLpError:
 
 
 def _logger() -> Logger:
-    # Imported where it is needed, as in all that the client imports: see docs/performance.md.
+    # Not imported above, because the client imports this module and logs nothing.
     import logging
 
     return logging.getLogger(__name__)

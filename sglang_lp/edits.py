@@ -382,10 +382,10 @@ class Compiled:
 
 def _fill(tensor: torch.Tensor, indices: torch.Tensor, value: float) -> None:
     """Set what ``indices`` select of the first dimension."""
-    if tensor.is_cuda:
-        tensor.index_fill_(0, indices, value)
-    else:  # on a CPU about half the time of index_fill_
+    if tensor.is_cpu:  # in less time than index_fill_ takes there
         tensor[indices] = value
+    else:
+        tensor.index_fill_(0, indices, value)
 
 
 def _flat(logits: torch.Tensor) -> torch.Tensor | None:

@@ -103,7 +103,8 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
     except msgspec.ValidationError as error:
         raise _translated(processor, fields, given, str(error)) from None
     for name in _float_fields(params_type):
-        if not all(map(math.isfinite, _floats(getattr(params, name)))):
+        # Only what came: a default is the class's own business.
+        if name in given and not all(map(math.isfinite, _floats(getattr(params, name)))):
             raise InvalidParameter(processor, name, "expected a finite number")
     return params
 
@@ -194,7 +195,7 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def _unknown(name: object, fields: tuple[str, ...]) -> str:
-    import difflib  # here: it would be a tenth of what importing the client costs
+    import difflib  # for a message only, and the client imports this module
 
     near = difflib.get_close_matches(name[:80], fields, n=1) if isinstance(name, str) else []
     known = ", ".join(fields) or "none"

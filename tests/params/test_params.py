@@ -239,3 +239,12 @@ def test_any_mapping_will_do():
             return 1
 
     assert parse(Example, "Mine", View()) == Example(token_id=5)
+
+
+def test_a_default_may_be_infinite_though_no_request_may_ask_for_it():
+    class Capped(Parameters, frozen=True):
+        cap: float = math.inf
+
+    assert parse(Capped, "P", {}).cap == math.inf
+    with pytest.raises(InvalidParameter, match="finite"):
+        parse(Capped, "P", {"cap": math.inf})
