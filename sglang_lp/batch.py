@@ -36,6 +36,9 @@ _STALE = (
     "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
 )
 
+#: Looking up a member of an enumeration takes longer than anything else that is done per row.
+_NONE, _TOKENS = History.NONE, History.TOKENS
+
 _serials = count(1)
 _clock = count(1)
 
@@ -54,7 +57,7 @@ class Row:
         wake: Reading of the clock before which this row needs no look.
         restricted: Whether SGLang itself may set logits of the request to ``-inf``, grammars apart.
         fixed: Edits that are the same at every step, once known.
-        serial: Tells apart rows whose objects happen to reuse one address.
+        serial: Another number for every row, and a new one when ``fixed`` changes.
     """
 
     __slots__ = (
@@ -97,36 +100,36 @@ class Row:
         self._fed = 0
         self._last: int | None = None
 
-    def observe(self) -> bool:
-        """Read the history anew.
+    def look(self) -> bool:
+        """Read the history anew, and feed the state every token that it has not seen, once.
 
         Returns:
-            False if the result of this step will be thrown away (a chunk of a prefill that is
-            not its last, a request that has just finished), so that there is nothing to edit.
+            Whether there is something to do: not if the processor cannot see what it needs; and
+            not, unless it needs nothing, if the result of this step will be thrown away (a chunk
+            of a prefill that is not its last, a request that has just finished).
         """
         req, request = self.sglang_req, self.request
         if req is None:
-            return True
-        output_ids = req.output_ids
-        prompt_ids = req.origin_input_ids
-        seen = len(output_ids)
-        try:
-            position = req.kv.kv_committed_len - len(prompt_ids)
-        except AttributeError:
-            committed = getattr(req, "kv_committed_len", None)  # SGLang 0.5.18
-            position = seen if committed is None else committed - len(prompt_ids)
-        request.position = position
-        request.exact = position == seen
-        if prompt_ids is not request.prompt_ids or output_ids is not request.output_ids:
-            self._adopt(prompt_ids, output_ids)
-        counts: bool = position >= seen and getattr(req, "finished_reason", None) is None
-        return counts
-
-    def catch_up(self) -> None:
-        """Start the state if need be, and feed it every token that it has not seen, once."""
-        request = self.request
-        output_ids = request.output_ids
-        fed, seen = self._fed, len(output_ids)
+            output_ids = request.output_ids
+            seen = len(output_ids)
+        else:
+            output_ids, prompt_ids = req.output_ids, req.origin_input_ids
+            seen = len(output_ids)
+            try:
+                position = req.kv.kv_committed_len - len(prompt_ids)
+            except AttributeError:
+                committed = getattr(req, "kv_committed_len", None)  # SGLang 0.5.18
+                position = seen if committed is None else committed - len(prompt_ids)
+            request.position = position
+            request.exact = exact = position == seen
+            if prompt_ids is not request.prompt_ids or output_ids is not request.output_ids:
+                self._adopt(prompt_ids, output_ids)
+            over = getattr(req, "finished_reason", None) is not None
+            if (position < seen or over) and self.processor.needs is not _NONE:
+                return False
+            if not exact and not self._copes_with_lag():
+                return False
+        fed = self._fed
         if fed and (fed > seen or output_ids[fed - 1] != self._last):  # rewritten history
             self._started = False
         if not self._started:
@@ -134,9 +137,12 @@ class Row:
             request.state = self.processor.start(request)
             self._started = True
         if seen > fed:
-            self.processor.advance(request, output_ids[fed:seen])
-            self._last = output_ids[seen - 1]
+            # Nearly always one; a list of it is made in less time than a slice of an array.
+            new = [output_ids[fed]] if seen == fed + 1 else [*output_ids[fed:seen]]
+            self.processor.advance(request, new)
+            self._last = new[-1]
         self._fed = seen
+        return True
 
     def end(self, error: SglangLpError) -> None:
         """End this running request with an error; the rest of the batch goes on.
@@ -147,8 +153,7 @@ class Row:
         Raises:
             SglangLpError: ``error`` itself, if there is no SGLang request to end.
         """
-        self.wake = NEVER
-        self.fixed = None
+        self.settle(None)
         if not hasattr(self.sglang_req, "to_finish"):
             raise error
         from http import HTTPStatus
@@ -161,12 +166,27 @@ class Row:
         self.sglang_req.to_finish = FINISH_ABORT(str(error), status, kind)
         _logger().warning("request ended: %s", error)
 
+    def settle(self, fixed: Edits | None) -> None:
+        """Look at this row no more, and make these edits, if any, at every step."""
+        self.fixed, self.wake = fixed, NEVER
+        self.serial = next(_serials)
+
     def finish(self, reason: str) -> None:
         """End this running request with its next token, as a stop string would."""
         if getattr(self.sglang_req, "to_finish", reason) is None:
             from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
             self.sglang_req.to_finish = FINISH_MATCHED_STR(reason)
+
+    def _copes_with_lag(self) -> bool:
+        """Tell whether the processor does without the newest token; if not, say so once."""
+        processor = self.processor
+        if processor.needs is not _TOKENS or processor.tolerates_lag:
+            return True
+        if processor.kind not in _reported_lag:
+            _reported_lag.add(processor.kind)
+            _logger().error(_STALE, processor.name)
+        return False
 
     def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         """Take over new sequence objects; the state stays only if they extend the old ones."""
@@ -188,8 +208,8 @@ class Batch:
     """
 
     def __init__(self) -> None:
-        self._fixed_key: tuple[object, ...] = ()
-        self._fixed: Compiled | None = None
+        self._key: tuple[object, ...] = ()
+        self._unchanged: tuple[Compiled | None, list[int]] = (None, [])
 
     def step(
         self,
@@ -211,35 +231,26 @@ class Batch:
             drafted: Whether a request has several rows, one for each drafted token
                 (speculative decoding). Only processors without history can serve those.
         """
-        step = _Step(logits, rows, custom_param_list, masked, Edits(logits.shape[1]), next(_clock))
-        dense: dict[type, list[int]] = {}
+        clock = next(_clock)
+        edits = Edits(logits.shape[1])
+        step = _Step(logits, rows, custom_param_list, masked, edits, clock, {})
         for index, row in enumerate(rows):
-            if row is None or (row.wake > step.clock and (row.wake == NEVER or not drafted)):
+            if row is None or (row.wake > clock and (row.wake >= NEVER or not drafted)):
                 continue
-            if drafted and row.processor.needs is not History.NONE:
+            if drafted and row.processor.needs is not _NONE:
                 _refuse_drafted(row)
-            elif row.processor.dense:
-                if _is_due(row):
-                    dense.setdefault(row.processor.kind, []).append(index)
             else:
                 _visit(step, index, row)
-        for indices in dense.values():
+        for indices in step.dense.values():
             _call(step, indices)
         self._apply(step)
 
     def _apply(self, step: _Step) -> None:
         logits, rows, masked = step.logits, step.rows, step.masked
-        plans = [
-            self._fixed_plan(logits, rows, masked),
-            step.edits.compile(logits, keep_masked=masked),
-        ]
+        fixed, guarded = self._standing(logits, rows, masked)
+        plans = [fixed, step.edits.compile(logits, keep_masked=masked)]
         if plans == [None, None]:
             return
-        guarded = [
-            index
-            for index, row in enumerate(rows)
-            if row is not None and (row.restricted or index in masked)
-        ]
         before = logits[guarded] if guarded else None
         for plan in plans:
             if plan is not None:
@@ -249,26 +260,34 @@ class Batch:
         if before is not None:
             _undo_dead(logits, rows, guarded, before)
 
-    def _fixed_plan(
+    def _standing(
         self, logits: torch.Tensor, rows: Sequence[Row | None], masked: Sequence[int]
-    ) -> Compiled | None:
-        """Compile the edits that never change, anew only when the batch does."""
-        serials = [0 if row is None or row.fixed is None else row.serial for row in rows]
-        if not any(serials):
-            self._fixed_key, self._fixed = (), None
-            return None
+    ) -> tuple[Compiled | None, list[int]]:
+        """Return what changes only when the batch does.
+
+        Returns:
+            The edits that are the same at every step, compiled; and the rows in which edits and
+            what SGLang masks could together leave no token.
+        """
+        serials = [row and row.serial for row in rows]
         key = (serials, logits.shape, logits.stride(), logits.dtype, logits.device, *masked)
-        if key != self._fixed_key:
+        if key != self._key:
             merged = Edits(logits.shape[1])
+            guarded = []
             for index, row in enumerate(rows):
-                if row is not None and row.fixed is not None:
-                    merged.repeat(row.fixed, index)
-            self._fixed_key, self._fixed = key, merged.compile(logits, keep_masked=masked)
-        return self._fixed
+                if row is not None:
+                    if row.restricted or index in masked:
+                        guarded.append(index)
+                    if row.fixed is not None:
+                        merged.open_row(index, 0)
+                        merged.repeat(row.fixed)
+            self._key = key
+            self._unchanged = merged.compile(logits, keep_masked=masked), guarded
+        return self._unchanged
 
 
 class _Step(NamedTuple):
-    """What one step works on; the arguments of :meth:`Batch.step`."""
+    """What one step works on: the arguments of :meth:`Batch.step`, and what comes of them."""
 
     logits: torch.Tensor
     rows: Sequence[Row | None]
@@ -276,31 +295,35 @@ class _Step(NamedTuple):
     masked: Sequence[int]
     edits: Edits
     clock: int
+    #: Rows of processors that compute on whole rows, by their class.
+    dense: dict[type, list[int]]
 
 
 def _visit(step: _Step, index: int, row: Row) -> None:
     """Let one request's processor look at its step."""
     processor, request, edits = row.processor, row.request, step.edits
     try:
-        if processor.needs is History.NONE:
-            row.observe()
-            row.catch_up()
+        if not row.look():
+            return
+        if processor.dense:
+            step.dense.setdefault(processor.kind, []).append(index)
+        elif processor.needs is _NONE:
             fixed = Edits(edits.vocab_size)
             processor.edit(request, fixed)
-            row.fixed, row.wake = fixed, NEVER
-        elif _is_due(row):
-            row.catch_up()
+            row.settle(fixed)
+        else:
             edits.open_row(index, request.position)
-            request.lend((step.logits, index))
+            request.lent = step.logits, index
             processor.edit(request, edits)
-            row.wake = min(NEVER, step.clock + edits.wake_in)
+            row.wake = step.clock + edits.wake_in
             if edits.finish_reason is not None:
                 row.finish(edits.finish_reason)
-            changed = request.lend(None)
-            if changed is not None:
-                _write_back(step, [index], changed[None])
+            request.lent = None
+            if request.copied is not None:
+                copied, request.copied = request.copied, None
+                _write_back(step, [index], copied[None])
     except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
-        request.lend(None)
+        request.lent = request.copied = None
         edits.drop(index)
         row.end(_as_fault(row, error))
 
@@ -321,19 +344,6 @@ def _call(step: _Step, indices: list[int]) -> None:
         else:  # find out whose fault it was
             for index in indices:
                 _call(step, [index])
-
-
-def _is_due(row: Row) -> bool:
-    """Tell whether this step's result counts and the processor can see what it needs."""
-    if not row.observe():
-        return False
-    processor = row.processor
-    if row.request.exact or processor.needs is not History.TOKENS or processor.tolerates_lag:
-        return True
-    if processor.kind not in _reported_lag:
-        _reported_lag.add(processor.kind)
-        _logger().error(_STALE, processor.name)
-    return False
 
 
 def _computed(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable
+from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -45,25 +46,29 @@ class Edits:
         "_allowed",
         "_banned",
         "_biased",
+        "_clashes",
         "_forced",
         "_position",
-        "_row",
-        "_wake_in",
         "finish_reason",
+        "row",
         "vocab_size",
+        "wake_in",
     )
 
     def __init__(self, vocab_size: int) -> None:
         #: Number of logits in a row.
         self.vocab_size = vocab_size
-        self._row = 0
+        #: The open row.
+        self.row = 0
         self._position = 0
-        self._wake_in: int = 1
+        #: After how many steps the open row wants to be looked at again.
+        self.wake_in = 1
         #: Why the request of the open row ends with this token, or ``None``.
         self.finish_reason: str | None = None
         self._banned: list[tuple[int, list[int]]] = []
         self._allowed: list[tuple[int, list[int]]] = []
-        self._forced: list[tuple[int, int]] = []
+        self._forced: dict[int, int] = {}
+        self._clashes: dict[int, str] = {}
         self._biased: list[tuple[int, list[int], list[float]]] = []
 
     # What a processor calls
@@ -79,7 +84,7 @@ class Edits:
         """
         ids = self._ids(token_ids)
         if ids:
-            self._banned.append((self._row, ids))
+            self._banned.append((self.row, ids))
 
     def allow_only(self, token_ids: Iterable[int]) -> None:
         """Set the logits of all other tokens to ``-inf``; these keep theirs.
@@ -93,7 +98,7 @@ class Edits:
         ids = self._ids(token_ids)
         if not ids:
             raise ProcessorFault("allow_only() needs at least one token id, got none")
-        self._allowed.append((self._row, ids))
+        self._allowed.append((self.row, ids))
 
     def force(self, token_id: int) -> None:
         """Make this the next token: its logit becomes 0.0 and every other one ``-inf``.
@@ -107,7 +112,9 @@ class Edits:
         token_id = index(token_id)  # as in _ids, without its lists: a batch may force every row
         if not 0 <= token_id < self.vocab_size:
             raise self._outside(token_id)
-        self._forced.append((self._row, token_id))
+        if self._forced.setdefault(self.row, token_id) != token_id:
+            forced = self._forced[self.row]
+            self._clashes[self.row] = f"tokens {forced} and {token_id} are both forced"
 
     def bias(self, token_ids: Iterable[int], values: Iterable[float]) -> None:
         """Add to the logits of these tokens.
@@ -128,7 +135,7 @@ class Edits:
         if not all(abs(number) <= MAX_BIAS for number in numbers):  # also false for NaN
             raise ProcessorFault(f"bias() takes finite values up to {MAX_BIAS:.0f} either way")
         if ids:
-            self._biased.append((self._row, ids, numbers))
+            self._biased.append((self.row, ids, numbers))
 
     def wake_at(self, position: int) -> None:
         """Promise that this row needs no edit before the token at ``position`` (0 is the first).
@@ -136,11 +143,11 @@ class Edits:
         Until then ``edit`` is not called again for it. Tokens that come meanwhile still reach
         ``advance``, all at once.
         """
-        self._wake_in = max(1, position - self._position)
+        self.wake_in = max(1, position - self._position)
 
     def rest(self) -> None:
         """Promise that this row needs no edit any more."""
-        self._wake_in = NEVER
+        self.wake_in = NEVER
 
     def finish(self, reason: str) -> None:
         """End the request with the token that is sampled now.
@@ -158,33 +165,28 @@ class Edits:
 
     def open_row(self, row: int, position: int) -> None:
         """Point at the row whose processor is called next."""
-        self._row = row
+        self.row = row
         self._position = position
-        self._wake_in = 1
+        self.wake_in = 1
         self.finish_reason = None
-
-    @property
-    def row(self) -> int:
-        """The open row."""
-        return self._row
-
-    @property
-    def wake_in(self) -> int:
-        """After how many steps the open row wants to be looked at again."""
-        return self._wake_in
 
     def drop(self, row: int) -> None:
         """Take back everything that was recorded for this row."""
         self._banned = [edit for edit in self._banned if edit[0] != row]
         self._allowed = [edit for edit in self._allowed if edit[0] != row]
-        self._forced = [edit for edit in self._forced if edit[0] != row]
+        self._forced.pop(row, None)
+        self._clashes.pop(row, None)
         self._biased = [edit for edit in self._biased if edit[0] != row]
 
-    def repeat(self, other: Edits, row: int) -> None:
-        """Record for ``row`` what ``other`` holds, whichever row it was recorded for."""
+    def repeat(self, other: Edits) -> None:
+        """Record for the open row what ``other`` holds, whichever row it was recorded for."""
+        row = self.row
         self._banned += [(row, ids) for _, ids in other._banned]
         self._allowed += [(row, ids) for _, ids in other._allowed]
-        self._forced += [(row, token_id) for _, token_id in other._forced]
+        for token_id in other._forced.values():
+            self.force(token_id)
+        for why in other._clashes.values():
+            self._clashes[row] = why
         self._biased += [(row, ids, values) for _, ids, values in other._biased]
 
     def compile(self, logits: torch.Tensor, *, keep_masked: Iterable[int] = ()) -> Compiled | None:
@@ -200,34 +202,29 @@ class Edits:
         """
         if not (self._banned or self._allowed or self._forced or self._biased):
             return None
-        conflicts: dict[int, str] = {}
-        forced = self._merge_forced(conflicts)
-        allowed = self._merge_allowed(forced, conflicts)
+        conflicts = {**self._clashes}
+        forced = {**self._forced}
+        allowed = self._merge_allowed(forced, conflicts) if self._allowed else {}
         stride = logits.stride(0) if logits.stride(1) == 1 else logits.shape[1]
         cells = _Cells()
-        cells.ban = self._ban_cells(stride, forced, allowed, conflicts)
-        biases = self._merge_biases(stride, forced, conflicts)
+        if self._banned:
+            cells.ban = self._ban_cells(stride, forced, allowed, conflicts)
+        biases = self._merge_biases(stride, forced, conflicts) if self._biased else {}
         for row in conflicts:
             forced.pop(row, None)
             allowed.pop(row, None)
-        cells.fill.extend([*forced, *allowed])
+        if len(forced) + len(allowed) < len(logits):
+            cells.fill.extend([*forced, *allowed])
+        else:
+            cells.fill_all = True
         for row in forced.keys() & {*keep_masked}:
             cells.keep.append(row * stride + forced.pop(row))
-        cells.force.extend([row * stride + token_id for row, token_id in forced.items()])
+        cells.force = array("q", [row * stride + token_id for row, token_id in forced.items()])
         for row, ids_left in allowed.items():
             cells.keep.extend([row * stride + i for i in sorted(ids_left)])
         cells.bias.extend(biases)
         cells.bias_values.extend(biases.values())
         return Compiled(cells, conflicts, logits)
-
-    def _merge_forced(self, conflicts: dict[int, str]) -> dict[int, int]:
-        """Return the forced token of each row."""
-        forced = dict(self._forced)
-        if len(forced) < len(self._forced):
-            for row, token_id in self._forced:
-                if forced[row] != token_id:
-                    conflicts[row] = f"tokens {token_id} and {forced[row]} are both forced"
-        return forced
 
     def _merge_allowed(
         self, forced: dict[int, int], conflicts: dict[int, str]
@@ -306,9 +303,10 @@ class Edits:
 
 
 class _Cells:
-    """Flat indices into the logits by what happens there; ``fill`` holds whole rows."""
+    """Flat indices into the logits by what happens there; ``fill`` holds some of the rows."""
 
     def __init__(self) -> None:
+        self.fill_all = False
         self.fill = array("q")
         self.keep = array("q")
         self.bias = array("q")
@@ -324,31 +322,40 @@ class Compiled:
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
     """
 
-    __slots__ = ("_ban", "_bias", "_bias_values", "_fill", "_force", "_keep", "conflicts")
+    __slots__ = (
+        "_ban",
+        "_bias",
+        "_bias_values",
+        "_fill",
+        "_fill_all",
+        "_force",
+        "_keep",
+        "conflicts",
+    )
 
     def __init__(self, cells: _Cells, conflicts: dict[int, str], logits: torch.Tensor) -> None:
         import torch
 
         self.conflicts = conflicts
-        parts = (cells.fill, cells.keep, cells.bias, cells.ban, cells.force)
+        self._fill_all = cells.fill_all
+        # 64-bit floats ride along as integers.
+        values = array("q", cells.bias_values.tobytes())
+        parts = (cells.fill, cells.keep, cells.bias, cells.ban, cells.force, values)
         packed = array("q")
         for part in parts:
             packed.extend(part)
-        packed.frombytes(cells.bias_values.tobytes())  # 64-bit floats ride along as integers
+        sent: torch.Tensor | None = None
         if packed:
             sent = torch.frombuffer(packed, dtype=torch.int64)
-        else:
-            sent = torch.empty(0, dtype=torch.int64)
-        if logits.is_cuda:
-            pinned = torch.empty(len(packed), dtype=torch.int64, pin_memory=True)
-            sent = pinned.copy_(sent).to(logits.device, non_blocking=True)
-        sizes = [*map(len, parts), len(cells.bias_values)]
-        self._fill, self._keep, self._bias, self._ban, self._force, values = torch.split(
-            sent, sizes
+            if logits.is_cuda:
+                pinned = torch.empty(len(packed), dtype=torch.int64, pin_memory=True)
+                sent = pinned.copy_(sent).to(logits.device, non_blocking=True)
+        # Each operation of torch costs microseconds, so none for what is not there.
+        self._fill, self._keep, self._bias, self._ban, self._force, bits = (
+            sent[end - len(part) : end] if sent is not None and part else None
+            for part, end in zip(parts, accumulate(map(len, parts)), strict=True)
         )
-        self._bias_values = values.view(torch.float64)
-        if len(values):
-            self._bias_values = self._bias_values.to(logits.dtype)
+        self._bias_values = None if bits is None else bits.view(torch.float64).to(logits.dtype)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Edit ``logits`` in place: shape ``(rows, vocab)``, laid out as given to ``compile``."""
@@ -361,23 +368,19 @@ class Compiled:
             self.apply(work)
             logits.copy_(work)
             return
-        kept = flat.index_select(0, self._keep) if len(self._keep) else None
-        if len(self._fill):
-            self._fill_rows(logits)
-        if kept is not None:
-            flat.index_copy_(0, self._keep, kept)
-        if len(self._bias):
-            flat.index_add_(0, self._bias, self._bias_values)
-        if len(self._ban):
-            _fill(flat, self._ban, _MINUS_INF)
-        if len(self._force):
-            _fill(flat, self._force, 0.0)
-
-    def _fill_rows(self, logits: torch.Tensor) -> None:
-        if len(self._fill) == len(logits):
+        kept = None if self._keep is None else flat.index_select(0, self._keep)
+        if self._fill_all:
             logits.fill_(_MINUS_INF)
-        else:
+        elif self._fill is not None:
             _fill(logits, self._fill, _MINUS_INF)
+        if self._keep is not None and kept is not None:
+            flat.index_copy_(0, self._keep, kept)
+        if self._bias is not None and self._bias_values is not None:
+            flat.index_add_(0, self._bias, self._bias_values)
+        if self._ban is not None:
+            _fill(flat, self._ban, _MINUS_INF)
+        if self._force is not None:  # at most one in each row: too few for what _fill gains
+            flat.index_fill_(0, self._force, 0.0)
 
 
 def _fill(tensor: torch.Tensor, indices: torch.Tensor, value: float) -> None:

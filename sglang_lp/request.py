@@ -48,13 +48,16 @@ class Request:
         may_lag: Whether ``exact`` may be false at some step: the server runs no plugin.
         state: What ``start`` returned. Lives and dies with the request.
         tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).
+        lent: While ``edit`` runs: a batch's logits, shape ``(rows, vocab)``, and which row is
+            this request's. Set by the batch; a processor reads ``logits``.
+        copied: The copy of that row, if it was asked for.
     """
 
     __slots__ = (
         "__weakref__",
-        "_copy",
-        "_lent",
+        "copied",
         "exact",
+        "lent",
         "may_lag",
         "output_ids",
         "params",
@@ -75,8 +78,8 @@ class Request:
         self.may_lag = may_lag
         self.state: Any = None
         self.tokenizer = tokenizer
-        self._lent: tuple[torch.Tensor, int] | None = None
-        self._copy: torch.Tensor | None = None
+        self.lent: tuple[torch.Tensor, int] | None = None
+        self.copied: torch.Tensor | None = None
 
     @property
     def logits(self) -> torch.Tensor:
@@ -88,15 +91,15 @@ class Request:
         Raises:
             AttributeError: Read outside ``edit``.
         """
-        if self._lent is None:
+        if self.lent is None:
             raise AttributeError(
                 "request.logits can only be read inside edit(), and not by a processor with "
                 "needs = History.NONE, whose edits do not depend on the step"
             )
-        if self._copy is None:
-            logits, row = self._lent
-            self._copy = logits[row].clone()
-        return self._copy
+        if self.copied is None:
+            logits, row = self.lent
+            self.copied = logits[row].clone()
+        return self.copied
 
     def top(self, count: int) -> list[int]:
         """Return the ids of the ``count`` largest logits of this step, largest first.
@@ -107,26 +110,13 @@ class Request:
         Raises:
             AttributeError: Read outside ``edit``.
         """
-        if self._copy is not None or self._lent is None:
+        if self.copied is not None or self.lent is None:
             logits = self.logits
         else:
-            logits = self._lent[0][self._lent[1]]
+            logits = self.lent[0][self.lent[1]]
         if count == 1:  # half the time of topk on a CPU
             values, ids = logits.max(0, keepdim=True)
         else:
             values, ids = logits.topk(min(count, logits.shape[0]))
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [token_id for token_id, value in pairs if value > -math.inf]
-
-    def lend(self, lent: tuple[torch.Tensor, int] | None) -> torch.Tensor | None:
-        """Give access to one row of a batch's logits, or end it with ``None``.
-
-        Args:
-            lent: The logits, shape ``(rows, vocab)``, and which row: a view of it costs a
-                microsecond, and hardly any processor asks for one.
-
-        Returns:
-            The copy that was made since the last call, if one was.
-        """
-        copy, self._copy, self._lent = self._copy, None, lent
-        return copy

@@ -38,6 +38,7 @@ class FakeRequest:
             the model, this step's included. Set it lower for a middle chunk of a chunked
             prefill, one higher for a step whose newest token is not in ``output_ids`` yet.
         to_finish: With ``served=True``: the error that ends the request, or ``None``.
+        finished_reason: With ``served=True``: set once the request has finished.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class FakeRequest:
         if served:
             self.kv = SimpleNamespace(kv_committed_len=0)
             self.to_finish: Any = None
+            self.finished_reason: Any = None
             self.commit()
 
     def append(self, token_id: int) -> None:

@@ -252,7 +252,7 @@ class ChainLogitProcessor(LogitProcessor):
                 if link.fixed is None:
                     link.fixed = Edits(edits.vocab_size)
                     link.processor.edit(link.request, link.fixed)
-                edits.repeat(link.fixed, row)
+                edits.repeat(link.fixed)
             else:
                 link.request.observe()
                 link.processor.edit(link.request, edits)

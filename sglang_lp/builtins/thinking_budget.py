@@ -295,9 +295,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             # A block opens with the next token at the earliest.
             edits.wake_at(position + 1 + _quiet(params, 0))
         else:
-            inside = position - thinking.opened + len(request.prompt_ids)
+            inside = thinking.length - thinking.opened
             if inside >= params.thinking_budget:
-                edits.force(thinking.by.next_of(thinking.begun))
+                edits.force(thinking.by.next_token[thinking.begun])
             elif inside < params.min_thinking_tokens:
                 _keep_open(request, edits)
             elif not _close_well(request, edits, inside):
@@ -327,7 +327,7 @@ def _keep_open(request: Request, edits: Edits) -> None:
     """Keep ends out of a block that is too short."""
     params, thinking = request.params, request.state
     early = {*params.eos_token_ids}.difference(thinking.by.end)
-    if thinking.ending == len(thinking.by.end) - 1:
+    if thinking.by.ending[thinking.begun] == len(thinking.by.end) - 1:
         early.add(thinking.by.end[-1])
     wait = params.wait_token_id
     if (
@@ -349,13 +349,13 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
     params, thinking = request.params, request.state
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
     if soft and (thinking.begun or thinking.newest == params.new_line_token_id):
-        edits.force(thinking.by.next_of(thinking.begun))
+        edits.force(thinking.by.next_token[thinking.begun])
         return True
     ends = {*params.eos_token_ids}.difference(thinking.by.end)
-    next_of_end = thinking.by.end[thinking.ending]
+    next_of_end = thinking.by.end[thinking.by.ending[thinking.begun]]
     likeliest = request.top(params.soft_top_n if soft else 1) if soft or ends else []
     if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
-        edits.force(thinking.by.next_of(thinking.begun))
+        edits.force(thinking.by.next_token[thinking.begun])
         return True
     if not ends.isdisjoint(likeliest):  # only without a soft budget, so this is the likeliest
         edits.force(next_of_end)

@@ -168,8 +168,9 @@ def test_repeating_records_the_same_for_another_row():
     one, merged = Edits(4), Edits(4)
     one.ban([0])
     one.bias([1], [1.0])
-    merged.repeat(one, 2)
-    merged.repeat(one, 0)
+    for row in (2, 0):
+        merged.open_row(row, 0)
+        merged.repeat(one)
     logits = torch.zeros(3, 4)
 
     merged.compile(logits).apply(logits)
