@@ -308,11 +308,11 @@ def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
 
 
 def _importable(cls: type) -> bool:
-    module = sys.modules.get(cls.__module__)
+    module, name = cls.__module__, cls.__qualname__
     return (
-        cls.__module__ != "__main__"
-        and "." not in cls.__qualname__
-        and getattr(module, cls.__qualname__, None) is cls
+        module != "__main__"
+        and "." not in name
+        and getattr(sys.modules.get(module), name, None) is cls
     )
 
 

@@ -13,6 +13,7 @@ from sglang_lp.builtins._thinking import Thinking, delimiting
 from sglang_lp.builtins._unseen import close_unseen
 from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
 from sglang_lp.params import (
+    MAPPINGS,
     NonNegativeInt,
     Parameters,
     PositiveInt,
@@ -40,6 +41,8 @@ _TopCount = Annotated[int, Meta(ge=1, le=1000)]
 #: The parameters that say how a block opens and closes.
 _START = "thinking_start_token_id", "thinking_start_token_ids", "thinking_start"
 _END = "thinking_end_token_id", "thinking_end_token_ids", "thinking_end"
+_NEW_LINE = ("new_line_token_id",)
+_IDS = frozenset(_START + _END + _NEW_LINE)
 
 _NO_LAG = (
     "this server does not show the newest token of a request in time, and only a plain "
@@ -97,6 +100,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     NEW_LINE_TOKEN_ID: ClassVar[int | None] = None
     #: The models of a built-in class; sets the ids above where they are single tokens.
     family: ClassVar[Family | None] = None
+    #: As parameters, what the above says.
+    _own_ids: ClassVar[Mapping[str, Any]] = {"new_line_token_id": None}
 
     class Params(Parameters, frozen=True):
         """What a request may set. Numbers are tokens; ``None`` stands for the class's own id.
@@ -156,13 +161,16 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                     "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                     "in place of an end that comes too early"
                 )
-            start_ids, end_ids = self.thinking_start_token_ids, self.thinking_end_token_ids
-            for names, one, several, text in (
-                (_START, self.thinking_start_token_id, start_ids, self.thinking_start),
-                (_END, self.thinking_end_token_id, end_ids, self.thinking_end),
-            ):
-                if (one is not None) + (several is not None) + (text is not None) > 1:
-                    given = [name for name in names if getattr(self, name) is not None]
+            texts = self.thinking_start, self.thinking_end
+            several = self.thinking_start_token_ids, self.thinking_end_token_ids
+            if texts != (None, None) or several != (None, None):  # hardly ever, so found out fast
+                self._check_ways()
+
+        def _check_ways(self) -> None:
+            """Refuse a delimiter that is given in two ways, or only one of the two texts."""
+            for names in (_START, _END):
+                given = [name for name in names if getattr(self, name) is not None]
+                if len(given) > 1:
                     raise ValueError(f"{given[1]}: given together with {given[0]}; give one")
             if (self.thinking_start is None) != (self.thinking_end is None):
                 name = "thinking_start" if self.thinking_start is None else "thinking_end"
@@ -191,18 +199,23 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 (cls.THINKING_START_TOKEN_ID,) = family.start_ids
             if len(family.end_ids) == 1:
                 (cls.THINKING_END_TOKEN_ID,) = family.end_ids
+        own: dict[str, Any] = {"new_line_token_id": cls.NEW_LINE_TOKEN_ID}
+        if cls.THINKING_START_TOKEN_ID is not None:
+            own["thinking_start_token_id"] = cls.THINKING_START_TOKEN_ID
+        elif cls.family:
+            own["thinking_start_token_ids"] = cls.family.start_ids
+        if cls.THINKING_END_TOKEN_ID is not None:
+            own["thinking_end_token_id"] = cls.THINKING_END_TOKEN_ID
+        elif cls.family:
+            own["thinking_end_token_ids"] = cls.family.end_ids
+        cls._own_ids = own
 
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
         """Check the parameters and fill in the class's ids."""
-        if custom_params is None or isinstance(custom_params, Mapping):
+        if custom_params is None or isinstance(custom_params, MAPPINGS):
             custom_params = cls._with_ids(custom_params or {})
         params = parse(cls.Params, cls.__name__, custom_params)
-        if (params.start is None) != (params.end is None):
-            missing = "start" if params.start is None else "end"
-            raise InvalidParameter(
-                cls.__name__, f"thinking_{missing}_token_id", "required with the other one"
-            )
         cls._check(params, vocab_size)
         return params
 
@@ -244,20 +257,13 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def _with_ids(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a request gave, with the class's ids where it left them out."""
+        own = cls._own_ids
+        if _IDS.isdisjoint(given):
+            return {**given, **own}
         filled = dict(given)
-        if given.get("new_line_token_id") is None:
-            filled["new_line_token_id"] = cls.NEW_LINE_TOKEN_ID
-        get, family = given.get, cls.family
-        if get(_START[0]) is get(_START[1]) is get(_START[2]) is None:
-            if cls.THINKING_START_TOKEN_ID is not None:
-                filled[_START[0]] = cls.THINKING_START_TOKEN_ID
-            elif family:
-                filled[_START[1]] = family.start_ids
-        if get(_END[0]) is get(_END[1]) is get(_END[2]) is None:
-            if cls.THINKING_END_TOKEN_ID is not None:
-                filled[_END[0]] = cls.THINKING_END_TOKEN_ID
-            elif family:
-                filled[_END[1]] = family.end_ids
+        for names in (_START, _END, _NEW_LINE):
+            if all(given.get(name) is None for name in names):
+                filled |= {name: own[name] for name in names if name in own}
         return filled
 
     @classmethod
@@ -266,6 +272,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         start, end = params.start, params.end
         if start is not None and end is not None:
             _check_ids(cls.__name__, params, start, end)
+        elif start is not None or end is not None:
+            missing = "start" if start is None else "end"
+            raise InvalidParameter(
+                cls.__name__, f"thinking_{missing}_token_id", "required with the other one"
+            )
         if vocab_size is not None:
             check_vocabulary(params, cls.__name__, vocab_size)
 
@@ -371,7 +382,7 @@ def _check_ids(
     end: tuple[int, ...],
 ) -> None:
     """Refuse ids that are fine each by itself and cannot work together."""
-    if start[-len(end) :] == end or end[-len(start) :] == start:
+    if start[-1] == end[-1] and (start[-len(end) :] == end or end[-len(start) :] == start):
         raise InvalidParameter(
             processor,
             "thinking_end_token_id" + "s" * (params.thinking_end_token_id is None),

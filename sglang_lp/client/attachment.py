@@ -134,13 +134,13 @@ def attach(
             "attach: expected a processor class or the name of a built-in, "
             f"got {getattr(cls, '__name__', None) or shown(cls)}{hint}"
         )
-    for key in params:
-        if is_private(key):
+    for key, value in params.items():
+        if key[:2] == "__" and is_private(key):
             raise InvalidParameter(cls.__name__, key, "reserved by SGLang; leave it out")
-    given = {key: plain(cls.__name__, key, value) for key, value in params.items()}
+        params[key] = plain(cls.__name__, key, value)
     if issubclass(cls, LogitProcessor):
-        cls.parse_params(given)
-    return Attachment(cls, to_str(), given)
+        cls.parse_params(params)
+    return Attachment(cls, to_str(), params)
 
 
 def _chained(links: Sequence[Any], params: dict[str, Any]) -> Attachment:
