@@ -232,7 +232,7 @@ class Batch:
                 (speculative decoding). Only processors without history can serve those.
         """
         clock = next(_clock)
-        edits = Edits(logits.shape[1])
+        edits = Edits(logits.shape[1], logits)
         step = _Step(logits, rows, custom_param_list, masked, edits, clock, {})
         for index, row in enumerate(rows):
             if row is None or (row.wake > clock and (row.wake >= NEVER or not drafted)):
@@ -240,7 +240,7 @@ class Batch:
             if drafted and row.processor.needs is not _NONE:
                 _refuse_drafted(row)
             else:
-                _visit(step, index, row)
+                _visit(step, edits, index, row)
         for indices in step.dense.values():
             _call(step, indices)
         self._apply(step)
@@ -299,9 +299,9 @@ class _Step(NamedTuple):
     dense: dict[type, list[int]]
 
 
-def _visit(step: _Step, index: int, row: Row) -> None:
+def _visit(step: _Step, edits: Edits, index: int, row: Row) -> None:
     """Let one request's processor look at its step."""
-    processor, request, edits = row.processor, row.request, step.edits
+    processor, request = row.processor, row.request
     try:
         if not row.look():
             return
@@ -313,7 +313,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
             row.settle(fixed)
         else:
             edits.open_row(index, request.position)
-            request.lent = step.logits, index
+            request.lent = edits
             processor.edit(request, edits)
             row.wake = step.clock + edits.wake_in
             if edits.finish_reason is not None:

@@ -48,6 +48,7 @@ class Edits:
         "_biased",
         "_clashes",
         "_forced",
+        "_logits",
         "_position",
         "finish_reason",
         "row",
@@ -55,9 +56,16 @@ class Edits:
         "wake_in",
     )
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, logits: torch.Tensor | None = None) -> None:
+        """Start without edits.
+
+        Args:
+            vocab_size: Number of logits in a row.
+            logits: Shape ``(rows, vocab)``, to be looked at row by row; not changed here.
+        """
         #: Number of logits in a row.
         self.vocab_size = vocab_size
+        self._logits = logits
         #: The open row.
         self.row = 0
         self._position = 0
@@ -169,6 +177,17 @@ class Edits:
         self._position = position
         self.wake_in = 1
         self.finish_reason = None
+
+    @property
+    def open_logits(self) -> torch.Tensor:
+        """A view of the open row of the logits, shape ``(vocab,)``.
+
+        Raises:
+            ValueError: These edits were made without logits.
+        """
+        if self._logits is None:
+            raise ValueError("expected edits that were given the logits of their step")
+        return self._logits[self.row]
 
     def drop(self, row: int) -> None:
         """Take back everything that was recorded for this row."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp.edits import Edits
     from sglang_lp.params import Parameters
 
 __all__ = ["History", "Request"]
@@ -48,8 +49,8 @@ class Request:
         may_lag: Whether ``exact`` may be false at some step: the server runs no plugin.
         state: What ``start`` returned. Lives and dies with the request.
         tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).
-        lent: While ``edit`` runs: a batch's logits, shape ``(rows, vocab)``, and which row is
-            this request's. Set by the batch; a processor reads ``logits``.
+        lent: While ``edit`` runs: the step's edits, which know the batch's logits and which row
+            is this request's. Set by the batch; a processor reads ``logits``.
         copied: The copy of that row, if it was asked for.
     """
 
@@ -78,7 +79,7 @@ class Request:
         self.may_lag = may_lag
         self.state: Any = None
         self.tokenizer = tokenizer
-        self.lent: tuple[torch.Tensor, int] | None = None
+        self.lent: Edits | None = None
         self.copied: torch.Tensor | None = None
 
     @property
@@ -97,8 +98,7 @@ class Request:
                 "needs = History.NONE, whose edits do not depend on the step"
             )
         if self.copied is None:
-            logits, row = self.lent
-            self.copied = logits[row].clone()
+            self.copied = self.lent.open_logits.clone()
         return self.copied
 
     def top(self, count: int) -> list[int]:
@@ -113,7 +113,7 @@ class Request:
         if self.copied is not None or self.lent is None:
             logits = self.logits
         else:
-            logits = self.lent[0][self.lent[1]]
+            logits = self.lent.open_logits
         if count == 1:  # half the time of topk on a CPU
             values, ids = logits.max(0, keepdim=True)
         else:
