@@ -5,6 +5,7 @@ Needs torch, and of SGLang nothing.
 
 from __future__ import annotations
 
+import pickle
 import random
 import statistics
 import time
@@ -221,7 +222,8 @@ class Batch:
             own = text[at:] + text[:at]
             output = own[: case.history - len(case.opening)]
             request = FakeRequest(case.opening, output, served=True)
-            params = case.params(row)
+            # Every request has its own, as it comes out of a message from another process.
+            params = pickle.loads(pickle.dumps(case.params(row)))
             given = request.custom_params(params)
             attach_row(given, processor(), processor.parse_params(params, VOCAB), may_lag=False)
             self._requests.append(request)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
-from sglang_lp.params import NonEmptyTokenIds, Parameters, PositiveInt
+from sglang_lp.params import Parameters, PositiveInt, TokenId
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+
+#: They are gone through at every step.
+_EndIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=1024)]
 
 
 class _Words:
@@ -105,7 +110,8 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             token_ids: The ids of all words, one word after the other, in the order in which they
                 are forced.
             lengths: For each word its number of tokens, together as many as ``token_ids``.
-            eos_token_ids: What ends the answer: every such token, none of which is in a word.
+            eos_token_ids: What ends the answer: every such token, at most 1,024, none of which is
+                in a word.
             within_tokens: Number of generated tokens that hold all words, at least as many as
                 ``token_ids``; give the request's ``max_new_tokens`` or less. Left out: there is
                 no such place.
@@ -113,7 +119,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
         token_ids: SequenceIds
         lengths: Lengths
-        eos_token_ids: NonEmptyTokenIds
+        eos_token_ids: _EndIds
         within_tokens: PositiveInt | None = None
 
         def __post_init__(self) -> None:
