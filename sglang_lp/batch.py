@@ -52,6 +52,8 @@ class Row:
 
     Attributes:
         processor: Serves the request.
+        needs: What it must know of the tokens.
+        dense: Whether it computes on whole rows.
         request: What the processor sees.
         sglang_req: SGLang's request (or a proxy of it), or ``None`` where nobody runs one.
         wake: Reading of the clock before which this row needs no look.
@@ -64,7 +66,9 @@ class Row:
         "_fed",
         "_last",
         "_started",
+        "dense",
         "fixed",
+        "needs",
         "processor",
         "request",
         "restricted",
@@ -85,6 +89,8 @@ class Row:
             # A request without SGLang's bookkeeping is a test's, and holds its whole history.
             may_lag = hasattr(sglang_req, "kv") or hasattr(sglang_req, "kv_committed_len")
         self.processor = processor
+        self.needs = processor.needs
+        self.dense = processor.dense
         self.request = Request(
             params, may_lag=may_lag, tokenizer=getattr(sglang_req, "tokenizer", None)
         )
@@ -116,16 +122,15 @@ class Row:
             output_ids, prompt_ids = req.output_ids, req.origin_input_ids
             seen = len(output_ids)
             try:
-                position = req.kv.kv_committed_len - len(prompt_ids)
+                committed, over = req.kv.kv_committed_len, req.finished_reason
             except AttributeError:
-                committed = getattr(req, "kv_committed_len", None)  # SGLang 0.5.18
-                position = seen if committed is None else committed - len(prompt_ids)
+                committed, over = _read_of_another(req)
+            position = seen if committed is None else committed - len(prompt_ids)
             request.position = position
             request.exact = exact = position == seen
             if prompt_ids is not request.prompt_ids or output_ids is not request.output_ids:
                 self._adopt(prompt_ids, output_ids)
-            over = getattr(req, "finished_reason", None) is not None
-            if (position < seen or over) and self.processor.needs is not _NONE:
+            if (position < seen or over is not None) and self.needs is not _NONE:
                 return False
             if not exact and not self._copes_with_lag():
                 return False
@@ -181,7 +186,7 @@ class Row:
     def _copes_with_lag(self) -> bool:
         """Tell whether the processor does without the newest token; if not, say so once."""
         processor = self.processor
-        if processor.needs is not _TOKENS or processor.tolerates_lag:
+        if self.needs is not _TOKENS or processor.tolerates_lag:
             return True
         if processor.kind not in _reported_lag:
             _reported_lag.add(processor.kind)
@@ -199,6 +204,12 @@ class Row:
             self._started = False
         old.prompt_ids = prompt_ids
         old.output_ids = output_ids
+
+
+def _read_of_another(req: Any) -> tuple[int | None, Any]:
+    """Return ``kv_committed_len`` and ``finished_reason`` of a request unlike SGLang 0.5.23's."""
+    holder = getattr(req, "kv", req)  # 0.5.18 keeps it in the request; a test's may have none
+    return getattr(holder, "kv_committed_len", None), getattr(req, "finished_reason", None)
 
 
 class Batch:
@@ -237,7 +248,7 @@ class Batch:
         for index, row in enumerate(rows):
             if row is None or (row.wake > clock and (row.wake >= NEVER or not drafted)):
                 continue
-            if drafted and row.processor.needs is not _NONE:
+            if drafted and row.needs is not _NONE:
                 _refuse_drafted(row)
             else:
                 _visit(step, edits, index, row)
@@ -305,9 +316,9 @@ def _visit(step: _Step, edits: Edits, index: int, row: Row) -> None:
     try:
         if not row.look():
             return
-        if processor.dense:
+        if row.dense:
             step.dense.setdefault(processor.kind, []).append(index)
-        elif processor.needs is _NONE:
+        elif row.needs is _NONE:
             fixed = Edits(edits.vocab_size)
             processor.edit(request, fixed)
             row.settle(fixed)

@@ -75,7 +75,7 @@ def make_delay() -> Any:
         if info is None or not info.has_custom_logit_processor:
             return original(worker, *args, **kwargs)
         rows = rows_of(info.custom_params)
-        if not any(row is not None and row.processor.needs is History.TOKENS for row in rows):
+        if not any(row is not None and row.needs is History.TOKENS for row in rows):
             return original(worker, *args, **kwargs)
         with envs.SGLANG_ENABLE_DELAY_SAMPLE.override(True):  # noqa: FBT003 - SGLang's signature
             return original(worker, *args, **kwargs)
