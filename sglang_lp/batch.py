@@ -208,8 +208,10 @@ class Row:
 
 def _read_of_another(req: Any) -> tuple[int | None, Any]:
     """Return ``kv_committed_len`` and ``finished_reason`` of a request unlike SGLang 0.5.23's."""
-    holder = getattr(req, "kv", req)  # 0.5.18 keeps it in the request; a test's may have none
-    return getattr(holder, "kv_committed_len", None), getattr(req, "finished_reason", None)
+    # 0.5.18 keeps it in the request itself, beside a kv that has none; a test's may have neither.
+    committed = getattr(req, "kv_committed_len", None)
+    committed = getattr(getattr(req, "kv", None), "kv_committed_len", committed)
+    return committed, getattr(req, "finished_reason", None)
 
 
 class Batch:

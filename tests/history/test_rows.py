@@ -3,6 +3,7 @@
 import logging
 import math
 from array import array
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -391,9 +392,11 @@ def test_a_budget_closes_a_block_without_seeing_its_own_tokens():
     assert stream == [9, 9, 3, 2, 9, 9]
 
 
-def test_an_older_sglang_keeps_its_bookkeeping_on_the_request():
+@pytest.mark.parametrize("kv", [None, SimpleNamespace()])  # neither has it in 0.5.18
+def test_an_older_sglang_keeps_its_bookkeeping_on_the_request(kv):
     class Req:
         def __init__(self):
+            self.kv = kv
             self.origin_input_ids = array("q", [1])
             self.output_ids = array("q", [7])
             self.kv_committed_len = 3  # SGLang 0.5.18: the prompt and two tokens, one unseen
