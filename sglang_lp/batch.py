@@ -36,7 +36,7 @@ _STALE = (
     "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
 )
 
-#: Looking up a member of an enumeration takes longer than anything else that is done per row.
+#: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE, _TOKENS = History.NONE, History.TOKENS
 
 _serials = count(1)
