@@ -232,7 +232,7 @@ class Edits:
         for row in conflicts:
             forced.pop(row, None)
             allowed.pop(row, None)
-        if len(forced) + len(allowed) < logits.shape[0]:  # len() takes ten times as long
+        if len(forced) + len(allowed) < logits.shape[0]:
             cells.fill.extend([*forced, *allowed])
         else:
             cells.fill_all = True
