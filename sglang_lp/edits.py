@@ -369,10 +369,15 @@ class Compiled:
             if logits.is_cuda:
                 pinned = torch.empty(len(packed), dtype=torch.int64, pin_memory=True)
                 sent = pinned.copy_(sent).to(logits.device, non_blocking=True)
-        # Each operation of torch costs microseconds, so none for what is not there.
-        self._fill, self._keep, self._bias, self._ban, self._force, bits = (
-            sent[end - len(part) : end] if sent is not None and part else None
-            for part, end in zip(parts, accumulate(map(len, parts)), strict=True)
+
+        def cut(part: array[int], end: int) -> torch.Tensor | None:
+            # Each operation of torch costs microseconds, so none without need.
+            if sent is None or not part:
+                return None
+            return sent if len(part) == len(packed) else sent[end - len(part) : end]
+
+        self._fill, self._keep, self._bias, self._ban, self._force, bits = map(
+            cut, parts, accumulate(map(len, parts))
         )
         self._bias_values = None if bits is None else bits.view(torch.float64).to(logits.dtype)
 
