@@ -126,18 +126,13 @@ def _sign(out: Path, fingerprint: str) -> None:
 
 
 def main() -> int:
-    """Make a model as the command line says; return the exit status."""
+    """Make the chat model where the command line says; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo.model", description=__doc__)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the checkpoint")
-    parser.add_argument(
-        "--bench", action="store_true", help="make the untrained model for benchmarks instead"
-    )
     arguments = parser.parse_args()
-    if arguments.bench and arguments.out is None:
-        parser.error("--bench needs --out DIR")
     begin = time.perf_counter()
     try:
-        out = ensure_bench_model(arguments.out) if arguments.bench else ensure_model(arguments.out)
+        out = ensure_model(arguments.out)
     except RuntimeError as error:
         print(f"No model: {error}", file=sys.stderr)
         return 1

@@ -6,7 +6,7 @@ python examples/engine_async.py MODEL
 from __future__ import annotations
 
 import asyncio
-import sys
+from argparse import ArgumentParser
 from typing import Any
 
 from sglang_lp.client import attach
@@ -26,14 +26,16 @@ async def answers(engine: Any) -> list[str]:
     return [first["text"], again["text"], without["text"]]
 
 
-def main() -> None:
+def main(model: str) -> None:
     """Start an engine and print the answers."""
     import sglang
 
-    with sglang.Engine(model_path=sys.argv[1], enable_custom_logit_processor=True) as engine:
+    with sglang.Engine(model_path=model, enable_custom_logit_processor=True) as engine:
         for answer in engine.loop.run_until_complete(answers(engine)):
             print(repr(answer))
 
 
 if __name__ == "__main__":  # SGLang starts its processes by importing this file again
-    main()
+    parser = ArgumentParser()
+    parser.add_argument("model", help="a model's name or directory")
+    main(parser.parse_args().model)

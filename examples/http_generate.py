@@ -6,7 +6,7 @@ python examples/http_generate.py http://127.0.0.1:30000
 from __future__ import annotations
 
 import json
-import sys
+from argparse import ArgumentParser
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -35,4 +35,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].rstrip("/"))
+    parser = ArgumentParser()
+    parser.add_argument("url", help="of a server, such as http://127.0.0.1:30000")
+    main(parser.parse_args().url.rstrip("/"))

@@ -159,8 +159,11 @@ class Row:
             SglangLpError: ``error`` itself, if there is no SGLang request to end.
         """
         self.settle(None)
-        if not hasattr(self.sglang_req, "to_finish"):
-            raise error
+        try:
+            if not hasattr(self.sglang_req, "to_finish"):
+                raise error
+        except ReferenceError:  # the request itself is gone, and nobody waits for it
+            return
         from http import HTTPStatus
 
         from sglang.srt.managers.schedule_batch import FINISH_ABORT
@@ -246,7 +249,7 @@ class Batch:
         """
         clock = next(_clock)
         edits = Edits(logits.shape[1], logits)
-        step = _Step(logits, rows, custom_param_list, masked, edits, clock, {})
+        step = _Step(logits, rows, custom_param_list, masked, edits, clock, {}, [])
         for index, row in enumerate(rows):
             if row is None or (row.wake > clock and (row.wake >= NEVER or not drafted)):
                 continue
@@ -261,6 +264,7 @@ class Batch:
     def _apply(self, step: _Step) -> None:
         logits, rows, masked = step.logits, step.rows, step.masked
         fixed, guarded = self._standing(logits, rows, masked)
+        guarded = [*guarded, *step.rewritten]
         plans = [fixed, step.edits.compile(logits, keep_masked=masked)]
         if plans == [None, None]:
             return
@@ -310,6 +314,8 @@ class _Step(NamedTuple):
     clock: int
     #: Rows of processors that compute on whole rows, by their class.
     dense: dict[type, list[int]]
+    #: Rows whose logits a processor changed itself. Its edits may take what it left.
+    rewritten: list[int]
 
 
 def _visit(step: _Step, edits: Edits, index: int, row: Row) -> None:
@@ -335,6 +341,7 @@ def _visit(step: _Step, edits: Edits, index: int, row: Row) -> None:
             if request.copied is not None:
                 copied, request.copied = request.copied, None
                 _write_back(step, [index], copied[None])
+                step.rewritten.append(index)
     except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
         request.lent = request.copied = None
         edits.drop(index)
@@ -398,14 +405,15 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
 def _undo_dead(
     logits: torch.Tensor, rows: Sequence[Row | None], indices: list[int], before: torch.Tensor
 ) -> None:
-    """Restore rows in which the edits and what SGLang masked together leave no token."""
+    """Restore rows in which edits and what is masked already together leave no token."""
     alive = logits[indices].amax(-1).isfinite().tolist()
     for i, index in enumerate(indices):
         if not alive[i]:
             logits[index] = before[i]
             _end_conflict(
                 rows[index],
-                "the request's grammar, min_new_tokens or logit_bias allows none of those left",
+                "what its processors wrote into the logits, its grammar, min_new_tokens or "
+                "logit_bias allows none of those left",
             )
 
 

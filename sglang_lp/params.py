@@ -20,6 +20,7 @@ from sglang_lp.errors import InvalidParameter, shown
 __all__ = [
     "MAPPINGS",
     "MAX_TOKEN_IDS",
+    "FewTokenIds",
     "NonEmptyTokenIds",
     "NonNegativeInt",
     "Parameters",
@@ -36,12 +37,16 @@ __all__ = [
 #: largest vocabulary in use has about 262,000 tokens; nobody bans or forces a quarter of it.
 MAX_TOKEN_IDS = 65_536
 
+#: Most ids in a list that is gone through at every step, some microseconds for each.
+_MAX_FEW = 1_024
+
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
 _MAX_INT = 2**31 - 1
 
 TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT, extra={"token_id": True})]
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_TOKEN_IDS)]
 NonEmptyTokenIds = Annotated[TokenIds, Meta(min_length=1)]
+FewTokenIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_FEW)]
 TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
 NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
 PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
@@ -213,6 +218,7 @@ def _unknown(name: object, fields: tuple[str, ...]) -> str:
 
 # Not compiled before they are needed, because the client imports this.
 _MISSING = r"Object missing required field `(?P<name>\w+)`"
+_MAX_PROBLEM = 300
 _AT = r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`"
 
 
@@ -223,7 +229,10 @@ def _translated(
     if missing := re.match(_MISSING, text):
         return InvalidParameter(processor, missing["name"], "required, but not given")
     if at := re.match(_AT, text, re.DOTALL):
+        # msgspec repeats a wrong choice, whatever its length.
         problem = at["problem"].replace("`", "")
+        if len(problem) > _MAX_PROBLEM:
+            problem = problem[:_MAX_PROBLEM] + "..."
         problem = problem[0].lower() + problem[1:]
         place = f" at {at['rest']}" if at["rest"] else ""
         got = "" if ", got " in problem else f", got {shown(_pick(given[at['name']], at['rest']))}"

@@ -57,7 +57,6 @@ class Delimiters(NamedTuple):
     family: Family | None
 
 
-@lru_cache(maxsize=64)
 def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) -> Delimiters:
     """Find the delimiters of thinking in a tokenizer.
 
@@ -73,12 +72,24 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
     Raises:
         RequestError: It cannot be told which tokens they are.
     """
+    found = _resolved(tokenizer, start, end)
+    if isinstance(found, str):
+        raise RequestError(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _resolved(tokenizer: Any, start: str | None, end: str | None) -> Delimiters | str:
+    """Return what ``resolve`` does, or the message of its error: that, too, is asked for once."""
     if start is not None and end is not None:
-        found = [_named(tokenizer, start, end)]
+        named = _named(tokenizer, start, end)
+        if isinstance(named, str):
+            return named
+        found = [named]
     else:
         found = [pair for texts in PAIRS if (pair := _detected(tokenizer, *texts))]
         if len(found) != 1:
-            raise RequestError(
+            return (
                 f"expected one known pair of thinking delimiters in the tokenizer, found "
                 f"{', '.join(f'{s!a} {e!a}' for s, _, e, _ in found) or 'none'}; name them with "
                 "thinking_start and thinking_end, or give their token ids"
@@ -152,14 +163,12 @@ def _is_called(tokenizer: Any, ids: tuple[int, ...], text: str) -> bool:
     return token is not None and (token == text or token == _suffixed(tokenizer, text))
 
 
-def _named(
-    tokenizer: Any, start: str, end: str
-) -> tuple[str, tuple[int, ...], str, tuple[int, ...]]:
+def _named(tokenizer: Any, start: str, end: str) -> _Pair | str:
     ids = []
     for text in (start, end):
         found = _single(tokenizer, text) or encode(tokenizer, text)
         if not found:
-            raise RequestError(f"the tokenizer has no tokens that spell {shown(text)}")
+            return f"the tokenizer has no tokens that spell {shown(text)}"
         ids.append(found)
     return start, ids[0], end, ids[1]
 
@@ -192,14 +201,18 @@ def _suffixed(tokenizer: Any, text: str) -> str | None:
     """Return the only added token that is ``text`` with a suffix, as ``<think:opensource>``."""
     if not re.fullmatch(r"</?\w+>", text):
         return None
-    if hasattr(tokenizer, "get_added_vocab"):
-        added = [*tokenizer.get_added_vocab()]
-    else:
-        decoder: dict[int, Any] = getattr(tokenizer, "get_added_tokens_decoder", dict)()
-        added = [token.content for token in decoder.values()]
     pattern = re.compile(re.escape(text[:-1]) + r":[\w\-]+>")
-    names = [name for name in added if pattern.fullmatch(name)]
+    names = [name for name in _added(tokenizer) if pattern.fullmatch(name)]
     return names[0] if len(names) == 1 else None
+
+
+@lru_cache(maxsize=8)
+def _added(tokenizer: Any) -> tuple[str, ...]:
+    """Return the added tokens; a tokenizer takes milliseconds to list them."""
+    if hasattr(tokenizer, "get_added_vocab"):
+        return (*tokenizer.get_added_vocab(),)
+    decoder: dict[int, Any] = getattr(tokenizer, "get_added_tokens_decoder", dict)()
+    return tuple(token.content for token in decoder.values())
 
 
 def _id(tokenizer: Any, token: str) -> int | None:
@@ -207,7 +220,10 @@ def _id(tokenizer: Any, token: str) -> int | None:
     ask = getattr(tokenizer, "convert_tokens_to_ids", None) or getattr(
         tokenizer, "token_to_id", None
     )
-    token_id = ask(token) if ask else None
+    try:
+        token_id = ask(token) if ask else None
+    except (UnicodeEncodeError, TypeError):  # half a character, as JSON can spell it
+        return None
     if not isinstance(token_id, int) or token_id == getattr(tokenizer, "unk_token_id", None):
         return None
     return token_id

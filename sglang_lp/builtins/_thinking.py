@@ -20,7 +20,6 @@ class Delimiting:
         closer: Follows how much of whichever of ``closing`` and ``end`` is further the block
             ends with.
         next_token: For each state of ``closer``, the token that goes on with it.
-        ending: For each state of ``closer``, with how many tokens of the end the block ends.
         lasts: The last tokens of ``start`` and ``end``.
         telling: The first tokens of ``closing`` and ``end``, and the last ones of delimiters: while
             there is none of them, and nothing is begun, nothing begins, opens or closes.
@@ -31,7 +30,6 @@ class Delimiting:
         "closer",
         "closing",
         "end",
-        "ending",
         "lasts",
         "next_token",
         "reach",
@@ -48,16 +46,6 @@ class Delimiting:
         self.closer = Automaton([self.closing, end])
         # ``closing`` was put in first, so where both go on, it does.
         self.next_token = [next(iter(after), self.closing[0]) for after in self.closer.children]
-        state, of_end = 0, {0: 0}
-        for length, token_id in enumerate(end, 1):
-            state = self.closer.children[state][token_id]
-            of_end[state] = length
-        self.ending = []
-        for begun in range(len(self.closer.children)):
-            state = begun
-            while state not in of_end:
-                state = self.closer.shorter[state]
-            self.ending.append(of_end[state])
         self.lasts = start[-1], end[-1]
         self.telling = frozenset({*self.closer.children[0], *self.lasts})
         self.reach = max(len(start), len(end)) - 1
@@ -145,6 +133,13 @@ class Thinking:
             self.newest = inside[-1]
         if self._counted is not None:
             self.waits += inside.count(self._counted)
+
+    @property
+    def of_end(self) -> int:
+        """With how many tokens of the end, but not all, the history ends, prompt included."""
+        end, tail = self.by.end, tuple(self._tail)
+        lengths = range(len(end) - 1, 0, -1)
+        return next((length for length in lengths if tail[-length:] == end[:length]), 0)
 
     def _follow(self, token_ids: Sequence[int]) -> Sequence[int]:
         """Note what of the delimiters and the closing there is; return the tokens after that."""

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from sglang_lp.edits import Edits
 from sglang_lp.errors import InvalidParameter, shown
-from sglang_lp.params import Parameters, is_private, parse
+from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
 from sglang_lp.processor import LogitProcessor, family
 from sglang_lp.request import History, Request
 
@@ -142,6 +142,15 @@ class ChainLogitProcessor(LogitProcessor):
         """Check the names of the links, and the parameters of each by its own schema."""
         own, given = cls._told_apart(custom_params)
         params = parse(cls.Params, cls.__name__, own)
+        lists = [value for link in given.values() for value in link.values()]
+        ids = sum(len(value) for value in lists if isinstance(value, list | tuple | frozenset))
+        if ids > MAX_TOKEN_IDS:  # or eight links would cost the batch what eight requests do
+            raise InvalidParameter(
+                cls.__name__,
+                None,
+                f"expected lists of at most {MAX_TOKEN_IDS} entries in all links together, got "
+                f"{ids}; make them shorter",
+            )
         for place in given:
             if place >= len(params.chain):
                 raise InvalidParameter(

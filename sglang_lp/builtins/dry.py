@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -46,7 +46,13 @@ class _Repetition:
         "_window",
     )
 
-    def __init__(self, allowed_length: int, window: int, breakers: frozenset[int]) -> None:
+    def __init__(
+        self,
+        allowed_length: int,
+        window: int,
+        breakers: frozenset[int],
+        prompt_ids: Sequence[int] = (),
+    ) -> None:
         self._allowed = allowed_length
         self._window = window
         self._breakers = breakers
@@ -61,9 +67,23 @@ class _Repetition:
         self._matches: dict[int, int] = {}
         #: How many tokens came since the last breaker.
         self._unbroken = 0
+        places: Iterable[int] = ()
+        for token_id in prompt_ids[-window:]:
+            places = self._place(token_id)
+        # Counted once for the whole prompt, not along with every token of it.
+        back = _common_prefixes(self._tokens[::-1])
+        last = len(self._tokens) - 1
+        self._matches = {place: back[last - place] for place in places if place != last}
 
     def push(self, token_id: int) -> None:
         """Take in a token."""
+        before, shortest = self._matches, self._allowed - 1
+        places = self._place(token_id)
+        self._matches = {place: before.get(place - 1, shortest) + 1 for place in places}
+        self._matches.pop(self._base + len(self._tokens) - 1, None)
+
+    def _place(self, token_id: int) -> Iterable[int]:
+        """Note where a token stands; return where the newest ones have stood, that included."""
         tokens, allowed, window = self._tokens, self._allowed, self._window
         here = self._base + len(tokens)
         tokens.append(token_id)
@@ -72,15 +92,14 @@ class _Repetition:
             self._base += window
         self._unbroken = 0 if token_id in self._breakers else self._unbroken + 1
         if len(tokens) < allowed:
-            return
+            return ()
         while self._entries and here - self._entries[0][1] > window - allowed:
             self._leave(self._entries.popleft()[0])
         gram = tokens[-allowed:].tobytes()
         places = self._grams.setdefault(gram, deque())
-        before, shortest = self._matches, allowed - 1
-        self._matches = {place: before.get(place - 1, shortest) + 1 for place in places}
         places.append(here)
         self._entries.append((gram, here))
+        return places
 
     def _leave(self, gram: bytes) -> None:
         places = self._grams[gram]
@@ -107,6 +126,25 @@ class _Repetition:
         return longest
 
 
+def _common_prefixes(tokens: Sequence[int]) -> list[int]:
+    """Return for each index how many tokens from there on are the first ones over again.
+
+    The Z algorithm (Gusfield, Algorithms on Strings, Trees, and Sequences, 1997, section 1.3),
+    in a time proportional to the number of tokens.
+    """
+    length = len(tokens)
+    same = [length] * length
+    left = right = 0  # the known stretch that reaches furthest
+    for index in range(1, length):
+        count = min(same[index - left], right - index) if index < right else 0
+        while index + count < length and tokens[count] == tokens[index + count]:
+            count += 1
+        same[index] = count
+        if index + count > right:
+            left, right = index, index + count
+    return same
+
+
 class DRYLogitProcessor(LogitProcessor):
     """Penalise each token that would continue a repetition, the more the longer it is already.
 
@@ -118,8 +156,8 @@ class DRYLogitProcessor(LogitProcessor):
     Parameters and semantics are those of llama.cpp's DRY sampler, with these differences:
     breakers are single token ids, not texts; a penalty ends at 10,000; and
     ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
-    on a text of one token over and over a step costs time in proportion to it: up to 2 ms at
-    2,048, on other texts a hundredth of that. ``dry_base`` and ``dry_allowed_length`` have
+    on a text of one token over and over a step costs time in proportion to it; docs/performance.md
+    has the figure. ``dry_base`` and ``dry_allowed_length`` have
     llama.cpp's defaults; its multiplier is 0 for off, and 0.8 is what the sampler's author
     recommends.
     """
@@ -162,12 +200,12 @@ class DRYLogitProcessor(LogitProcessor):
     def start(self, request: Request) -> _Repetition:
         """Take in what the window holds of the prompt."""
         params = request.params
-        repetition = _Repetition(
-            params.dry_allowed_length, params.dry_penalty_last_n, params.dry_sequence_breaker_ids
+        return _Repetition(
+            params.dry_allowed_length,
+            params.dry_penalty_last_n,
+            params.dry_sequence_breaker_ids,
+            request.prompt_ids,
         )
-        for token_id in request.prompt_ids[-params.dry_penalty_last_n :]:
-            repetition.push(token_id)
-        return repetition
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""

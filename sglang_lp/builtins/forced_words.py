@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
-
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
-from sglang_lp.params import Parameters, PositiveInt, TokenId
+from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-
-#: They are gone through at every step.
-_EndIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=1024)]
 
 
 class _Words:
@@ -119,7 +114,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
         token_ids: SequenceIds
         lengths: Lengths
-        eos_token_ids: _EndIds
+        eos_token_ids: FewTokenIds
         within_tokens: PositiveInt | None = None
 
         def __post_init__(self) -> None:

@@ -86,8 +86,9 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         Attributes:
             max_pattern_size: Most tokens of a pattern, 1 to 1,024.
             min_count: How many times a pattern must stand there to be a loop.
-            min_pattern_size: Fewest tokens of a pattern. More than 1 spares runs of one token,
-                such as the lines of a table.
+            min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
+                token, such as the lines of a table: a run of ``min_pattern_size * min_count``
+                tokens is a loop of larger patterns too.
             action: ``"ban"`` or ``"end"``.
         """
 

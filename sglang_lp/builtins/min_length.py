@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang_lp.params import NonEmptyTokenIds, Parameters, PositiveInt
+from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -32,7 +32,7 @@ class MinLengthLogitProcessor(LogitProcessor):
         """
 
         min_tokens: PositiveInt
-        end_token_ids: NonEmptyTokenIds
+        end_token_ids: FewTokenIds
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the end tokens until the answer is long enough."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from sglang_lp.edits import MAX_BIAS
-from sglang_lp.params import NonEmptyTokenIds, NonNegativeInt, Parameters, PositiveInt
+from sglang_lp.params import FewTokenIds, NonNegativeInt, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -41,7 +41,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
             end: Position before which it ends. Left out: it never does.
         """
 
-        token_ids: NonEmptyTokenIds
+        token_ids: FewTokenIds
         bias: Bias | None = None
         final_bias: Bias | None = None
         start: NonNegativeInt = 0

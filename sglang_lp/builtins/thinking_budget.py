@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ThinkingBudgetLogitProcessor"]
 
-#: A delimiter of more tokens is a mistake: the longest known one has 9 (Hunyuan-A13B).
-_DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=64)]
+#: A delimiter of more tokens is a mistake: the longest known one has 7 (Hunyuan-A13B).
+_DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=16)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 #: Some paragraphs; it is followed token by token while the batch waits.
 _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
@@ -64,9 +64,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
        the end. What the generated tokens of the block have begun of it is gone on with.
     2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are kept out. Where the
        likeliest token is one of these, ``wait_token_id`` is forced instead, if given and fewer
-       than ``max_waits`` of it are in the block.
+       than ``max_waits`` of it were generated in the block.
     3. ``inside >= soft_thinking_budget``: the closing is forced as soon as it is begun, after a
-       newline, or when the next token of the end or one of ``eos_token_ids`` is among the
+       generated newline, or when the next token of the end or one of ``eos_token_ids`` is among the
        ``soft_top_n`` likeliest.
     4. ``eos_token_ids``: where one of them is the likeliest token, the next token of the end is
        forced; otherwise they are kept out.
@@ -338,7 +338,7 @@ def _keep_open(request: Request, edits: Edits) -> None:
     """Keep ends out of a block that is too short."""
     params, thinking = request.params, request.state
     early = {*params.eos_token_ids}.difference(thinking.by.end)
-    if thinking.by.ending[thinking.begun] == len(thinking.by.end) - 1:
+    if thinking.of_end == len(thinking.by.end) - 1:
         early.add(thinking.by.end[-1])
     wait = params.wait_token_id
     if (
@@ -363,7 +363,7 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
         edits.force(thinking.by.next_token[thinking.begun])
         return True
     ends = {*params.eos_token_ids}.difference(thinking.by.end)
-    next_of_end = thinking.by.end[thinking.by.ending[thinking.begun]]
+    next_of_end = thinking.by.end[thinking.of_end]
     likeliest = request.top(params.soft_top_n if soft else 1) if soft or ends else []
     if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
         edits.force(thinking.by.next_token[thinking.begun])
@@ -389,19 +389,28 @@ def _check_ids(
             f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}, of "
             "which one ends with the other",
         )
-    if (params.new_line_token_id,) == start:
+    if _holds((start + end)[1:], start):
         raise InvalidParameter(
             processor,
-            "new_line_token_id",
-            f"expected another token than the start, got {params.new_line_token_id} twice: "
-            "forcing it would open the next block",
+            "thinking_start_token_ids",
+            f"expected a start that the end does not begin again, got {_listed(start)} and "
+            f"{_listed(end)}: forcing the end would open the next block",
         )
-    closing = params.closing_token_ids + end
-    if len(closing) > 1 and (_holds(closing, start) or _holds(closing[:-1], end)):
+    message, newline = params.closing_token_ids, params.new_line_token_id
+    before_end = message or (() if newline is None else (newline,))
+    opens = _holds((start + before_end + end)[1:], start)
+    if message and (opens or _holds((message + end)[:-1], end)):
         raise InvalidParameter(
             processor,
             "closing_token_ids",
             "expected a message without thinking delimiters: the end is forced after it",
+        )
+    if opens:
+        raise InvalidParameter(
+            processor,
+            "new_line_token_id",
+            f"expected a token that begins no block, got {newline}, which is part of the start: "
+            "forcing it would open the next one",
         )
     wait = params.wait_token_id
     if wait is not None and wait in (*start, *end, *params.eos_token_ids):

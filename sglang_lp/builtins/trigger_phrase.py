@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sglang_lp.builtins._sequences import Automaton
-from sglang_lp.params import NonEmptyTokenIds, Parameters, PositiveInt
+from sglang_lp.builtins._sequences import Automaton, SequenceIds
+from sglang_lp.params import FewTokenIds, NonEmptyTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         """
 
         phrase_token_ids: NonEmptyTokenIds
-        trigger_token_ids: NonEmptyTokenIds | None = None
-        before_token_ids: NonEmptyTokenIds | None = None
+        trigger_token_ids: SequenceIds | None = None
+        before_token_ids: FewTokenIds | None = None
         max_times: PositiveInt = 1
 
         def __post_init__(self) -> None:
@@ -111,6 +111,6 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             # Not before the trigger can be complete again.
             edits.wake_at(request.position + len(params.trigger_token_ids) - progress.state)
         else:
-            logits, ends = request.logits, list(params.before_token_ids)
+            logits, ends = request.logits, [*{*params.before_token_ids}]
             logits[params.phrase_token_ids[0]] = logits[ends].float().logsumexp(0)
             logits[ends] = -math.inf

@@ -1,18 +1,19 @@
 """The command line: ``sglang-lp VERB``, one module for each verb.
 
 Exit codes of every verb: 0 done, or allowed; 1 no: the payload is refused, the person declined,
-or the check failed; 2 wrong usage or unreadable input, with one line on standard error.
+or the check failed; 2 wrong usage, unreadable input, or an output that cannot be written where all
+else was well, with one line on standard error; 130 interrupted at the keyboard. Whether anybody
+reads what is printed changes none of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sglang_lp.errors import SglangLpError
+from sglang_lp.cli import _report
+from sglang_lp.errors import PayloadRefused, SglangLpError
 
 __all__ = ["main"]
 
@@ -31,22 +32,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
 
     Raises:
-        SystemExit: ``--help`` (0), or arguments that do not parse (2).
+        SystemExit: Arguments that do not parse (2).
     """
     parser = argparse.ArgumentParser(
-        prog="sglang-lp", description="Custom logit processors for SGLang that are safe to serve."
+        prog="sglang-lp",
+        description="Custom logit processors for SGLang that are safe to serve.",
+        epilog="Exit codes: 0 done, or allowed; 1 refused, declined or failed; 2 wrong usage, or "
+        "input or output that does not work; 130 interrupted.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in _VERBS:
         importlib.import_module(f"{__name__}.{verb}").add(verbs)
-    arguments = parser.parse_args(argv)
+    with _report.whatever_the_terminal_takes() as lost:
+        code = _run(parser, verbs.choices, argv)
+    return 2 if lost and code == 0 else code
+
+
+def _run(
+    parser: argparse.ArgumentParser,
+    verbs: Mapping[str, argparse.ArgumentParser],
+    argv: Sequence[str] | None,
+) -> int:
+    try:
+        arguments, unknown = parser.parse_known_args(argv)
+    except SystemExit as end:
+        if end.code:
+            raise
+        return 0  # --help
+    if unknown:  # parse_args() would show the usage of sglang-lp instead of the verb's
+        verbs[arguments.verb].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()
     except SglangLpError as error:
-        print(f"sglang-lp {arguments.verb}: {error}", file=sys.stderr)  # noqa: T201 - the interface
-        return 2
-    except BrokenPipeError:  # whoever reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _report.complain(f"sglang-lp {arguments.verb}: {error}")
+        return 1 if isinstance(error, PayloadRefused) else 2
+    except KeyboardInterrupt:
+        return 130
     return code

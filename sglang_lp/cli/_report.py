@@ -1,15 +1,19 @@
-"""What ``inspect`` and ``allow`` show of a payload before anything is decided."""
+"""Talking to the person: printing, and what is shown of a payload before anything is decided."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 from sglang_lp import wire
 from sglang_lp.errors import RequestError, shown
 
-__all__ = ["decode", "lines", "read", "say"]
+__all__ = ["ask", "complain", "decode", "lines", "read", "say", "whatever_the_terminal_takes"]
 
 #: Longest text that a person can have inspected.
 _MAX_CHARS = 4 << 20
@@ -21,9 +25,61 @@ _CHANGING = {"BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS"}
 _ACTING = _IMPORTING | _CALLING | _CHANGING
 
 
+#: What kept standard output from being written in this run.
+_lost: list[OSError] = []
+
+
+@contextmanager
+def whatever_the_terminal_takes() -> Iterator[list[OSError]]:
+    """Print within this: escapes what the terminal cannot show, and survives a reader's end.
+
+    Yields:
+        What kept standard output from being written, complete once this is left. A reader that
+        has seen enough, or an output that was never there, is no such thing.
+    """
+    _lost.clear()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield _lost
+    finally:
+        _write(sys.stdout, flush=True)
+        _write(sys.stderr, flush=True)
+
+
 def say(line: str) -> None:
-    """Print one line; the one place where the command line talks."""
-    sys.stdout.write(line + "\n")
+    """Print one line."""
+    _write(sys.stdout, line + "\n")
+
+
+def complain(line: str) -> None:
+    """Print one line on standard error."""
+    _write(sys.stderr, line + "\n")
+
+
+def ask(question: str) -> str:
+    """Return the line that a person answers with, empty if nobody does."""
+    _write(sys.stdout, question, flush=True)
+    try:
+        return sys.stdin.readline() if sys.stdin is not None else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _write(stream: TextIO | None, text: str = "", *, flush: bool = False) -> None:
+    if stream is None:  # it was closed when Python started
+        return
+    try:
+        stream.write(text)
+        if flush:
+            stream.flush()
+    except OSError as error:
+        # What is still in the buffer goes there too, and the verb goes on to its end.
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
+        if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+            _lost.append(error)
+            complain(f"sglang-lp: cannot write to standard output: {error.strerror}")
 
 
 def read(source: str) -> str:
@@ -33,17 +89,23 @@ def read(source: str) -> str:
         source: The text itself, ``-`` for standard input, or ``@FILE``.
 
     Raises:
-        RequestError: The file or standard input cannot be read as text.
+        RequestError: The file or standard input cannot be read as text, or is no payload.
     """
     try:
         if source == "-":
-            return sys.stdin.read(_MAX_CHARS + 1).strip()
-        if source.startswith("@"):
+            if sys.stdin is None:
+                raise RequestError("cannot read standard input: it is closed")
+            text = sys.stdin.read(_MAX_CHARS + 1)
+        elif source.startswith("@"):
             with Path(source[1:]).open(encoding="utf-8") as file:
-                return file.read(_MAX_CHARS + 1).strip()
+                text = file.read(_MAX_CHARS + 1)
+        else:
+            return source
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"cannot read {shown(source)} as text: {error}") from error
-    return source.strip()
+    if len(text) > _MAX_CHARS:
+        raise RequestError(f"expected a payload of at most {_MAX_CHARS} characters, got more")
+    return text.removesuffix("\n")  # the end of the file's last line
 
 
 def decode(payload: str) -> bytes:

@@ -9,10 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sglang_lp import wire
-from sglang_lp.cli import _report
+from sglang_lp.cli import _policy, _report
 from sglang_lp.cli._report import say
-from sglang_lp.errors import PolicyError
+from sglang_lp.errors import PolicyError, shown
 from sglang_lp.trust import Pin, Policy, Verifier, classes
 from sglang_lp.trust.policy import parse_entry
 
@@ -31,7 +33,11 @@ def add(verbs: Any) -> None:
         "what", metavar="WHAT", help="package.module:Class, @FILE with a payload, or - for stdin"
     )
     parser.add_argument(
-        "--policy", metavar="FILE", required=True, help="policy file to add to; made if absent"
+        "--policy",
+        metavar="FILE",
+        type=_policy.file,
+        required=True,
+        help="policy file to add to; made if absent",
     )
     parser.add_argument("--name", help="what to call a pinned payload in logs")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -50,37 +56,51 @@ def _run(arguments: argparse.Namespace) -> int:
     if entry:
         module, name = parse_entry(entry, "allow")
         processor = classes.load(module, name, "allow")
-        say(f"class    {entry}: {(processor.__doc__ or 'no docstring').strip().splitlines()[0]}")
+        first_line = (processor.__doc__ or "").strip().partition("\n")[0]
+        say(f"class    {entry}: {first_line or 'no docstring'}")
         say("allows   any request to run it with parameters of its own choice")
     else:
         say("allows   any request to run this code, which is executed when it is first seen")
-    if not arguments.yes and not _confirmed():
+    if not arguments.yes and _report.ask("allow this? [y/N] ").strip().lower() not in {"y", "yes"}:
         say("not allowed; the policy is unchanged")
         return 1
     path = Path(arguments.policy)
-    before = Policy.from_toml(path) if path.exists() else Policy.default()
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    before, text = _current(path)
+    Verifier(before)  # what is wrong already is said of the file as it is
     if entry:
         if entry in before.allow:
             say(f"{path} allows it already")
             return 0
-        _replace(path, _with_class(text, entry), {entry, *before.allow}, before.pin)
+        wanted = msgspec.structs.replace(before, allow=(entry, *before.allow))
+        text = _with_class(text, entry)
     else:
-        sha256 = wire.digest(pickled)
-        pin = Pin(name=arguments.name or sha256[:12], sha256=sha256, size=len(pickled))
-        if sha256 in {known.sha256 for known in before.pin}:
+        pin = _pin(pickled, arguments.name)
+        if (pin.sha256, pin.size) in {(known.sha256, known.size) for known in before.pin}:
             say(f"{path} pins it already")
             return 0
-        _replace(path, _with_pin(text, pin), set(before.allow), (*before.pin, pin))
+        wanted = msgspec.structs.replace(before, pin=(*before.pin, pin))
+        text = _with_pin(text, pin)
+    Verifier(wanted)
+    _replace(path, text, wanted)
     say(f"written to {path}; restart the server to use it")
     return 0
 
 
-def _confirmed() -> bool:
+def _current(path: Path) -> tuple[Policy, str]:
+    """Return what a policy file says, and its text; both empty if there is none."""
     try:
-        return input("allow this? [y/N] ").strip().lower() in {"y", "yes"}
-    except EOFError:
-        return False
+        return Policy.from_toml(path), path.read_text(encoding="utf-8")
+    except PolicyError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return Policy(source=str(path)), ""
+        raise
+
+
+def _pin(pickled: bytes, name: str | None) -> Pin:
+    if name is not None and not name.isprintable():
+        raise PolicyError(f"--name: expected printable characters, got {shown(name)}")
+    sha256 = wire.digest(pickled)
+    return Pin(name=name or sha256[:12], sha256=sha256, size=len(pickled))
 
 
 def _with_class(text: str, entry: str) -> str:
@@ -92,19 +112,32 @@ def _with_class(text: str, entry: str) -> str:
 
 def _with_pin(text: str, pin: Pin) -> str:
     head = text.rstrip("\n") + "\n\n" if text.strip() else ""
-    name = json.dumps(pin.name)
+    name = json.dumps(pin.name, ensure_ascii=False)
     return f'{head}[[pin]]\nname = {name}\nsha256 = "{pin.sha256}"\nsize = {pin.size}\n'
 
 
-def _replace(path: Path, text: str, allow: set[str], pins: tuple[Pin, ...]) -> None:
+def _replace(path: Path, text: str, wanted: Policy) -> None:
     """Write a policy whole or not at all, once it is known to say what it should."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sglang-lp-") as folder:
-        draft = Path(folder) / path.name
-        draft.write_text(text, encoding="utf-8")
-        policy = Policy.from_toml(draft)
-        if set(policy.allow) != allow or policy.pin != pins:
-            raise PolicyError(f"{path} is written in a way that cannot be edited; add it by hand")
-        Verifier(policy)
-        if path.exists():
-            draft.chmod(path.stat().st_mode)
-        draft.replace(path)
+    there = path.exists()
+    path = path.resolve()  # a link stays one
+    newline = "\r\n" if there and b"\r\n" in path.read_bytes() else "\n"
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sglang-lp-") as folder:
+            draft = Path(folder) / path.name
+            draft.write_text(text, encoding="utf-8", newline=newline)
+            if not _says(draft, wanted):
+                raise PolicyError(
+                    f"{path} is written in a way that cannot be edited; add it by hand"
+                )
+            if there:
+                draft.chmod(path.stat().st_mode)
+            draft.replace(path)
+    except OSError as error:
+        raise PolicyError(f"policy {path}: cannot be written: {error.strerror}") from error
+
+
+def _says(draft: Path, wanted: Policy) -> bool:
+    try:
+        return msgspec.structs.replace(Policy.from_toml(draft), source=wanted.source) == wanted
+    except PolicyError:
+        return False

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.cli import _policy
 from sglang_lp.cli._report import say
 from sglang_lp.errors import SglangLpError
-from sglang_lp.trust import Policy, Verifier
+from sglang_lp.trust import Verifier
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
         help="check this environment and policy",
         description="Check, without starting a server, what a guarded server needs.",
     )
-    parser.add_argument("--policy", metavar="FILE", help="the policy to check")
+    _policy.add_option(parser)
     parser.set_defaults(run=_run)
 
 
@@ -34,7 +34,7 @@ def _run(arguments: argparse.Namespace) -> int:
         ("Python", lambda: sys.version.split()[0]),
         ("SGLang", _sglang),
         ("plugin", _plugin),
-        ("policy", lambda: _policy(arguments.policy or os.environ.get("SGLANG_LP_POLICY"))),
+        ("policy", lambda: _check_policy(arguments.policy)),
     ]
     failed = 0
     for name, check in checks:
@@ -66,6 +66,6 @@ def _plugin() -> str:
     return found[0].value
 
 
-def _policy(path: str | None) -> str:
-    verifier = Verifier(Policy.from_toml(path) if path else Policy.default())
-    return f"{path or 'the default'}: {len(verifier.allowed)} processors allowed"
+def _check_policy(named: str | None) -> str:
+    policy = _policy.chosen(named)
+    return f"{len(Verifier(policy).allowed)} processors allowed ({policy.source})"

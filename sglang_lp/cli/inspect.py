@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sglang_lp import wire
-from sglang_lp.cli import _report
+from sglang_lp.cli import _policy, _report
 from sglang_lp.cli._report import say
 from sglang_lp.errors import PayloadRefused
 from sglang_lp.trust import Policy, Verifier
@@ -25,28 +24,26 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "payload", nargs="?", default="-", help="the text, @FILE, or - for standard input"
     )
-    parser.add_argument("--policy", metavar="FILE", help="policy to ask; the default one if absent")
+    _policy.add_option(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    policy = Policy.from_toml(arguments.policy) if arguments.policy else Policy.default()
+    policy = _policy.chosen(arguments.policy)
     verifier = Verifier(policy)
     payload = _report.read(arguments.payload)
-    sha256 = ""
-    if payload.startswith("{"):
+    if payload.lstrip().startswith("{"):
         try:
             pickled = _report.decode(payload)
         except PayloadRefused as error:
             return _verdict(policy, str(error), allowed=False)
         for line in _report.lines(pickled, len(payload)):
             say(line)
-        sha256 = wire.digest(pickled)
-    # The verifier would unpickle pinned code.
-    pin = next((pin for pin in policy.pin if pin.sha256 == sha256), None)
-    if pin is not None:
-        return _verdict(policy, f"pinned as {pin.name!r}: the server runs this code", allowed=True)
     try:
+        pin = verifier.pin(payload)  # not lookup, which would unpickle the code
+        if pin is not None:
+            what = f"pinned as {pin.name!r}: the server runs this code"
+            return _verdict(policy, what, allowed=True)
         found = verifier.lookup(payload)
     except PayloadRefused as error:
         return _verdict(policy, str(error), allowed=False)

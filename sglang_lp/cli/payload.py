@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import Any
 
 from sglang_lp import wire
@@ -30,12 +29,12 @@ def _run(arguments: argparse.Namespace) -> int:
         say(wire.payload_for(*parse_entry(arguments.name, "payload")))
         return 0
     from sglang_lp import builtins
+    from sglang_lp.client.attachment import hint_for
 
     if arguments.name not in builtins.__all__:
-        near = difflib.get_close_matches(arguments.name, builtins.__all__, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else "see sglang-lp list"
         raise RequestError(
-            f"expected a built-in or package.module:Class, got {shown(arguments.name)}; {hint}"
+            f"expected a built-in or package.module:Class, got {shown(arguments.name)}; "
+            f"{hint_for(arguments.name, 'see sglang-lp list')}"
         )
     say(wire.payload_for(builtins.__name__, arguments.name))
     return 0

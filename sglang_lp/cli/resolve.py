@@ -20,20 +20,24 @@ def add(verbs: Any) -> None:
         "this model and the custom_params that hold the ids.",
     )
     parser.add_argument("directory", metavar="DIR", help="a model's directory")
-    parser.add_argument("--start", help="what opens a thinking block, if it cannot be told")
-    parser.add_argument("--end", help="what closes it")
+    # Named as in the client, whose messages these users read too.
+    parser.add_argument(
+        "--thinking-start", help="what opens a thinking block, if it cannot be told"
+    )
+    parser.add_argument("--thinking-end", help="what closes it")
     parser.add_argument("--closing", help="a message to close a block with")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sglang_lp.client.resolution import delimiters_of, resolve
+    from sglang_lp.client.resolution import delimiters_of, loaded, resolve
 
-    found = delimiters_of(arguments.directory, arguments.start, arguments.end)
+    tokenizer = loaded(arguments.directory)
+    found = delimiters_of(tokenizer, arguments.thinking_start, arguments.thinking_end)
     params = resolve(
-        arguments.directory,
-        thinking_start=arguments.start,
-        thinking_end=arguments.end,
+        tokenizer,
+        thinking_start=arguments.thinking_start,
+        thinking_end=arguments.thinking_end,
         closing=arguments.closing,
     )
     family = found.family

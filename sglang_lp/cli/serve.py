@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sglang_lp.cli import _policy
 from sglang_lp.errors import InstallError, PolicyError
-from sglang_lp.trust import Policy, Verifier
+from sglang_lp.server.process import POLICY_VARIABLE
+from sglang_lp.trust import Verifier
 
 __all__ = ["add", "check_environment"]
 
@@ -22,17 +24,14 @@ def add(verbs: Any) -> None:
     """Add the verb's parser."""
     parser = verbs.add_parser(
         "serve",
+        usage="%(prog)s [-h] [--policy FILE] -- ARGUMENTS...",
         help="start a guarded SGLang server",
         description=(
             "Start an SGLang server that runs only the custom logit processors that its policy "
             f"allows. Everything after -- goes to SGLang; {_FLAG} is added."
         ),
     )
-    parser.add_argument(
-        "--policy",
-        metavar="FILE",
-        help="a policy in TOML; without it, the built-ins and SGLang's own processors are allowed",
-    )
+    _policy.add_option(parser)
     parser.add_argument(
         "sglang_args",
         nargs=argparse.REMAINDER,
@@ -51,9 +50,9 @@ def _run(arguments: argparse.Namespace) -> int:
             "expected SGLang's arguments after --, for example: "
             "sglang-lp serve -- --model-path Qwen/Qwen3-8B"
         )
-    if arguments.policy:
-        Verifier(Policy.from_toml(arguments.policy))  # say what is wrong in a second, not a minute
-        os.environ["SGLANG_LP_POLICY"] = str(Path(arguments.policy).resolve())
+    Verifier(_policy.chosen(arguments.policy))  # say what is wrong in a second, not a minute
+    if arguments.policy is not None:
+        os.environ[POLICY_VARIABLE] = str(Path(arguments.policy).resolve())
     if _FLAG not in sglang_args:
         sglang_args = [*sglang_args, _FLAG]
     check_environment()

@@ -13,7 +13,7 @@ from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 
-__all__ = ["Attachment", "attach", "mapping", "with_payload"]
+__all__ = ["Attachment", "attach", "hint_for", "mapping", "with_payload"]
 
 
 #: Not written as a union, which would be made anew at each call.
@@ -178,11 +178,16 @@ def _named(name: str) -> Any:
             "attach: expected a processor class or the name of a built-in, got a payload text; "
             "it can go into the request's custom_logit_processor as it is"
         )
+    hint = hint_for(name, "a class of your own goes in itself")
+    raise RequestError(f"attach: expected the name of a built-in, got {shown(name)}; {hint}")
+
+
+def hint_for(name: str, otherwise: str) -> str:
+    """Return the hint that a built-in has nearly this name; ``otherwise`` if none has."""
     import difflib  # as in params
 
-    near = difflib.get_close_matches(name[:80], builtins.__all__, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "a class of your own goes in itself"
-    raise RequestError(f"attach: expected the name of a built-in, got {shown(name)}; {hint}")
+    near = difflib.get_close_matches(name[:80], builtins.__all__, n=1, cutoff=0.4)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def mapping(value: Any, field: str) -> dict[str, Any]:

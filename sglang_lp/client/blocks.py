@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.errors import RequestError
-
-if TYPE_CHECKING:
-    from sglang_lp.client.attachment import Attachment
+from sglang_lp.client.attachment import Attachment
+from sglang_lp.errors import RequestError, shown
 
 __all__ = ["ThinkingBlock", "thinking_blocks"]
 
@@ -62,25 +60,29 @@ def thinking_blocks(
         ends = not opens and _ends_with(tokens, count, params.end)
         if opened is not None and (opens or ends or count == len(tokens)):
             if count > len(prompt_ids):
-                blocks.append(_block(params, tokens[opened:count], len(prompt_ids) - opened, ends))
+                inside, in_prompt = tokens[opened:count], len(prompt_ids) - opened
+                delimiter = len(params.end) * ends + len(params.start) * opens
+                blocks.append(_block(params, inside, in_prompt, delimiter, ended=ends))
             opened = None
         if opens:
             opened = count
     return blocks
 
 
-def _budget(attachment: Attachment) -> Any:
+def _budget(attachment: Any) -> Any:
     """Return the parameters of the one thinking budget that is attached."""
-    processor = attachment.processor
-    if issubclass(processor, ThinkingBudgetLogitProcessor):
-        return processor.parse_params(attachment.custom_params)
-    got, budgets = processor.__name__, []
-    if issubclass(processor, ChainLogitProcessor):
-        chain: Any = processor.parse_params(attachment.custom_params)
-        budgets = [
-            own for link, own in chain.links if issubclass(link, ThinkingBudgetLogitProcessor)
-        ]
-        got = f"a chain with {len(budgets) or 'none'}"
+    got, budgets = shown(attachment), []
+    if isinstance(attachment, Attachment):
+        processor = attachment.processor
+        if issubclass(processor, ThinkingBudgetLogitProcessor):
+            return processor.parse_params(attachment.custom_params)
+        got = processor.__name__
+        if issubclass(processor, ChainLogitProcessor):
+            chain: Any = processor.parse_params(attachment.custom_params)
+            budgets = [
+                own for link, own in chain.links if issubclass(link, ThinkingBudgetLogitProcessor)
+            ]
+            got = f"a chain with {len(budgets) or 'none'}"
     if len(budgets) != 1:
         raise RequestError(
             f"thinking_blocks: expected a thinking budget, or a chain with one, got {got}; give "
@@ -89,8 +91,10 @@ def _budget(attachment: Attachment) -> Any:
     return budgets[0]
 
 
-def _block(params: Any, inside: Sequence[int], in_prompt: int, ended: bool) -> ThinkingBlock:  # noqa: FBT001
-    tokens = len(inside) - len(params.end) * ended
+def _block(
+    params: Any, inside: Sequence[int], in_prompt: int, delimiter: int, *, ended: bool
+) -> ThinkingBlock:
+    tokens = len(inside) - delimiter
     message = params.closing_token_ids
     return ThinkingBlock(
         tokens=max(0, tokens),

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from sglang_lp.client.attachment import Attachment, mapping, with_payload
+from sglang_lp.client.values import nested
 from sglang_lp.errors import RequestError, shown
 
 __all__ = ["Attachments", "attach_each"]
@@ -19,9 +20,10 @@ _NESTING = {"prompt": 0, "text": 0, "input_ids": 1, "input_embeds": 2}
 class Attachments(msgspec.Struct, frozen=True):
     """What :func:`attach_each` returns; made for batches of as many prompts as it has entries.
 
-    The methods are those of :class:`Attachment`, with the same promises and errors. They also
-    raise :class:`~sglang_lp.errors.RequestError` for what SGLang cannot do with a list of
-    processors: ``n`` above 1, a single prompt, another number of prompts.
+    The methods are those of :class:`Attachment`, with the same promises and errors, except that
+    prompts in arrays of NumPy or torch become lists. They also raise
+    :class:`~sglang_lp.errors.RequestError` for what SGLang cannot do with a list of processors:
+    ``n`` above 1, a single prompt, another number of prompts.
 
     Attributes:
         each: For each prompt what is attached to it, or ``None``.
@@ -50,6 +52,7 @@ class Attachments(msgspec.Struct, frozen=True):
         result = with_payload(body, [one.payload if one else None for one in self.each])
         for field, nesting in _NESTING.items():
             if result.get(field) is not None:
+                result[field] = nested(result[field])
                 self._check_prompts(field, result[field], nesting)
         given = result.get("sampling_params")
         if not isinstance(given, list | tuple):
@@ -101,8 +104,13 @@ def attach_each(attachments: Iterable[Attachment | None], /) -> Attachments:
         attachments: In the order of the prompts, what :func:`attach` returned or ``None``.
 
     Raises:
-        RequestError: An entry is something else, or there is none.
+        RequestError: It is no list, an entry is something else, or there is none.
     """
+    if not isinstance(attachments, Iterable):
+        raise RequestError(
+            "attach_each: expected a list with an entry for each prompt, got "
+            f"{shown(attachments)}; put it into a list"
+        )
     each = (*attachments,)
     for one in each:
         if not isinstance(one, Attachment | None):

@@ -8,12 +8,13 @@ from typing import Any
 
 from sglang_lp.errors import InvalidParameter, shown
 
-__all__ = ["fresh", "plain"]
+__all__ = ["fresh", "nested", "plain"]
 
 _LISTS = (list, tuple, set, frozenset, range)
 
 #: Types that need no look at the value.
 _READY = {int, str, bool, type(None)}
+_NUMBERS_AND_TEXT = {int, float, str}
 
 
 def plain(processor: str, key: str, value: Any) -> Any:
@@ -47,6 +48,18 @@ def plain(processor: str, key: str, value: Any) -> Any:
 def fresh(value: Any) -> Any:
     """Return a copy of what :func:`plain` returned, so that its reader may change it."""
     return value.copy() if isinstance(value, list | dict) else value
+
+
+def nested(value: Any) -> Any:
+    """Return prompts with lists and numbers of Python in place of those of NumPy and torch.
+
+    Args:
+        value: A text, token ids, embeddings, or a list of any of these. Not changed.
+    """
+    value = _native(value)
+    if isinstance(value, list | tuple) and not {*map(type, value)} <= _NUMBERS_AND_TEXT:
+        return [nested(item) for item in value]
+    return value
 
 
 def _native(value: Any) -> Any:

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.server.versions import speculative_algorithm
 from sglang_lp.trust import Gate
 
@@ -56,7 +56,7 @@ def make_admit_stream(guard: Guard) -> Any:
         try:
             for payload, sampling in zip(payloads, samplings, strict=False):
                 if payload is not None:
-                    merged = {**(manager.preferred_sampling_params or {}), **(sampling or {})}
+                    merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
                     _refuse_beams(guard, merged.get("beam_width"))
                     guard.admit(payload, _custom_params(obj, merged))
         except RequestError as error:
@@ -90,6 +90,12 @@ def _is_single(obj: Any) -> bool:
     if obj.text is not None:
         return isinstance(obj.text, str)
     return bool(obj.input_ids) and isinstance(obj.input_ids[0], int)
+
+
+def _object(sampling: Any) -> dict[str, Any]:
+    if isinstance(sampling, dict | None):
+        return sampling or {}
+    raise RequestError(f"sampling_params: expected an object, got {shown(sampling)}")
 
 
 def _custom_params(obj: Any, sampling: dict[str, Any]) -> Any:

@@ -6,16 +6,13 @@ so whatever goes wrong here ends the process (see ``sglang_lp.server.install``).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from sglang_lp.server import process
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.launch import check_launch, make_guard_schedulers, make_learn
-from sglang_lp.server.process import POLICY_VARIABLE, refuse
-from sglang_lp.trust import Policy
+from sglang_lp.server.process import policy_in_force, refuse
 
 __all__ = ["put_in_place"]
 
@@ -48,9 +45,7 @@ def put_in_place() -> None:
 
     # Closed before anything else can go wrong.
     stock.dill = NoLoads(stock.dill)
-    policy_file = os.environ.get(POLICY_VARIABLE)
-    policy = Policy.from_toml(Path(policy_file)) if policy_file else Policy.default()
-    guard = Guard(policy)
+    guard = Guard(policy_in_force())
     ChainLogitProcessor.resolve = guard.verifier.resolve
     hooks: list[tuple[str, Any, HookType]] = [
         (_PROCESSOR_MODULE + "._cache_from_str", refuse_to_load, HookType.REPLACE),

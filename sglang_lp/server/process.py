@@ -7,11 +7,20 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp.errors import InstallError
+from sglang_lp.trust import Policy
 
 if TYPE_CHECKING:
     from sglang_lp.server.guard import Guard
 
-__all__ = ["POLICY_VARIABLE", "guard", "installed", "installed_guard", "refuse", "status"]
+__all__ = [
+    "POLICY_VARIABLE",
+    "guard",
+    "installed",
+    "installed_guard",
+    "policy_in_force",
+    "refuse",
+    "status",
+]
 
 #: Environment variable that names the policy file.
 POLICY_VARIABLE = "SGLANG_LP_POLICY"
@@ -22,6 +31,16 @@ guard: Guard | None = None
 
 #: Far more plugins than anybody stacks on one function.
 _MOST_WRAPPERS = 20
+
+
+def policy_in_force() -> Policy:
+    """Return the policy that the environment names, the default one if it names none.
+
+    Raises:
+        PolicyError: The file that it names is no policy.
+    """
+    named = os.environ.get(POLICY_VARIABLE)
+    return Policy.from_toml(named) if named else Policy.default()
 
 
 def status() -> dict[str, str]:

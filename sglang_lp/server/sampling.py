@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.batch import Batch, Row
-from sglang_lp.errors import ProcessorFault, SglangLpError
+from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import rows_of
 from sglang_lp.request import History
 
@@ -30,20 +30,20 @@ def make_apply() -> Any:
 
         Never raises: this is the scheduler's thread, and it serves everybody.
         """
-        custom_params: Sequence[Any] = sampling_batch_info.custom_params
-        rows = rows_of(custom_params)
-        drafted = num_tokens_in_batch > 1
-        if drafted:
-            custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
-            rows = [row for row in rows for _ in range(num_tokens_in_batch)]
-        grammars = sampling_batch_info.grammars or ()
-        masked = [
-            i * num_tokens_in_batch + draft
-            for i, grammar in enumerate(grammars)
-            if grammar is not None
-            for draft in range(num_tokens_in_batch)
-        ]
+        rows: list[Row | None] = []
         try:
+            custom_params: Sequence[Any] = sampling_batch_info.custom_params
+            rows = rows_of(custom_params)
+            drafted = num_tokens_in_batch > 1
+            if drafted:
+                custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
+                rows = [row for row in rows for _ in range(num_tokens_in_batch)]
+            masked = [
+                i * num_tokens_in_batch + draft
+                for i, grammar in enumerate(sampling_batch_info.grammars or ())
+                if grammar is not None
+                for draft in range(num_tokens_in_batch)
+            ]
             batch.step(logits, rows, custom_params, masked, drafted=drafted)
         except Exception:
             logger.exception("sglang-lp: a step failed; its requests end, the server goes on")
@@ -57,7 +57,7 @@ def _end_all(rows: Sequence[Row | None]) -> None:
         if row is not None:
             try:
                 row.end(ProcessorFault("internal error of sglang-lp in this step"))
-            except SglangLpError:
+            except Exception:
                 logger.exception("sglang-lp: a request could not be ended")
 
 

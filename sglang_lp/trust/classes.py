@@ -9,8 +9,12 @@ from typing import Any
 
 from sglang_lp import wire
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.processor import LogitProcessor
 
 __all__ = ["check", "load"]
+
+#: What a processor of this toolkit does its work in: one of these at least is its own.
+_WORK = ("edit", "__call__", "serving")
 
 
 def load(module: str, name: str, where: str) -> type:
@@ -35,7 +39,7 @@ def load(module: str, name: str, where: str) -> type:
         )
     try:
         found = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a main guard may exit
         raise PolicyError(
             f"{entry}: importing {module} failed: {type(error).__name__}: {error}; "
             "install the package in the server's environment, or correct the name"
@@ -90,9 +94,16 @@ def check(found: object, where: str) -> type:
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise PolicyError(f"{where}: expected a concrete class; it does not override {missing}")
+    if issubclass(cls, LogitProcessor) and all(
+        getattr(cls, name) is getattr(LogitProcessor, name) for name in _WORK
+    ):
+        raise PolicyError(
+            f"{where}: expected a class that does something; it overrides neither edit() nor "
+            "__call__()"
+        )
     try:
         cls()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PolicyError(
             f"{where}: expected a class that can be made without arguments, as SGLang does: "
             f"{type(error).__name__}: {error}"

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -162,12 +162,12 @@ def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
     raise PolicyError(f'{where}: expected "package.module:Class", got {shown(entry, 120)}{hint}')
 
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
-_KEYS = [field for struct in (PolicyFile, Pin, Limits) for field in struct.__struct_fields__]
-
-
 def _explained(text: str) -> str:
-    """Add to msgspec's message which key may have been meant."""
-    unknown = _UNKNOWN.match(text)
-    near = difflib.get_close_matches(unknown["name"], _KEYS, n=1) if unknown else []
-    return text + (f"; did you mean `{near[0]}`?" if near else "")
+    """Add to msgspec's message what was expected, where it does not say so."""
+    expected: Iterable[str] = ()
+    if "contains unknown field" in text:
+        struct = Pin if "`$.pin" in text else Limits if "`$.limits" in text else PolicyFile
+        expected = struct.__struct_fields__
+    elif "Invalid enum value" in text:
+        expected = Stock
+    return text + ("; expected one of " + ", ".join(expected) if expected else "")

@@ -163,36 +163,60 @@ class Verifier:
         found = self._by_text.get(payload) if type(payload) is str else None
         return found if found is not None else self._lookup_spelled(payload)
 
+    def pin(self, payload: str) -> Pin | None:
+        """Return the pin that would make :meth:`lookup` unpickle a payload; unpickle nothing.
+
+        Args:
+            payload: As for :meth:`lookup`.
+
+        Returns:
+            The pin, or ``None`` if the payload is known already or refused for another reason.
+
+        Raises:
+            PayloadRefused: It is no payload at all, or a name that is not allowed.
+        """
+        if type(payload) is str and payload in self._by_text:
+            return None
+        pickled = self._decode(payload)
+        return None if pickled in self._by_pickle else self._pin_of(pickled)
+
     def _lookup_spelled(self, payload: Any) -> Allowed:
         """Look up a text that is no key itself: other white space, a pin, or to be refused."""
+        pickled = self._decode(payload)
+        found = self._by_pickle.get(pickled)
+        if found is None:
+            pin = self._pin_of(pickled)
+            if pin is None:
+                self._refuse(pickled, len(payload))
+            found = self._pinned(pin, pickled, len(payload))
+        return found
+
+    def _decode(self, payload: Any) -> bytes:
         size = len(payload) if type(payload) is str else 0
         if 0 < size <= MAX_CHARS and _NAME.fullmatch(payload):
             _refuse_name(payload)
-        pickled = wire.decode(payload, size if size in self._pin_lengths else MAX_CHARS)
-        found = self._by_pickle.get(pickled)
-        if found is None and len(pickled) in self._pin_sizes:
-            found = self._pinned(pickled, size)
-        if found is None:
-            self._refuse(pickled, size)
-        return found
+        return wire.decode(payload, size if size in self._pin_lengths else MAX_CHARS)
 
-    def _pinned(self, pickled: bytes, size: int) -> Allowed | None:
+    def _pin_of(self, pickled: bytes) -> Pin | None:
+        """Find the pin of a pickle, hashing only what has a pin's size."""
+        pin = None
+        if len(pickled) in self._pin_sizes:
+            pin = self._pins.get(wire.digest(pickled))
+        return pin if pin is not None and pin.size == len(pickled) else None
+
+    def _pinned(self, pin: Pin, pickled: bytes, size: int) -> Allowed:
         """Unpickle code whose digest the operator pinned, once."""
-        sha256 = wire.digest(pickled)
-        pin = self._pins.get(sha256)
-        if pin is None:
-            return None
         with self._lock:
             found = self._by_pickle.get(pickled)
-            if found is None and sha256 not in self._broken_pins:
+            if found is None and pin.sha256 not in self._broken_pins:
                 found = self._load_pin(pin, pickled)
         if found is None:
             raise PayloadRefused(
-                f"custom_logit_processor: the pinned payload {sha256[:12]} does not load on this "
-                "server; its log says why. Ask the operator to pin a payload made with the "
+                f"custom_logit_processor: the pinned payload {pin.sha256[:12]} does not load on "
+                "this server; its log says why. Ask the operator to pin a payload made with the "
                 "server's versions of Python and dill",
                 reason=RefusalReason.BROKEN_PIN,
-                digest=sha256,
+                digest=pin.sha256,
                 size=size,
             )
         return found

@@ -228,6 +228,25 @@ def test_without_a_server_a_fault_is_raised(how):
         Fails()(torch.zeros(1, VOCAB), [FakeRequest([1]).custom_params({"how": how})])
 
 
+class ShutsAndAllows(LogitProcessor):
+    """Takes by its edits what it left in its row."""
+
+    def edit(self, request, edits):
+        request.logits[3] = -math.inf
+        edits.allow_only([3])
+
+
+def test_a_request_whose_row_and_edits_leave_no_token_ends():
+    requests = [request_of(ShutsAndAllows), request_of(Good)]
+    logits = torch.zeros(2, VOCAB)
+
+    Batch().step(logits, rows_of(requests), requests)
+
+    assert logits[0].isfinite().any(), "sampling from a row of -inf ends SGLang's scheduler"
+    assert "no token is left" in requests[0]["__req__"].to_finish.message
+    assert requests[1]["__req__"].to_finish is None
+
+
 # Grammars
 
 

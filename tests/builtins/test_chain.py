@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, Unsupported
-from sglang_lp.params import Parameters, TokenId
+from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.server.guard import Guard
@@ -262,6 +262,15 @@ def test_an_error_says_which_link_it_means():
         ChainLogitProcessor.parse_params(params)
 
     assert "'1.token_ids': link 1, DisallowedTokensLogitsProcessor" in str(caught.value)
+
+
+def test_the_lists_of_all_links_together_are_as_long_as_one_may_be():
+    half = [*range(MAX_TOKEN_IDS // 2)]
+    links = (BAN, {"token_ids": half}), (BAN, {"token_ids": half})
+
+    ChainLogitProcessor.parse_params(chained(*links))
+    with pytest.raises(InvalidParameter, match="65536 entries in all links together, got 65537"):
+        ChainLogitProcessor.parse_params(chained(*links, (BAN, {"token_ids": [3]})))
 
 
 @pytest.fixture

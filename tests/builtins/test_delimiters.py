@@ -234,6 +234,26 @@ def test_a_tokenizer_is_asked_once():
     assert tokenizer.asked == before
 
 
+def test_a_tokenizer_is_asked_once_for_what_it_does_not_have():
+    tokenizer = served_by(FAMILIES[0])
+
+    def ask():
+        with pytest.raises(RequestError, match="no tokens that spell"):
+            delimiters.resolve(tokenizer, "\N{SNOWMAN}", "</think>")
+
+    ask()
+    before = tokenizer.asked
+    ask()
+
+    assert tokenizer.asked == before
+
+
+def test_half_a_character_is_no_delimiter():
+    for tokenizer in both(tokenizer_with(["<think>", "</think>"])):
+        with pytest.raises(RequestError, match="no tokens that spell"):
+            delimiters.resolve(tokenizer, "\ud800", "</think>")
+
+
 # On a server
 
 

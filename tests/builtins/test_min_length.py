@@ -18,6 +18,7 @@ class TestContract(ProcessorContract):
         ({"min_tokens": 0, "end_token_ids": [3]}, "min_tokens"),
         ({"min_tokens": 1, "end_token_ids": []}, "end_token_ids"),
         ({"min_tokens": 1}, "end_token_ids"),
+        ({"min_tokens": 1, "end_token_ids": [*range(1025)]}, "end_token_ids"),
         ({"end_token_ids": [3]}, "min_tokens"),
         ({"min_tokens": 1, "end_token_ids": [1000]}, "end_token_ids"),
     )

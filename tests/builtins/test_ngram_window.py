@@ -1,13 +1,14 @@
 """The n-gram index against a search through the whole window."""
 
 import random
+import tracemalloc
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, no_repeat_ngram
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 50
@@ -91,13 +92,44 @@ def test_bans_what_a_search_finds_in_a_loop_with_slips(sizes, unit, noise):
     check_decode(tokens[:5], tokens[5:], {"ngram_size": sizes[0], "window_size": sizes[1]})
 
 
+@pytest.mark.parametrize("slack", [0, 1024])
 @pytest.mark.parametrize(("size", "window"), [(30, 90), (20, 5000), (2, 400), (5, 5), (1, 7)])
-def test_bans_what_a_search_finds_in_long_texts(size, window):
+def test_bans_what_a_search_finds_in_long_texts(size, window, slack, monkeypatch):
+    monkeypatch.setattr(no_repeat_ngram, "_SLACK", slack)
     rng = random.Random(size)
     phrases = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 50))] for _ in range(4)]
     tokens = [token_id for _ in range(40) for token_id in rng.choice(phrases)]
 
     check_decode(tokens[:300], tokens[300:900], {"ngram_size": size, "window_size": window})
+
+
+def peak_bytes(text, params, *, generated=100):
+    request = FakeRequest(text[:-generated])
+    custom_params = request.custom_params(params)
+    processor = DeepseekOCRNoRepeatNGramLogitProcessor()
+    tracemalloc.start()
+    for token_id in text[-generated:]:
+        banned_by(processor, custom_params)
+        request.append(token_id)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("text", [[*range(9000)], [7] * 9000, [*range(45)] * 200])
+def test_an_index_is_as_large_as_the_window_whatever_the_size_of_the_ngrams(text):
+    text = [token_id % VOCAB if token_id < VOCAB else PAD + token_id for token_id in text]
+    text[-100:] = [token_id % VOCAB for token_id in text[-100:]]
+
+    for size in (3, 30, 300, 3000, 9000):
+        params = {"ngram_size": size, "window_size": 2**31 - 1}
+        assert peak_bytes(text, params) < 600 * len(text), size
+
+
+def test_an_index_does_not_grow_with_the_history():
+    params = {"ngram_size": 4, "window_size": 8}
+
+    assert peak_bytes([7] * 10_001, params, generated=10_000) < 250_000
 
 
 def test_a_rewritten_history_is_read_anew():

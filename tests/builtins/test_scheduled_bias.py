@@ -20,6 +20,7 @@ class TestContract(ProcessorContract):
     invalid_params = (
         ({"token_ids": []}, "token_ids"),
         ({"token_ids": [3, 3]}, "token_ids"),
+        ({"token_ids": [*range(1025)]}, "token_ids"),
         ({"token_ids": [1000]}, "token_ids"),
         ({"token_ids": [3], "bias": 10001}, "bias"),
         ({"token_ids": [3], "bias": float("nan")}, "bias"),

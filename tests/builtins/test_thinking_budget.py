@@ -47,6 +47,25 @@ class TestContract(ProcessorContract):
         ({"thinking_budget": 5, **MANY, "closing_token_ids": [3, 2, 3]}, "closing_token_ids"),
         ({"thinking_budget": 5, **MANY, "closing_token_ids": [5, 1, 4, 5]}, "closing_token_ids"),
         ({"thinking_budget": 5, **IDS, "closing_token_ids": [2]}, "closing_token_ids"),
+        # What is forced would open the next block, and so on for ever.
+        (
+            {
+                "thinking_budget": 0,
+                "thinking_start_token_ids": [3, 3],
+                "thinking_end_token_id": 2,
+                "new_line_token_id": 3,
+            },
+            "new_line_token_id",
+        ),
+        (
+            {
+                "thinking_budget": 0,
+                "thinking_start_token_ids": [2, 2],
+                "thinking_end_token_ids": [2, 1, 1],
+            },
+            "thinking_start_token_ids",
+        ),
+        ({"thinking_budget": 5, **MANY, "thinking_end_token_ids": [5] * 17}, "thinking_end_token"),
         ({"thinking_budget": 5, **IDS, "closing_token_ids": [4] * 1025}, "closing_token_ids"),
         ({"thinking_budget": 5, **IDS, "soft_thinking_budget": 6}, "soft_thinking_budget"),
         ({"thinking_budget": 5, **IDS, "soft_top_n": 0}, "soft_top_n"),
@@ -103,14 +122,14 @@ def expected(row, params, prompt, output):  # noqa: PLR0911, C901 - one for each
     closing = [*message, *end]
     further = begun(own, closing) >= begun(own, end)
     next_of_closing = closing[begun(own, closing)] if further else end[begun(own, end)]
-    next_of_end = end[begun(own, end)]
+    next_of_end = end[begun(tokens, end)]
     eos = {*params.get("eos_token_ids", ())} - {*end}
     likeliest = sorted(range(len(row)), key=lambda i: -row[i])
 
     if inside >= params["thinking_budget"]:
         return forced(row, next_of_closing)
     if inside < params.get("min_thinking_tokens", 0):
-        early = eos | ({end[-1]} if begun(own, end) == len(end) - 1 else set())
+        early = eos | ({end[-1]} if begun(tokens, end) == len(end) - 1 else set())
         wait = params.get("wait_token_id")
         waits = 0 if wait is None else params.get("max_waits", 1)
         if own.count(wait) < waits and likeliest[0] in early:
@@ -226,6 +245,21 @@ def test_every_block_gets_the_budget():
     script = [1, 5, 7, 7, 1, 6, 7, 7, 7]
 
     assert generated(params, [0], script, 9) == [1, 5, 3, 2, 1, 6, 3, 2, 7]
+
+
+@pytest.mark.parametrize(
+    ("delimiters", "prompt"),
+    [
+        # The end begins with what the prompt ends with, as templates write it.
+        ({"thinking_start_token_id": 1, "thinking_end_token_ids": [3, 2]}, [1, 3]),
+        # ... and with the last token of the start itself.
+        ({"thinking_start_token_ids": [1, 3], "thinking_end_token_ids": [3, 2]}, [1, 3]),
+    ],
+)
+def test_a_minimum_holds_wherever_the_end_begins(delimiters, prompt):
+    params = {"thinking_budget": 9, "min_thinking_tokens": 4, **delimiters}
+
+    assert generated(params, prompt, [2, 3, 2, 3, 2], 5) == [0, 3, 0, 3, 2]
 
 
 def test_an_end_outside_a_block_is_free():

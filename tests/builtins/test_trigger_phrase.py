@@ -31,6 +31,8 @@ class TestContract(ProcessorContract):
             "trigger_token_ids",
         ),
         ({"phrase_token_ids": [8], "before_token_ids": [7, 8]}, "before_token_ids"),
+        ({"phrase_token_ids": [8], "before_token_ids": [7] * 1025}, "before_token_ids"),
+        ({"phrase_token_ids": [8], "trigger_token_ids": [7] * 4097}, "trigger_token_ids"),
         ({"phrase_token_ids": [8], "before_token_ids": [7], "max_times": 2}, "max_times"),
     )
 
@@ -67,8 +69,9 @@ def test_the_phrase_follows_every_trigger_and_nothing_else(script, trigger, phra
     assert played.token_ids == spoken(script, trigger, phrase, max_times, 40)
 
 
-def test_the_phrase_begins_with_the_probability_of_an_end():
-    params = {"before_token_ids": [2, 4], "phrase_token_ids": [3, 1]}
+@pytest.mark.parametrize("ends", [[2, 4], [4, 2, 2]])
+def test_the_phrase_begins_with_the_probability_of_an_end(ends):
+    params = {"before_token_ids": ends, "phrase_token_ids": [3, 1]}
     logits = torch.tensor([[0.5, 1.0, 2.0, 7.0, 1.5, -1.0]])
     unlike = logits.clone()
     unlike[0, 3] = -torch.inf  # the model's own wish for that token does not count

@@ -35,6 +35,20 @@ def test_without_sglangs_arguments_it_says_how_it_is_called(
     assert launched == []
 
 
+def test_without_two_dashes_it_shows_where_they_belong(
+    launched: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["serve", "--model-path", "x"])
+
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        "usage: sglang-lp serve [-h] [--policy FILE] -- ARGUMENTS...\n"
+        "sglang-lp serve: error: unrecognized arguments: --model-path\n"
+    )
+    assert launched == []
+
+
 def test_a_plugin_list_without_the_guard_is_refused(
     launched: list[list[str]],
     monkeypatch: pytest.MonkeyPatch,

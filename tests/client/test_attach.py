@@ -138,6 +138,7 @@ def test_a_parameter_that_does_not_fit_is_refused_at_once(processor, params, mes
     [
         ("Qwen3ThinkingBudget", "did you mean Qwen3ThinkingBudgetLogitProcessor"),
         ("DisallowedTokensLogitProcessor", "did you mean DisallowedTokensLogitsProcessor"),
+        ("Disallowed", r"did you mean DisallowedTokensLogitsProcessor\?"),
         ("xyz", "got 'xyz'; a class of your own goes in itself"),
         ("__all__", "got '__all__'"),
         (builtins.ForcedSequenceLogitProcessor.to_str(), "got a payload text; it can go into"),

@@ -1,8 +1,11 @@
 """A processor, or none, for each prompt of a batch."""
 
 import copy
+import json
 
+import numpy as np
 import pytest
+import torch
 
 from sglang_lp.client import attach, attach_each
 from sglang_lp.errors import InvalidParameter, RequestError
@@ -65,11 +68,36 @@ def test_the_list_may_be_any_iterable():
     assert attach_each(one for one in (BAN, None, THINK)) == MIXED
 
 
+IDS = [[1, 2], [3, 4], [5, 6]]
+EMBEDS = [[[0.5, 1.0]], [[1.5, 2.0]], [[2.5, 3.0]]]
+
+
+@pytest.mark.parametrize(
+    ("field", "prompts", "sent"),
+    [
+        ("input_ids", np.array(IDS), IDS),
+        ("input_ids", torch.tensor(IDS), IDS),
+        ("input_ids", [np.array(ids) for ids in IDS], IDS),
+        ("input_ids", [[*np.array(ids)] for ids in IDS], IDS),
+        ("input_ids", [np.array([1, 2]), [3], [torch.tensor(4), 5]], [[1, 2], [3], [4, 5]]),
+        ("input_embeds", np.array(EMBEDS), EMBEDS),
+        ("input_embeds", [torch.tensor(one) for one in EMBEDS], EMBEDS),
+        ("text", np.array(["a", "b", "c"]), ["a", "b", "c"]),
+    ],
+)
+def test_prompts_in_arrays_become_lists(field, prompts, sent):
+    body = MIXED.generate_body({field: prompts})
+
+    assert json.loads(json.dumps(body))[field] == sent
+
+
 @pytest.mark.parametrize(
     ("attachments", "message"),
     [
         ([], "expected an entry for each prompt, got none"),
         ([BAN, "DisallowedTokensLogitsProcessor"], "expected what attach.. returned, or None"),
+        (BAN, "expected a list .* got Attachment; put it into a list"),
+        (None, "expected a list .* got None"),
     ],
 )
 def test_a_list_of_something_else_is_refused(attachments, message):
@@ -83,6 +111,8 @@ def test_a_list_of_something_else_is_refused(attachments, message):
         ({"text": "a"}, "expected 3 prompts in text, got a single one"),
         ({"prompt": "a"}, "expected 3 prompts in prompt, got a single one"),
         ({"input_ids": [1, 2, 3]}, "expected 3 prompts in input_ids, got a single one"),
+        ({"input_ids": np.array([1, 2, 3])}, "expected 3 prompts in input_ids, got a single one"),
+        ({"input_ids": np.ones((2, 4))}, "expected 3 entries in input_ids, .* got 2"),
         ({"input_embeds": [[0.5]] * 3}, "expected 3 prompts in input_embeds, got a single one"),
         ({"text": ["a", "b"]}, "expected 3 entries in text, one for each attachment, got 2"),
         ({"text": []}, "expected 3 entries in text, one for each attachment, got 0"),

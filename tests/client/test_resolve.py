@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.cli import main
-from sglang_lp.client import ThinkingBlock, attach, resolve, thinking_blocks
-from sglang_lp.errors import RequestError
+from sglang_lp.client import ThinkingBlock, attach, attach_each, resolve, thinking_blocks
+from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.testing import run
 
 QWEN_SAYS = (
@@ -64,12 +64,36 @@ def test_delimiters_of_several_tokens_become_lists(model):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"thinking_start": "<a>"}, "give thinking_start and thinking_end, or neither"),
+        ({"thinking_start": "<a>"}, "thinking_end, or neither, got only thinking_start"),
+        ({"thinking_start": 5, "thinking_end": 6}, "^thinking_start: expected a text .* got 5"),
+        ({"thinking_start": [], "thinking_end": "a"}, "^thinking_start: expected a text .* list"),
+        ({"thinking_start": "<think>", "thinking_end": ""}, "^thinking_end: expected a text"),
         ({"closing": "\ud800"}, "closing message"),
+        ({"closing": ""}, "^closing: expected a text of one character or more, got ''; leave it"),
+        ({"closing": 5}, "^closing: expected a text .* got 5"),
     ],
 )
 def test_what_cannot_be_resolved_says_why(model, arguments, problem):
     with pytest.raises(RequestError, match=problem):
+        resolve(model, **arguments)
+
+
+@pytest.mark.parametrize("tokenizer", [None, 3, [], {}, b"model", Tokenizer], ids=repr)
+def test_what_is_no_tokenizer_is_refused(tokenizer):
+    with pytest.raises(RequestError, match="expected a model's directory, or a tokenizer of"):
+        resolve(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"thinking_start": "<think>", "thinking_end": "<think>"}, "other tokens than the start"),
+        ({"thinking_start": "<a>", "thinking_end": "a" * 65}, "'thinking_end_token_ids': .* <= 16"),
+        ({"closing": "so </think> it ends"}, "expected a message without thinking delimiters"),
+    ],
+)
+def test_what_the_processor_would_refuse_is_refused_at_once(model, arguments, problem):
+    with pytest.raises(InvalidParameter, match=problem):
         resolve(model, **arguments)
 
 
@@ -122,7 +146,42 @@ def test_the_command_names_the_class_of_a_known_family(tmp_path, capsys):
 
 def test_the_command_says_what_is_missing(tmp_path, capsys):
     assert main(["resolve", str(tmp_path)]) == 2
-    assert "expected a directory with a tokenizer.json" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("sglang-lp resolve: expected a directory with a tokenizer.json")
+
+
+def test_the_command_takes_the_names_that_its_messages_and_the_client_use(model, capsys):
+    named = {"thinking_start": "<think>", "thinking_end": "b", "closing": "so"}
+    options = [f"--{name.replace('_', '-')}={text}" for name, text in named.items()]
+
+    assert main(["resolve", str(model), *options]) == 0
+    assert json.dumps(resolve(model, **named)) in capsys.readouterr().out
+    assert main(["resolve", str(model), *options[:1]]) == 2
+    assert "neither, got only thinking_start" in capsys.readouterr().err
+
+
+def test_the_command_prints_nothing_that_attach_refuses(model, capsys):
+    options = ["--thinking-start=<think>", "--thinking-end=<think>"]
+
+    assert main(["resolve", str(model), *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "expected other tokens than the start" in printed.err
+
+
+def test_the_command_reads_the_tokenizer_once(model, monkeypatch):
+    raw, read = Tokenizer.from_file(str(model / "tokenizer.json")), []
+
+    class Counting:
+        @staticmethod
+        def from_file(path):
+            read.append(path)
+            return raw
+
+    monkeypatch.setattr("tokenizers.Tokenizer", Counting)
+
+    assert main(["resolve", str(model)]) == 0
+    assert read == [str(model / "tokenizer.json")]
 
 
 # What became of it
@@ -191,7 +250,23 @@ def test_a_chain_with_no_budget_or_several_says_what_to_give(links, got):
 
 
 def test_only_a_thinking_budget_with_ids_can_be_counted():
+    for other in ("X", None, attach_each([THINK])):
+        with pytest.raises(RequestError, match=f"with one, got {shown(other)}; give what attach"):
+            thinking_blocks(other, [1], [2])
     with pytest.raises(RequestError, match="expected a thinking budget"):
         thinking_blocks(attach("DisallowedTokensLogitsProcessor", token_ids=[1]), [1], [2])
     with pytest.raises(RequestError, match=r"as resolve\(\) returns them"):
         thinking_blocks(attach("ThinkingBudgetLogitProcessor", thinking_budget=1), [1], [2])
+
+
+def test_the_start_of_the_next_block_is_no_thought_of_the_last_one():
+    attachment = attach(
+        "ThinkingBudgetLogitProcessor",
+        thinking_budget=9,
+        thinking_start_token_id=1,
+        thinking_end_token_id=2,
+    )
+
+    blocks = thinking_blocks(attachment, [1], [5, 1, 6, 2])
+
+    assert [(block.tokens, block.ended) for block in blocks] == [(1, False), (1, True)]

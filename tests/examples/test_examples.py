@@ -37,6 +37,16 @@ def test_every_example_compiles_and_says_how_it_is_run(path):
     assert f"python examples/{path.name}" in path.read_text()
 
 
+@pytest.mark.parametrize("name", ["engine_async.py", "http_generate.py", "openai_client.py"])
+def test_an_example_that_needs_a_server_or_a_model_says_so(name):
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"usage: {name}")
+
+
 def test_the_request_of_the_shell_script_is_what_the_client_makes():
     script = (EXAMPLES / "curl.sh").read_text()
     body = json.loads(script.split("<<'JSON'\n")[1].split("JSON\n")[0])

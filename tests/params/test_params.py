@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_lp.builtins import LoopBreakerLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.params import (
     MAX_TOKEN_IDS,
@@ -144,6 +145,16 @@ def test_an_unknown_parameter_is_refused_with_a_hint(name, hint):
 @pytest.mark.parametrize("not_an_object", [5, "x", [1], True])
 def test_parameters_are_an_object(not_an_object):
     assert "expected an object of parameters" in str(refusal(not_an_object))
+
+
+def test_a_refusal_is_short_however_much_came():
+    with pytest.raises(InvalidParameter) as caught:
+        LoopBreakerLogitProcessor.parse_params(
+            {"max_pattern_size": 2, "min_count": 2, "action": "x" * 1_000_000}
+        )
+
+    assert "'action': invalid enum value 'xxx" in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_a_rule_that_names_no_parameter_is_about_all_of_them():

@@ -194,6 +194,9 @@ def test_a_stream_without_a_processor_is_not_looked_at(guard):
         ([None, PAYLOAD], with_params(BAD, GOOD), 200),
         ([None, None], None, 200),
         ([PAYLOAD, PAYLOAD], [*with_params(GOOD), None], 400),
+        ([PAYLOAD], ["abc"], 400),
+        (PAYLOAD, "abc", 400),
+        (PAYLOAD, 5, 400),
         # SGLang's to refuse: not as many as requests. Here it must not fail.
         ([PAYLOAD, PAYLOAD], with_params(GOOD), 200),
     ],

@@ -119,6 +119,27 @@ def test_a_step_that_fails_ends_its_requests_and_no_more(monkeypatch, caplog):
     assert "no room" in caplog.text
 
 
+class Gone:
+    """What is left of a request that nobody holds any more."""
+
+    @property
+    def __class__(self):
+        raise ReferenceError("weakly-referenced object no longer exists")
+
+    def __getattr__(self, _name):
+        raise ReferenceError("weakly-referenced object no longer exists")
+
+
+def test_a_request_that_is_gone_keeps_no_other_from_being_served():
+    (a, row), (b, _) = ban(0), ban(1)
+    row.sglang_req = a["__req__"] = Gone()
+    logits = torch.zeros(2, 3)
+
+    make_apply()(logits, info(a, b))
+
+    assert logits[1].tolist() == [0, -torch.inf, 0]
+
+
 # Delay
 
 

@@ -54,6 +54,26 @@ def test_a_line_says_what_was_refused_where_and_why(caplog):
     ]
 
 
+@pytest.mark.parametrize("error", [InvalidParameter("P", "p", "wrong"), Unsupported("beams")])
+def test_what_is_wrong_beside_the_payload_has_neither_digest_nor_size(error, caplog):
+    Audit(60).refused(Gate.ADMISSION, error)
+
+    (line,) = lines(caplog)
+    assert (line["digest"], line["size"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("payload", "size"), [(None, 0), ({}, 0), ("{}", 2), ("os:system", 9), ("x" * 1281, 1281)]
+)
+def test_what_was_not_decoded_has_a_size_and_no_digest(payload, size, caplog):
+    with pytest.raises(PayloadRefused) as caught:
+        Verifier(Policy.default()).lookup(payload)
+    Audit(60).refused(Gate.ADMISSION, caught.value)
+
+    (line,) = lines(caplog)
+    assert (line["digest"], line["size"]) == (None, size)
+
+
 def test_a_line_never_holds_text_of_the_client(caplog):
     audit = Audit(60)
     for hostile in ("evil\n{forged: line}", "\x1b[31m", "\ud800", "x" * 5000):

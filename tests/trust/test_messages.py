@@ -233,6 +233,10 @@ NO_PROCESSOR = (
             NO_PROCESSOR,
         ),
         (
+            "sglang_lp.processor:LogitProcessor",
+            "expected a class that does something; it overrides neither edit() nor __call__()",
+        ),
+        (
             "sglang_lp.builtins.forced_sequence:ForcedSequenceLogitProcessor",
             (
                 "is the class sglang_lp.builtins:ForcedSequenceLogitProcessor under another name; "
@@ -260,9 +264,11 @@ def test_files(tmp_path):
     assert Policy.from_toml(path).source == str(path)
     path.write_text("zzz = 1\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
-        f"policy {path}: Object contains unknown field `zzz`"
+        f"policy {path}: Object contains unknown field `zzz`; "
+        "expected one of builtins, stock, allow, pin, limits"
     )
-    path.write_text("builtin = 1\n")
+    path.write_text("stock = 'yes'\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
-        f"policy {path}: Object contains unknown field `builtin`; did you mean `builtins`?"
+        f"policy {path}: Invalid enum value 'yes' - at `$.stock`; "
+        "expected one of upgrade, allow, deny"
     )

@@ -168,3 +168,64 @@ def test_two_pins_are_two_classes(loads):
 
     assert verifier.resolve(wire.encode(two)).other
     assert not hasattr(verifier.resolve(wire.encode(one)), "other")
+
+
+def test_the_pin_of_a_payload_is_told_without_unpickling_it(loads):
+    code = by_value()
+    verifier = Verifier(pinned(code))
+
+    for text in (*wire.spellings(code), f" {wire.encode(code)}\n"):
+        assert verifier.pin(text) == Pin(name="pin 0", sha256=wire.digest(code), size=len(code))
+    assert loads == []
+    assert verifier.allowed == Verifier(Policy.default()).allowed
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "DRYLogitProcessor",
+        "sglang_lp.builtins:DRYLogitProcessor",
+        wire.payload_for("sglang_lp.builtins", "DRYLogitProcessor"),
+        wire.payload_for("sglang_lp.builtins", "DRYLogitProcessor") + " ",
+        wire.payload_for("os", "system"),
+        wire.encode(by_value(GOOD_CODE + "    other = True\n")),
+    ],
+    ids=["name", "full name", "reference", "spelled reference", "foreign reference", "code"],
+)
+def test_what_is_known_or_refused_has_no_pin(payload, loads):
+    reference = wire.reference_pickle("sglang_lp.builtins", "DRYLogitProcessor")
+
+    assert Verifier(pinned(by_value(), reference)).pin(payload) is None
+    assert loads == []
+
+
+def test_code_that_was_unpickled_has_no_pin_any_more_however_it_is_spelled(loads):
+    code = by_value()
+    verifier = Verifier(pinned(code))
+    verifier.lookup(wire.encode(code))
+
+    for text in (*wire.spellings(code), wire.encode(code) + " "):
+        assert verifier.pin(text) is None
+
+
+def test_a_pin_that_names_another_size_is_the_pin_of_nothing(loads):
+    code = by_value()
+    other = bytes(len(code) + 1)
+    pins = pinned(other).pin[0], Pin(name="p", sha256=wire.digest(code), size=len(code) + 1)
+    verifier = Verifier(Policy(pin=(*pins, Pin(name="q", sha256="a" * 64, size=len(code)))))
+
+    assert verifier.pin(wire.encode(code)) is None
+    assert verifier.pin(wire.encode(other)) == pins[0]
+    assert reason_of(verifier, wire.encode(code)) is RefusalReason.BY_VALUE
+    assert loads == []
+
+
+@pytest.mark.parametrize(
+    "payload", [None, 3, "", "{}", '{"callable": "8"}', "os:system", "N" * 1281]
+)
+def test_what_is_no_payload_is_refused_as_by_the_lookup(payload):
+    verifier = Verifier(pinned(by_value()))
+    with pytest.raises(PayloadRefused) as caught:
+        verifier.pin(payload)
+
+    assert caught.value.reason is reason_of(verifier, payload)

@@ -81,10 +81,10 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("built_ins = true", "unknown field `built_ins`; did you mean `builtins`?"),
-        ('source = "x"', "unknown field `source`"),
+        ("built_ins = true", "unknown field `built_ins`; expected one of builtins, stock, allow"),
+        ('source = "x"', "unknown field `source`; expected one of builtins, stock, allow"),
         ("builtins = 1", "Expected `bool`, got `int` - at `$.builtins`"),
-        ('stock = "yes"', "Invalid enum value 'yes' - at `$.stock`"),
+        ('stock = "yes"', "`$.stock`; expected one of upgrade, allow, deny"),
         ('allow = "a:B"', "Expected `array`, got `str` - at `$.allow`"),
         ("allow = [1]", "at `$.allow[0]`"),
         ('allow = ["a:B", "os.system"]', 'allow[1]: expected "package.module:Class"'),
@@ -97,9 +97,9 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
         (PIN.replace("9", "0"), f"size: expected 1 to {MAX_PIN_BYTES} bytes, got 0"),
         (PIN.replace("9", "65537"), "size: expected 1 to 65536 bytes, got 65537"),
         (PIN + PIN, "pin: the same sha256 stands there twice"),
-        (PIN + "digest = 1", "unknown field `digest`"),
+        (PIN + "digest = 1", "`digest` - at `$.pin[0]`; expected one of name, sha256, size"),
         ("[limits]\nlogged_refusals_per_minute = 0", "expected 1 or more, got 0"),
-        ("[limits]\nlogged_refusals = 1", "did you mean `logged_refusals_per_minute`?"),
+        ("[limits]\nlogged_refusals = 1", "expected one of logged_refusals_per_minute"),
         ("allow = [", "policy.toml: "),
         ("builtins = true\nbuiltins = true", "policy.toml: "),
     ],
@@ -151,13 +151,11 @@ def test_a_class_that_the_operator_allows_is_served_under_its_full_name(module):
     assert [allowed.name for allowed in verifier.allowed][-1] == "operators_own:Own"
 
 
-def test_a_subclass_of_the_toolkits_base_is_a_processor(module):
-    class Own(LogitProcessor):
-        def edit(self, request, edits):
-            edits.ban([1])
+@pytest.mark.parametrize("work", ["edit", "__call__", "serving"])
+def test_a_subclass_of_the_toolkits_base_that_does_something_is_a_processor(module, work):
+    own = module(type("Own", (LogitProcessor,), {work: lambda self, one, other=None: one}))
 
-    module(Own)
-    assert Verifier(Policy(allow=("operators_own:Own",))).resolve("operators_own:Own") is Own
+    assert Verifier(Policy(allow=("operators_own:Own",))).resolve("operators_own:Own") is own
 
 
 def _abstract():
@@ -189,6 +187,8 @@ NO_PROCESSORS = {
     "not callable": (type("X", (), {"__call__": None}), "expected a logit processor"),
     "abstract": (_abstract(), "it does not override __call__, other"),
     "needy": (type("X", (Plain,), {"__init__": _needy}), "can be made without arguments"),
+    "idle": (type("X", (LogitProcessor,), {}), "it overrides neither edit() nor __call__()"),
+    "exiting": (type("X", (Plain,), {"__init__": sys.exit}), "without arguments, as SGLang does"),
     "raising": (type("X", (Plain,), {"__init__": _raising}), "RuntimeError: no device"),
 }
 
@@ -236,13 +236,16 @@ def test_a_class_is_allowed_under_its_own_name_only(module):
     ("entry", "said"),
     [
         ("no_such_package.module:Own", "importing no_such_package.module failed"),
+        ("module_that_exits:Own", "importing module_that_exits failed: SystemExit: 3"),
         ("operators_own:Absent", "operators_own has no Absent"),
         ("__main__:Own", "a class of __main__ travels as code"),
         (f"{STOCK}:DisallowedTokensLogitsProcessor", 'by stock = "allow"'),
     ],
 )
-def test_a_class_that_cannot_be_had_stops_the_server(module, entry, said):
+def test_a_class_that_cannot_be_had_stops_the_server(module, entry, said, monkeypatch, tmp_path):
     module(Plain, "Plain")
+    (tmp_path / "module_that_exits.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PolicyError, match=re.escape(said)) as caught:
         Verifier(Policy(allow=("sglang_lp.builtins:ForcedSequenceLogitProcessor", entry)))
     assert "allow[1]" in str(caught.value)

@@ -1,0 +1,40 @@
+"""The policy that a verb works with."""
+
+from __future__ import annotations
+
+import argparse
+
+from sglang_lp.server.process import POLICY_VARIABLE, policy_in_force
+from sglang_lp.trust import Policy
+
+__all__ = ["add_option", "chosen", "file"]
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--policy`` to a verb that works with what a server would."""
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        type=file,
+        help=f"a policy in TOML; without it the one that {POLICY_VARIABLE} names, else the "
+        "default: the built-ins, also in the place of SGLang's own processors",
+    )
+
+
+def file(text: str) -> str:
+    """Return the name of a policy file: for argparse, which reports the error."""
+    if not text:  # an unset variable in a script; the default policy must not come of it
+        raise argparse.ArgumentTypeError("expected the name of a policy file, got an empty text")
+    return text
+
+
+def chosen(named: str | None) -> Policy:
+    """Return the policy that was named, else the one of the environment, else the default.
+
+    Args:
+        named: What was given as ``--policy``.
+
+    Raises:
+        PolicyError: There is no such policy.
+    """
+    return policy_in_force() if named is None else Policy.from_toml(named)
