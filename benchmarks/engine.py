@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -133,33 +132,30 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
     ]
     timing = Path(os.environ["SGLANG_LP_TIMING"])
 
-    def seconds(steps: int, *, with_processor: bool) -> float:
+    own: dict[str, list[float]] = {"apply": [], "delay": []}
+
+    def per_step(*, with_processor: bool, steps: int = STEPS) -> float:
         sampling: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": steps}
         more: dict[str, Any] = {}
         if with_processor:
             sampling["custom_params"] = {"thinking_budget": 1_000_000}
             more["custom_logit_processor"] = payload
-        started = time.perf_counter()
-        engine.generate(input_ids=prompts, sampling_params=sampling, **more)
-        return time.perf_counter() - started
-
-    own: dict[str, list[float]] = {"apply": [], "delay": []}
-
-    def per_step(*, with_processor: bool) -> float:
-        # The prompts are in the cache; what one token costs is what a start costs.
-        start = seconds(1, with_processor=with_processor)
         before = timing.stat().st_size
-        whole = seconds(1 + STEPS, with_processor=with_processor)
+        engine.generate(input_ids=prompts, sampling_params=sampling, **more)
+        found: dict[str, list[float]] = {"apply": [], "delay": [], "step": []}
+        with timing.open() as file:
+            file.seek(before)
+            for line in file:
+                what, spent = line.split()
+                found[what].append(float(spent))
         if with_processor:
-            with timing.open() as file:
-                file.seek(before)
-                for line in file:
-                    what, spent = line.split()
-                    own[what].append(float(spent))
-        return (whole - start) / STEPS
+            for what, spent_so_far in own.items():
+                spent_so_far.extend(found[what])
+        # Few of them read a prompt, which takes longer.
+        return median(found["step"])
 
     for with_processor in (False, True):
-        seconds(4, with_processor=with_processor)
+        per_step(with_processor=with_processor, steps=4)
     times = interleave(
         {
             "without": lambda: per_step(with_processor=False),

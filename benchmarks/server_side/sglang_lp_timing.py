@@ -1,8 +1,9 @@
 """Time what processors cost in SGLang's own process: a plugin that stands in for the toolkit's.
 
 With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with both of its functions that
-run at every step under a stopwatch; otherwise SGLang's own function is. Each step is a line in
-the file that ``SGLANG_LP_TIMING`` names: rows, and seconds spent.
+run at every step under a stopwatch; otherwise SGLang's own function is. Each line in the file
+that ``SGLANG_LP_TIMING`` names is a thing and its seconds: ``apply`` and ``delay`` are what a step
+spent in such a function, ``step`` is the time from the start of one step to that of the next.
 """
 
 from __future__ import annotations
@@ -16,14 +17,31 @@ from typing import Any
 
 def install() -> None:
     """Put the stopwatch in place; SGLang calls this in each of its processes."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
     if os.environ["SGLANG_LP_TIMING_SIDE"] == "ours":
         _install_ours()
     else:
-        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
         HookRegistry.register(
             "sglang.srt.layers.sampler.apply_custom_logit_processor", _timed, HookType.AROUND
         )
+    HookRegistry.register(
+        "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
+        _make_clocked(),
+        HookType.AROUND,
+    )
+
+
+def _make_clocked() -> Any:
+    started = time.perf_counter()
+
+    def clocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal started
+        before, started = started, time.perf_counter()
+        _note("step", started - before)
+        return original(*args, **kwargs)
+
+    return clocked
 
 
 def _install_ours() -> None:
