@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import RequestError, Unsupported, shown
-from sglang_lp.server.versions import speculative_algorithm
+from sglang_lp.server.versions import diffusion_algorithm, speculative_algorithm
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def make_admit_stream(guard: Guard) -> Any:
 def _learn(guard: Guard, manager: Any) -> None:
     guard.gate = Gate.ADMISSION
     guard.vocab_size = manager.model_config.vocab_size
+    guard.diffusion = diffusion_algorithm(manager.server_args)
     guard.speculative = speculative_algorithm(manager.server_args)
     guard.tokenizer = getattr(manager, "tokenizer", None)
 

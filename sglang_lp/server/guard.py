@@ -29,6 +29,7 @@ class Guard:
         gate: Where it stands, for the audit trail.
         audit: Counts and logs what was refused.
         fingerprint: The same in every process that enforces the same policy.
+        diffusion: The server's diffusion language model algorithm, once known.
         speculative: The server's speculative decoding algorithm, once known.
         tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
@@ -39,6 +40,7 @@ class Guard:
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
         self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
         self.gate = Gate.ADMISSION
+        self.diffusion: str | None = None
         self.speculative: str | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
@@ -61,6 +63,7 @@ class Guard:
         try:
             allowed = self.verifier.lookup(payload)
             processor: Any = allowed.processor
+            self._check_diffusion(allowed.name)
             if not issubclass(processor, LogitProcessor):
                 self._check_speculative(allowed.name, History.TOKENS)
                 return allowed, None
@@ -70,6 +73,13 @@ class Guard:
         except RequestError as error:
             self.audit.refused(self.gate, error)
             raise
+
+    def _check_diffusion(self, name: str) -> None:
+        if self.diffusion is not None:
+            raise Unsupported(
+                f"{name}: this server runs a diffusion language model ({self.diffusion}), which "
+                "does not call custom logit processors; send the request to another one"
+            )
 
     def _check_speculative(self, name: str, needs: History) -> None:
         if self.speculative is None or (

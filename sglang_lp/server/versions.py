@@ -16,6 +16,7 @@ __all__ = [
     "OLDEST",
     "abort_unstarted",
     "check_version",
+    "diffusion_algorithm",
     "has_sampling_mask",
     "speculative_algorithm",
 ]
@@ -62,6 +63,12 @@ def abort_unstarted(req: Any, message: str) -> None:
         req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
     else:  # SGLang 0.5.18: that is all it ever says
         req.set_finish_with_abort(message)
+
+
+def diffusion_algorithm(server_args: Any) -> str | None:
+    """Return the name of the server's diffusion language model algorithm, or ``None``."""
+    name = getattr(server_args, "dllm_algorithm", None)
+    return None if name is None else str(name)
 
 
 def speculative_algorithm(server_args: Any) -> str | None:

@@ -117,6 +117,14 @@ def test_one_beam_is_no_beam_search(guard, sampling):
     assert guard.audit.snapshot() == {}
 
 
+def test_a_server_of_a_diffusion_language_model_refuses(guard):
+    served = manager()
+    served.server_args.dllm_algorithm = "LowConfidence"
+
+    with pytest.raises(Unsupported, match=r"\(LowConfidence\), which does not call"):
+        make_admit(guard)(tokenized(PAYLOAD, GOOD), served)
+
+
 def test_a_speculative_server_is_known_by_its_arguments(guard):
     with pytest.raises(Unsupported, match=r"\(EAGLE\)"):
         make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="eagle"))
