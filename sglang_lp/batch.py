@@ -264,7 +264,7 @@ class Batch:
     def _apply(self, step: _Step) -> None:
         logits, rows, masked = step.logits, step.rows, step.masked
         fixed, guarded = self._standing(logits, rows, masked)
-        guarded = [*guarded, *step.rewritten]
+        guarded = [*{*guarded, *step.rewritten}]
         plans = [fixed, step.edits.compile(logits, keep_masked=masked)]
         if plans == [None, None]:
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING
@@ -27,6 +27,9 @@ __all__ = ["MAX_BIAS", "NEVER", "Compiled", "Edits"]
 #: Largest bias on a logit, either way, all biases on it taken together. Far beyond any effect,
 #: and safe in float16.
 MAX_BIAS = 10_000.0
+
+#: So many ids and more are kept as an array, whose place in the batch torch finds at once.
+_LONG = 256
 
 #: A number of steps that never pass.
 NEVER = 1 << 62
@@ -73,11 +76,11 @@ class Edits:
         self.wake_in = 1
         #: Why the request of the open row ends with this token, or ``None``.
         self.finish_reason: str | None = None
-        self._banned: list[tuple[int, list[int]]] = []
-        self._allowed: list[tuple[int, list[int]]] = []
+        self._banned: list[tuple[int, Sequence[int]]] = []
+        self._allowed: list[tuple[int, Sequence[int]]] = []
         self._forced: dict[int, int] = {}
         self._clashes: dict[int, str] = {}
-        self._biased: list[tuple[int, list[int], list[float]]] = []
+        self._biased: list[tuple[int, Sequence[int], list[float]]] = []
 
     # What a processor calls
 
@@ -240,25 +243,28 @@ class Edits:
             cells.keep.append(row * stride + forced.pop(row))
         cells.force = array("q", [row * stride + token_id for row, token_id in forced.items()])
         for row, ids_left in allowed.items():
-            cells.keep.extend([row * stride + i for i in sorted(ids_left)])
+            _extend(cells.keep, ids_left, row * stride)
         cells.bias.extend(biases)
         cells.bias_values.extend(biases.values())
         return Compiled(cells, conflicts, logits)
 
     def _merge_allowed(
         self, forced: dict[int, int], conflicts: dict[int, str]
-    ) -> dict[int, set[int]]:
+    ) -> dict[int, Sequence[int]]:
         """Return what is allowed in each restricted row, bans taken away, forced rows apart."""
-        allowed: dict[int, set[int]] = {}
+        allowed: dict[int, Sequence[int]] = {}
         for row, ids in self._allowed:
-            allowed[row] = allowed[row].intersection(ids) if row in allowed else set(ids)
+            allowed[row] = _both(allowed[row], ids) if row in allowed else ids
         for row in forced.keys() & allowed.keys():
             if forced[row] not in allowed.pop(row):
                 conflicts[row] = f"token {forced[row]} is forced but not allowed"
         if allowed:
+            banned: dict[int, set[int]] = {}
             for row, ids in self._banned:
                 if row in allowed:
-                    allowed[row].difference_update(ids)
+                    banned.setdefault(row, set()).update(ids)
+            for row, out in banned.items():
+                allowed[row] = [i for i in allowed[row] if i not in out]
         conflicts |= {row: "no allowed token is left" for row, ids in allowed.items() if not ids}
         return allowed
 
@@ -266,7 +272,7 @@ class Edits:
         self,
         stride: int,
         forced: dict[int, int],
-        allowed: dict[int, set[int]],
+        allowed: dict[int, Sequence[int]],
         conflicts: dict[int, str],
     ) -> array[int]:
         """Return the flat indices of the bans in rows that are neither forced nor restricted."""
@@ -278,8 +284,7 @@ class Edits:
                 if forced[row] in ids:
                     conflicts[row] = f"token {forced[row]} is both forced and banned"
             elif row not in allowed and row not in barren:
-                base = row * stride
-                cells.extend([base + i for i in ids])
+                _extend(cells, ids, row * stride)
         return cells
 
     def _merge_biases(
@@ -302,23 +307,46 @@ class Edits:
         """Find the rows in which every token is banned."""
         if sum(len(ids) for _, ids in self._banned) < self.vocab_size:
             return set()  # the usual case, at the price of one addition per edit
+        count: dict[int, int] = {}
+        for row, ids in self._banned:
+            count[row] = count.get(row, 0) + len(ids)
         banned: dict[int, set[int]] = {}
         for row, ids in self._banned:
-            banned.setdefault(row, set()).update(ids)
+            if count[row] >= self.vocab_size:
+                banned.setdefault(row, set()).update(ids)
         return {row for row, ids in banned.items() if len(ids) == self.vocab_size}
 
-    def _ids(self, token_ids: Iterable[int]) -> list[int]:
+    def _ids(self, token_ids: Iterable[int]) -> Sequence[int]:
         # index() takes no float and no string, so that nothing odd reaches the whole batch's
         # index tensor; the range check keeps a row from writing into its neighbour.
         ids = [*map(index, token_ids)]
         if ids and (min(ids) < 0 or max(ids) >= self.vocab_size):
             raise self._outside(next(i for i in ids if not 0 <= i < self.vocab_size))
-        return ids
+        return ids if len(ids) < _LONG else array("q", ids)
 
     def _outside(self, token_id: int) -> ProcessorFault:
         return ProcessorFault(
             f"token id {token_id} is outside the vocabulary of {self.vocab_size} tokens"
         )
+
+
+def _both(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Return what both hold."""
+    wanted = {*others}
+    return [i for i in some if i in wanted]
+
+
+def _extend(cells: array[int], ids: Sequence[int], base: int) -> None:
+    """Add what ``ids`` are in the row that begins at ``base``."""
+    if isinstance(ids, array):
+        import torch
+
+        there = array("q", bytes(ids.itemsize * len(ids)))
+        read, write = (torch.frombuffer(part, dtype=torch.int64) for part in (ids, there))
+        torch.add(read, base, out=write)
+        cells.extend(there)
+    else:
+        cells.extend([base + i for i in ids])
 
 
 class _Cells:

@@ -72,15 +72,18 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
     Raises:
         RequestError: It cannot be told which tokens they are.
     """
-    found = _resolved(tokenizer, start, end)
+    found = _resolved(tokenizer, _size(tokenizer), start, end)
     if isinstance(found, str):
         raise RequestError(found)
     return found
 
 
 @lru_cache(maxsize=64)
-def _resolved(tokenizer: Any, start: str | None, end: str | None) -> Delimiters | str:
-    """Return what ``resolve`` does, or the message of its error: that, too, is asked for once."""
+def _resolved(tokenizer: Any, _size: int, start: str | None, end: str | None) -> Delimiters | str:
+    """Return what ``resolve`` does, or the message of its error: that, too, is asked for once.
+
+    Once for each size of the vocabulary, to which a client may add what is missing.
+    """
     if start is not None and end is not None:
         named = _named(tokenizer, start, end)
         if isinstance(named, str):
@@ -202,12 +205,20 @@ def _suffixed(tokenizer: Any, text: str) -> str | None:
     if not re.fullmatch(r"</?\w+>", text):
         return None
     pattern = re.compile(re.escape(text[:-1]) + r":[\w\-]+>")
-    names = [name for name in _added(tokenizer) if pattern.fullmatch(name)]
+    added = _added(tokenizer, _size(tokenizer))
+    names = [name for name in added if pattern.fullmatch(name)]
     return names[0] if len(names) == 1 else None
 
 
+def _size(tokenizer: Any) -> int:
+    """Return how many tokens a tokenizer has, 0 if it does not say."""
+    if hasattr(tokenizer, "__len__"):
+        return len(tokenizer)
+    return int(getattr(tokenizer, "get_vocab_size", int)())
+
+
 @lru_cache(maxsize=8)
-def _added(tokenizer: Any) -> tuple[str, ...]:
+def _added(tokenizer: Any, _size: int) -> tuple[str, ...]:
     """Return the added tokens; a tokenizer takes milliseconds to list them."""
     if hasattr(tokenizer, "get_added_vocab"):
         return (*tokenizer.get_added_vocab(),)

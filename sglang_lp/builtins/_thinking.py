@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -60,15 +61,10 @@ class Delimiting:
         Returns:
             The index after it, and whether it opens a block; ``None`` if there is none.
         """
-        start, end = self.start, self.end
-        last_of_start, last_of_end = self.lasts
-        for index in range(len(tokens) - 1, known - 1, -1):
-            token_id = tokens[index]
-            if token_id == last_of_start and _leads_to(tokens, index, start):
-                return index + 1, True
-            if token_id == last_of_end and _leads_to(tokens, index, end):
-                return index + 1, False
-        return None
+        data = array("q", tokens).tobytes()
+        start, end = _after_last(data, self.start), _after_last(data, self.end)
+        latest = max(start, end)
+        return (latest, latest == start) if latest > known else None
 
 
 @lru_cache(maxsize=64)
@@ -166,8 +162,10 @@ class Thinking:
         return tokens[index:]
 
 
-def _leads_to(tokens: Sequence[int], index: int, delimiter: tuple[int, ...]) -> bool:
-    length = len(delimiter)
-    return length == 1 or (
-        index + 1 >= length and tuple(tokens[index + 1 - length : index + 1]) == delimiter
-    )
+def _after_last(data: bytes, delimiter: tuple[int, ...]) -> int:
+    """Return the index of the token after the last delimiter, 0 if there is none."""
+    wanted = array("q", delimiter)
+    at = data.rfind(wanted)
+    while at % wanted.itemsize and at > 0:  # begins inside a token
+        at = data.rfind(wanted, 0, at - 1 + len(wanted) * wanted.itemsize)
+    return at // wanted.itemsize + len(wanted) if at >= 0 else 0

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 
+from sglang_lp.builtins.dry import DRYLogitProcessor
+from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
+from sglang_lp.builtins.thinking_budget import ThinkingBudgetLogitProcessor
 from sglang_lp.edits import Edits
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
+
+#: What a list of a link's parameters may be, also in a request that was never JSON.
+_SEVERAL = (list, tuple, set, frozenset, dict)
 
 Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 
@@ -42,6 +48,14 @@ def _imported(name: str) -> type:
         "chain",
         f"expected names of built-ins or module:Class of imported processors, got {shown(name)}",
     )
+
+
+#: Kinds of links that read the whole prompt at their first step.
+_ONCE = (
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    DRYLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
 
 
 class _LinkRequest(Request):
@@ -103,7 +117,9 @@ class ChainLogitProcessor(LogitProcessor):
     links that change ``request.logits`` themselves do so in that order, before the edits. If the
     edits leave no token, as when one link forces what another bans, the request ends with an
     error that names the links. A link that computes on whole rows (overrides ``__call__``) or is
-    a chain itself is refused.
+    a chain itself is refused. So is a second link of a kind that reads the whole prompt (a
+    thinking budget, no-repeat n-gram, DRY), and lists of more than 65,536 entries in all links
+    together: one request must not cost the batch what many do.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -143,7 +159,7 @@ class ChainLogitProcessor(LogitProcessor):
         own, given = cls._told_apart(custom_params)
         params = parse(cls.Params, cls.__name__, own)
         lists = [value for link in given.values() for value in link.values()]
-        ids = sum(len(value) for value in lists if isinstance(value, list | tuple | frozenset))
+        ids = sum(len(value) for value in lists if isinstance(value, _SEVERAL))
         if ids > MAX_TOKEN_IDS:  # or eight links would cost the batch what eight requests do
             raise InvalidParameter(
                 cls.__name__,
@@ -158,9 +174,10 @@ class ChainLogitProcessor(LogitProcessor):
                     f"{place}.{next(iter(given[place]))[:40]}",
                     f"there is no link {place}; the {len(params.chain)} links count from 0",
                 )
-        links = []
+        links: list[tuple[type[LogitProcessor], Parameters]] = []
         for place, name in enumerate(params.chain):
             link = cls._checked(cls.resolve(name))
+            cls._check_once(link, [other for other, _ in links])
             with cls._naming(place):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
@@ -223,6 +240,17 @@ class ChainLogitProcessor(LogitProcessor):
             f"{link.__name__} {why} and so cannot be a link; send it alone, or name links that "
             "override edit()",
         )
+
+    @classmethod
+    def _check_once(cls, link: type, before: Sequence[type]) -> None:
+        """Refuse a second link of a kind that reads the whole prompt."""
+        for kind in _ONCE:
+            if issubclass(link, kind) and any(issubclass(other, kind) for other in before):
+                raise InvalidParameter(
+                    cls.__name__,
+                    "chain",
+                    f"expected at most one {kind.__name__} or kind of it, got two; leave one out",
+                )
 
     def serving(self, params: Any) -> Self:
         """Return a chain of the links that these parameters name, which needs what they need."""

@@ -121,7 +121,7 @@ class _Repetition:
             token_id = tokens[place + after]
             if length > longest.get(token_id, 0):
                 longest[token_id] = length
-        for breaker in self._breakers & longest.keys():
+        for breaker in self._breakers.intersection(longest):
             del longest[breaker]
         return longest
 

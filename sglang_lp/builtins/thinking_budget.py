@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ThinkingBudgetLogitProcessor"]
 
 #: A delimiter of more tokens is a mistake: the longest known one has 7 (Hunyuan-A13B).
-_DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=16)]
+_MAX_DELIMITER = 16
+_DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_DELIMITER)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 #: Some paragraphs; it is followed token by token while the batch waits.
 _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
@@ -382,6 +383,14 @@ def _check_ids(
     end: tuple[int, ...],
 ) -> None:
     """Refuse ids that are fine each by itself and cannot work together."""
+    for side, ids in (("start", start), ("end", end)):
+        if len(ids) > _MAX_DELIMITER:  # of a text, whose tokens only the server knows
+            raise InvalidParameter(
+                processor,
+                f"thinking_{side}",
+                f"expected a text of at most {_MAX_DELIMITER} tokens of the served model, got "
+                f"{len(ids)}",
+            )
     if start[-1] == end[-1] and (start[-len(end) :] == end or end[-len(start) :] == start):
         raise InvalidParameter(
             processor,

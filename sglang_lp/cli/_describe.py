@@ -237,7 +237,8 @@ def _kind(schema: dict[str, Any], named: dict[str, Any]) -> str:
     if schema.get("type") == "array":
         filled = "non-empty " if schema.get("minItems") else ""
         kind, _, bounds = _kind(schema["items"], named).partition(" ")
-        return f"{filled}list of {kind}s {bounds}".rstrip()
+        most = f", at most {schema['maxItems']:,} of them" if "maxItems" in schema else ""
+        return f"{filled}list of {kind}s {bounds}".rstrip() + most
     if "enum" in schema:
         return " or ".join(json.dumps(value) for value in schema["enum"])
     return f"{schema.get('type', 'any value')}{_bounds(schema)}"

@@ -264,6 +264,27 @@ def test_an_error_says_which_link_it_means():
     assert "'1.token_ids': link 1, DisallowedTokensLogitsProcessor" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["DRYLogitProcessor"] * 2,
+        ["DeepseekOCRNoRepeatNGramLogitProcessor", BAN, "DeepseekOCRNoRepeatNGramLogitProcessor"],
+        ["Qwen3ThinkingBudgetLogitProcessor", "DeepSeekR1ThinkingBudgetLogitProcessor"],
+    ],
+)
+def test_of_the_links_that_read_the_whole_prompt_there_is_one_of_a_kind(names):
+    needed = {
+        "DeepseekOCRNoRepeatNGramLogitProcessor": {"ngram_size": 2, "window_size": 20},
+        BAN: {"token_ids": [3]},
+        "DRYLogitProcessor": {},
+    }
+    links = [(name, needed.get(name, {"thinking_budget": 5})) for name in names]
+
+    with pytest.raises(InvalidParameter, match="expected at most one"):
+        ChainLogitProcessor.parse_params(chained(*links))
+    ChainLogitProcessor.parse_params(chained(*links[:-1]))
+
+
 def test_the_lists_of_all_links_together_are_as_long_as_one_may_be():
     half = [*range(MAX_TOKEN_IDS // 2)]
     links = (BAN, {"token_ids": half}), (BAN, {"token_ids": half})
