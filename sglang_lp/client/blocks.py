@@ -44,7 +44,7 @@ def thinking_blocks(
         output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
 
     Raises:
-        RequestError: It is no thinking budget, or several, or its ids are only known to the
+        RequestError: It is no thinking budget, or its ids are only known to the
             server.
     """
     params = _budget(attachment)
@@ -71,24 +71,22 @@ def thinking_blocks(
 
 def _budget(attachment: Any) -> Any:
     """Return the parameters of the one thinking budget that is attached."""
-    got, budgets = shown(attachment), []
+    got = shown(attachment)
     if isinstance(attachment, Attachment):
         processor = attachment.processor
+        got = processor.__name__
         if issubclass(processor, ThinkingBudgetLogitProcessor):
             return processor.parse_params(attachment.custom_params)
-        got = processor.__name__
         if issubclass(processor, ChainLogitProcessor):
             chain: Any = processor.parse_params(attachment.custom_params)
-            budgets = [
-                own for link, own in chain.links if issubclass(link, ThinkingBudgetLogitProcessor)
-            ]
-            got = f"a chain with {len(budgets) or 'none'}"
-    if len(budgets) != 1:
-        raise RequestError(
-            f"thinking_blocks: expected a thinking budget, or a chain with one, got {got}; give "
-            "what attach() returned for the budget itself"
-        )
-    return budgets[0]
+            for link, own in chain.links:
+                if issubclass(link, ThinkingBudgetLogitProcessor):  # a chain has one at most
+                    return own
+            got = "a chain without"
+    raise RequestError(
+        f"thinking_blocks: expected a thinking budget, or a chain with one, got {got}; give "
+        "what attach() returned for the budget itself"
+    )
 
 
 def _block(

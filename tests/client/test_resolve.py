@@ -243,10 +243,9 @@ def test_a_chain_is_counted_by_the_budget_in_it():
     assert thinking_blocks(chain, prompt, output) == thinking_blocks(THINK, prompt, output)
 
 
-@pytest.mark.parametrize(("links", "got"), [(["DRYLogitProcessor"], "none"), ([THINK, THINK], 2)])
-def test_a_chain_with_no_budget_or_several_says_what_to_give(links, got):
-    with pytest.raises(RequestError, match=f"a chain with {got}; give what attach"):
-        thinking_blocks(attach(links), [1], [2])
+def test_a_chain_without_a_budget_says_what_to_give():
+    with pytest.raises(RequestError, match="got a chain without; give what attach"):
+        thinking_blocks(attach(["DRYLogitProcessor"]), [1], [2])
 
 
 def test_only_a_thinking_budget_with_ids_can_be_counted():
