@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 import msgspec
 from msgspec import Meta
@@ -243,6 +243,14 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             found = resolve(tokenizer, params.thinking_start, params.thinking_end)
         except RequestError as error:
             raise InvalidParameter(cls.__name__, None, str(error)) from None
+        for name, ids in (("thinking_start", found.start_ids), ("thinking_end", found.end_ids)):
+            if len(ids) > _MAX_DELIMITER:
+                raise InvalidParameter(
+                    cls.__name__,
+                    name,
+                    f"expected a text of at most {_MAX_DELIMITER} tokens of the served model, "
+                    f"got {len(ids)}",
+                )
         new_line = params.new_line_token_id
         fitted = msgspec.structs.replace(
             params,
@@ -383,14 +391,6 @@ def _check_ids(
     end: tuple[int, ...],
 ) -> None:
     """Refuse ids that are fine each by itself and cannot work together."""
-    for side, ids in (("start", start), ("end", end)):
-        if len(ids) > _MAX_DELIMITER:  # of a text, whose tokens only the server knows
-            raise InvalidParameter(
-                processor,
-                f"thinking_{side}",
-                f"expected a text of at most {_MAX_DELIMITER} tokens of the served model, got "
-                f"{len(ids)}",
-            )
     if start[-1] == end[-1] and (start[-len(end) :] == end or end[-len(start) :] == start):
         raise InvalidParameter(
             processor,
@@ -398,29 +398,12 @@ def _check_ids(
             f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}, of "
             "which one ends with the other",
         )
-    if _holds((start + end)[1:], start):
-        raise InvalidParameter(
-            processor,
-            "thinking_start_token_ids",
-            f"expected a start that the end does not begin again, got {_listed(start)} and "
-            f"{_listed(end)}: forcing the end would open the next block",
-        )
     message, newline = params.closing_token_ids, params.new_line_token_id
-    before_end = message or (() if newline is None else (newline,))
-    opens = _holds((start + before_end + end)[1:], start)
-    if message and (opens or _holds((message + end)[:-1], end)):
-        raise InvalidParameter(
-            processor,
-            "closing_token_ids",
-            "expected a message without thinking delimiters: the end is forced after it",
-        )
-    if opens:
-        raise InvalidParameter(
-            processor,
-            "new_line_token_id",
-            f"expected a token that begins no block, got {newline}, which is part of the start: "
-            "forcing it would open the next one",
-        )
+    closing = (message or (() if newline is None else (newline,))) + end
+    after = start[1:] + closing
+    # The first of these is false for nearly all, and found out fast.
+    if (start[0] in after and _holds(after, start)) or (message and _holds(closing[:-1], end)):
+        _refuse_closing(processor, params, start, end)
     wait = params.wait_token_id
     if wait is not None and wait in (*start, *end, *params.eos_token_ids):
         raise InvalidParameter(
@@ -431,8 +414,38 @@ def _check_ids(
         )
 
 
+def _refuse_closing(
+    processor: str,
+    params: ThinkingBudgetLogitProcessor.Params,
+    start: tuple[int, ...],
+    end: tuple[int, ...],
+) -> NoReturn:
+    """Refuse a closing in which, after the start, another block opens, or that ends early."""
+    if _holds(start[1:] + end, start):
+        name = "thinking_start_token_ids"
+        problem = (
+            f"expected a start that the end does not begin again, got {_listed(start)} and "
+            f"{_listed(end)}: forcing the end would open the next block"
+        )
+    elif params.closing_token_ids:
+        name = "closing_token_ids"
+        problem = "expected a message without thinking delimiters: the end is forced after it"
+    else:
+        name = "new_line_token_id"
+        problem = (
+            f"expected a token that begins no block, got {params.new_line_token_id}, which is "
+            "part of the start: forcing it would open the next one"
+        )
+    raise InvalidParameter(processor, name, problem)
+
+
 def _holds(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
-    return any(tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1))
+    return (
+        part[0] in tokens
+        and any(  # found out fast for nearly all
+            tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1)
+        )
+    )
 
 
 def _listed(token_ids: tuple[int, ...]) -> str:

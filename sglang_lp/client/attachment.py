@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sglang_lp import builtins, wire
-from sglang_lp.client.values import fresh, plain
+from sglang_lp.client.values import READY, fresh, plain
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
@@ -137,7 +137,8 @@ def attach(
     for key, value in params.items():
         if key[:2] == "__" and is_private(key):
             raise InvalidParameter(cls.__name__, key, "reserved by SGLang; leave it out")
-        params[key] = plain(cls.__name__, key, value)
+        if type(value) not in READY:
+            params[key] = plain(cls.__name__, key, value)
     if issubclass(cls, LogitProcessor):
         cls.parse_params(params)
     return Attachment(cls, to_str(), params)

@@ -8,12 +8,12 @@ from typing import Any
 
 from sglang_lp.errors import InvalidParameter, shown
 
-__all__ = ["fresh", "nested", "plain"]
+__all__ = ["READY", "fresh", "nested", "plain"]
 
 _LISTS = (list, tuple, set, frozenset, range)
 
 #: Types that need no look at the value.
-_READY = {int, str, bool, type(None)}
+READY = {int, str, bool, type(None)}
 _NUMBERS_AND_TEXT = {int, float, str}
 
 
@@ -31,11 +31,11 @@ def plain(processor: str, key: str, value: Any) -> Any:
     Raises:
         InvalidParameter: It is not such a value: SGLang carries no other.
     """
-    if type(value) in _READY:
+    if type(value) in READY:
         return value
     value = _native(value)
     if isinstance(value, _LISTS):
-        if {*map(type, value)} <= _READY:
+        if {*map(type, value)} <= READY:
             return [*value]
         return [_scalar(processor, key, item) for item in value]
     if isinstance(value, dict):
@@ -68,7 +68,7 @@ def _native(value: Any) -> Any:
 
 def _scalar(processor: str, key: str, value: Any) -> Any:
     value = _native(value)
-    if type(value) in _READY:
+    if type(value) in READY:
         return value
     if isinstance(value, str):
         return str(value)
