@@ -102,7 +102,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
         call = partial(processor, logits, Batch(case).info.custom_params)
         few = max(1, min(STEPS, int(RUN_SECONDS / per_step(call, 1))))
         sides["stock"] = lambda: per_step(call, few)
-    if case.key.startswith("thinking-forced"):
+    if _is_forced(case):
         fill = partial(logits.fill_, -torch.inf)
         sides["fill"] = lambda: per_step(fill, steps, batch.decode)
     gc.collect()
@@ -117,6 +117,11 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
         **{f"{side}_us": _micro(median(of_side)) for side, of_side in times.items()},
         "runs_us": {side: [*map(_micro, of_side)] for side, of_side in times.items()},
     }
+
+
+def _is_forced(case: Case) -> bool:
+    """Tell whether ``fill_`` of the same rows is measured beside it."""
+    return case.key.startswith("thinking-forced")
 
 
 def _check(case: Case, batch: Batch) -> None:
@@ -203,7 +208,7 @@ def main() -> int:
     rounds: int = arguments.rounds
     torch.set_num_threads(THREADS)
     chosen = [case for case in all_cases() if arguments.only in case.key]
-    total = sum(rounds * (1 + case.stock_serves) for case in chosen)
+    total = sum(rounds * (1 + case.stock_serves + _is_forced(case)) for case in chosen)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn())
     results: dict[str, Any] = {"machine": machine(), "rounds": rounds}
