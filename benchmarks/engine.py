@@ -156,6 +156,8 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
 
     for with_processor in (False, True):
         per_step(with_processor=with_processor, steps=4)
+    for warm_up in own.values():
+        warm_up.clear()
     times = interleave(
         {
             "without": lambda: per_step(with_processor=False),

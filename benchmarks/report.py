@@ -146,8 +146,8 @@ def page_block(results: Mapping[str, Any]) -> str:
         [
             "Measured on: {cpu}, {cores} cores, {memory_gib} GiB; Python {python}, torch {torch} "
             "({torch_threads} threads), SGLang {sglang}; load average at the start {load}; "
-            "medians of {rounds} runs, {engine_rounds} of them in the whole engine and {imports} "
-            "of importing SGLang.".format(
+            "medians of {rounds} runs ({engine_rounds} in the whole engine, {imports} of importing "
+            "SGLang).".format(
                 **results["machine"],
                 rounds=results["rounds"],
                 engine_rounds=len(results["engine"][0]["runs_us"]["with"]),

@@ -72,18 +72,25 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
     Raises:
         RequestError: It cannot be told which tokens they are.
     """
-    found = _resolved(tokenizer, _size(tokenizer), start, end)
+    found = _resolved(tokenizer, start, end)
     if isinstance(found, str):
         raise RequestError(found)
     return found
 
 
-@lru_cache(maxsize=64)
-def _resolved(tokenizer: Any, _size: int, start: str | None, end: str | None) -> Delimiters | str:
-    """Return what ``resolve`` does, or the message of its error: that, too, is asked for once.
+def ask_anew() -> None:
+    """Ask every tokenizer again: a client may have added what was missing.
 
-    Once for each size of the vocabulary, to which a client may add what is missing.
+    A server does not, and finding out whether its tokenizer has grown may take it 75 ms
+    (tokenizers 0.22).
     """
+    _resolved.cache_clear()
+    _added.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _resolved(tokenizer: Any, start: str | None, end: str | None) -> Delimiters | str:
+    """Return what ``resolve`` does, or the message of its error: that, too, is asked for once."""
     if start is not None and end is not None:
         named = _named(tokenizer, start, end)
         if isinstance(named, str):
@@ -205,20 +212,12 @@ def _suffixed(tokenizer: Any, text: str) -> str | None:
     if not re.fullmatch(r"</?\w+>", text):
         return None
     pattern = re.compile(re.escape(text[:-1]) + r":[\w\-]+>")
-    added = _added(tokenizer, _size(tokenizer))
-    names = [name for name in added if pattern.fullmatch(name)]
+    names = [name for name in _added(tokenizer) if pattern.fullmatch(name)]
     return names[0] if len(names) == 1 else None
 
 
-def _size(tokenizer: Any) -> int:
-    """Return how many tokens a tokenizer has, 0 if it does not say."""
-    if hasattr(tokenizer, "__len__"):
-        return len(tokenizer)
-    return int(getattr(tokenizer, "get_vocab_size", int)())
-
-
 @lru_cache(maxsize=8)
-def _added(tokenizer: Any, _size: int) -> tuple[str, ...]:
+def _added(tokenizer: Any) -> tuple[str, ...]:
     """Return the added tokens; a tokenizer takes milliseconds to list them."""
     if hasattr(tokenizer, "get_added_vocab"):
         return (*tokenizer.get_added_vocab(),)

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
 
+#: Kinds of links that read the whole prompt at their first step.
+_ONCE = (
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    DRYLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+
 #: What a list of a link's parameters may be, also in a request that was never JSON.
 _SEVERAL = (list, tuple, set, frozenset, dict)
 
@@ -48,14 +55,6 @@ def _imported(name: str) -> type:
         "chain",
         f"expected names of built-ins or module:Class of imported processors, got {shown(name)}",
     )
-
-
-#: Kinds of links that read the whole prompt at their first step.
-_ONCE = (
-    DeepseekOCRNoRepeatNGramLogitProcessor,
-    DRYLogitProcessor,
-    ThinkingBudgetLogitProcessor,
-)
 
 
 class _LinkRequest(Request):

@@ -51,7 +51,7 @@ class _Repetition:
         allowed_length: int,
         window: int,
         breakers: frozenset[int],
-        prompt_ids: Sequence[int] = (),
+        prompt_ids: Sequence[int],
     ) -> None:
         self._allowed = allowed_length
         self._window = window

@@ -52,9 +52,10 @@ class _Window:
     Tokens are numbered from the start of the prompt and read from the request. Runs of them are
     told apart by a rolling hash modulo a prime (Karp and Rabin, 1987, doi 10.1147/rd.312.0249) to
     a base that nobody knows. So taking a token in costs the same however long the n-grams and the
-    window are, and no index has more entries than the window has tokens. The price: in a step
-    two different runs have the same hash with a probability below ``ngram_size * window_size /
-    2**59``, which for 30-grams in a window of 131,072 is 7e-12.
+    window are. No index has more entries than the window has tokens; of the hashes an eighth more
+    are kept, or a thousand. The price: in a step two different runs have the same hash with a
+    probability below ``ngram_size * window_size / 2**59``, which for 30-grams in a window of
+    131,072 is 7e-12.
     """
 
     __slots__ = (

@@ -440,12 +440,7 @@ def _refuse_closing(
 
 
 def _holds(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
-    return (
-        part[0] in tokens
-        and any(  # found out fast for nearly all
-            tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1)
-        )
-    )
+    return any(tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1))
 
 
 def _listed(token_ids: tuple[int, ...]) -> str:

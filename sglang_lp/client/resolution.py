@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins._delimiters import Delimiters, encode
+from sglang_lp.builtins._delimiters import Delimiters, ask_anew, encode
 from sglang_lp.builtins._delimiters import resolve as resolve_delimiters
 from sglang_lp.errors import RequestError, shown
 
@@ -79,6 +79,7 @@ def delimiters_of(
         )
     for name, text in given.items():
         _check_text(name, text)
+    ask_anew()
     return resolve_delimiters(tokenizer, thinking_start, thinking_end)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import RequestError, Unsupported, shown
-from sglang_lp.server.versions import diffusion_algorithm, speculative_algorithm
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def make_admit(guard: Guard) -> Any:
         payload = getattr(tokenized, "custom_logit_processor", None)
         if payload is None:
             return
-        _learn(guard, manager)
+        guard.learn(Gate.ADMISSION, manager)
         sampling = tokenized.sampling_params
         _refuse_beams(guard, getattr(sampling, "beam_width", None))
         allowed, _ = guard.admit(payload, sampling.custom_params)
@@ -45,7 +44,7 @@ def make_admit_stream(guard: Guard) -> Any:
     def admit_stream(manager: Any, obj: Any) -> None:
         if obj.custom_logit_processor is None:
             return
-        _learn(guard, manager)
+        guard.learn(Gate.ADMISSION, manager)
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
         if isinstance(payloads, list) and _is_single(obj):
             payloads = [payloads]  # a list is no payload, and refused as such
@@ -65,14 +64,6 @@ def make_admit_stream(guard: Guard) -> Any:
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
 
     return admit_stream
-
-
-def _learn(guard: Guard, manager: Any) -> None:
-    guard.gate = Gate.ADMISSION
-    guard.vocab_size = manager.model_config.vocab_size
-    guard.diffusion = diffusion_algorithm(manager.server_args)
-    guard.speculative = speculative_algorithm(manager.server_args)
-    guard.tokenizer = getattr(manager, "tokenizer", None)
 
 
 def _refuse_beams(guard: Guard, beam_width: Any) -> None:

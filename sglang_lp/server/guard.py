@@ -10,6 +10,7 @@ import msgspec
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.server.versions import diffusion_algorithm, speculative_algorithm
 from sglang_lp.trust import Allowed, Audit, Gate, Policy, Verifier
 
 if TYPE_CHECKING:
@@ -44,6 +45,19 @@ class Guard:
         self.speculative: str | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
+
+    def learn(self, gate: Gate, process: Any) -> None:
+        """Take over what an object of SGLang knows of the server.
+
+        Args:
+            gate: Where this process stands.
+            process: SGLang's ``TokenizerManager`` or ``Scheduler``.
+        """
+        self.gate = gate
+        self.vocab_size = process.model_config.vocab_size
+        self.diffusion = diffusion_algorithm(process.server_args)
+        self.speculative = speculative_algorithm(process.server_args)
+        self.tokenizer = getattr(process, "tokenizer", None)
 
     def admit(self, payload: Any, custom_params: object) -> tuple[Allowed, Parameters | None]:
         """Check what a request asks for.

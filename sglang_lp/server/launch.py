@@ -12,7 +12,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.server.process import installed_guard, refuse
-from sglang_lp.server.versions import diffusion_algorithm, speculative_algorithm
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -79,10 +78,6 @@ def make_learn(guard: Guard) -> Any:
     """Return the hook after ``Scheduler.get_init_info``: the guard learns what it serves."""
 
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-        guard.gate = Gate.SCHEDULER
-        guard.vocab_size = scheduler.model_config.vocab_size
-        guard.diffusion = diffusion_algorithm(scheduler.server_args)
-        guard.speculative = speculative_algorithm(scheduler.server_args)
-        guard.tokenizer = getattr(scheduler, "tokenizer", None)
+        guard.learn(Gate.SCHEDULER, scheduler)
 
     return learn

@@ -248,15 +248,6 @@ def test_a_tokenizer_is_asked_once_for_what_it_does_not_have():
     assert tokenizer.asked == before
 
 
-def test_what_is_added_to_a_tokenizer_is_found():
-    for tokenizer in both(tokenizer_with()):
-        with pytest.raises(RequestError, match="none"):
-            delimiters.resolve(tokenizer)
-        tokenizer.add_tokens(["<think>", "</think>"])
-
-        assert delimiters.resolve(tokenizer).start == "<think>"
-
-
 def test_a_text_of_more_tokens_than_a_delimiter_has_is_refused():
     guard = guard_of(tokenizer_with(["</think>"]))
     params = {"thinking_budget": 5, "thinking_start": "a" * 17, "thinking_end": "</think>"}

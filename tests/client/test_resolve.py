@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.cli import main
@@ -269,3 +270,17 @@ def test_the_start_of_the_next_block_is_no_thought_of_the_last_one():
     blocks = thinking_blocks(attachment, [1], [5, 1, 6, 2])
 
     assert [(block.tokens, block.ended) for block in blocks] == [(1, False), (1, True)]
+
+
+@pytest.mark.parametrize("library", ["tokenizers", "transformers"])
+def test_what_was_added_to_a_tokenizer_meanwhile_is_found(library):
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    if library == "transformers":
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    with pytest.raises(RequestError, match="found none"):
+        resolve(tokenizer)
+    tokenizer.add_tokens(["<think:x>", "</think:x>"])
+
+    found = resolve(tokenizer)
+
+    assert (found["thinking_start_token_id"], found["thinking_end_token_id"]) == (1, 2)
