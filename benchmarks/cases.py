@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 from sglang_lp import builtins
-from sglang_lp.processor import attach_row
+from sglang_lp._engine.rows import attach_row
+from sglang_lp.processor import prepare
+from sglang_lp.server.host import SglangHost
 from sglang_lp.testing import FakeRequest
 
 __all__ = [
@@ -225,7 +227,7 @@ class Batch:
             # Every request has its own, as it comes out of a message from another process.
             params = pickle.loads(pickle.dumps(case.params(row)))
             given = request.custom_params(params)
-            attach_row(given, processor(), processor.parse_params(params, VOCAB), may_lag=False)
+            attach_row(given, *prepare(processor(), params, None, VOCAB), SglangHost(request))
             self._requests.append(request)
             self._coming.append(iter(own[len(output) :]))
             custom_params.append(given)

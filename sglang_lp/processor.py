@@ -1,20 +1,22 @@
 """The contract of a processor: one request at a time, as an automaton over its tokens.
 
-A processor says what should happen to the next token of *one* request; :mod:`sglang_lp.batch`
-turns that into one set of tensor operations for the batch. It honours the contract of SGLang's
+A processor says what should happen to the next token of *one* request; the engine turns that into
+one set of tensor operations for the batch. It honours the contract of SGLang's
 ``CustomLogitProcessor`` (``__call__``, ``to_str``, ``from_str``), so that the same class also
 works on a server that does not run the plugin.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sglang_lp import wire
-from sglang_lp.batch import Batch, Row
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import Row, attach_row, rows_of
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History
@@ -25,23 +27,13 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-__all__ = ["LogitProcessor", "attach_row", "family", "rows_of"]
+__all__ = ["LogitProcessor", "prepare", "subclasses_of"]
 
 
 _NO_HISTORY = (
     'custom_params has no "__req__", so the history of the request cannot be seen; SGLang adds '
     "it, and in a test sglang_lp.testing.FakeRequest does"
 )
-
-
-class _Slot:
-    """Key of a request's row in its ``custom_params``; no JSON object can spell it."""
-
-    def __repr__(self) -> str:
-        return "<sglang_lp row>"
-
-
-_SLOT = _Slot()
 
 
 class LogitProcessor:
@@ -56,11 +48,19 @@ class LogitProcessor:
         needs: What it must know of the tokens generated so far.
         tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false, so that it is
             called on a stock server even when the newest token cannot be seen.
+        can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
+            the processor.
+        reads_prompt: Whether it reads the whole prompt at its first step. A chain takes one such
+            processor of a kind.
+        example: ``custom_params`` to show in its documentation.
     """
 
     Params: ClassVar[type[Parameters]] = Parameters
     needs: History = History.TOKENS
     tolerates_lag: bool = False
+    can_fork: bool = True
+    reads_prompt: ClassVar[bool] = False
+    example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__`` and so gets whole rows.
     dense: ClassVar[bool] = False
@@ -106,6 +106,18 @@ class LogitProcessor:
             request: ``request.state`` is what ``start`` returned.
             token_ids: The tokens that came since the last call, oldest first.
         """
+
+    def fork(self, request: Request) -> Any:
+        """Return a state that can be advanced along a draft and thrown away.
+
+        Speculative decoding drafts tokens that may not come. What ``advance`` does to the fork
+        must not reach ``request.state``; what neither changes may be shared. Override it where
+        ``copy.deepcopy`` copies too much.
+
+        Args:
+            request: ``request.state`` is what to fork.
+        """
+        return copy.deepcopy(request.state)
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Say what happens to the next token of this request.
@@ -153,8 +165,8 @@ class LogitProcessor:
             self._batch = Batch()
         vocab_size = logits.shape[1]
         rows = [_served(params, self, vocab_size) for params in custom_param_list]
-        drafted = any(row is not None and row is after for row, after in pairwise(rows))
-        self._batch.step(logits, rows, custom_param_list, drafted=drafted)
+        repeated = any(row is not None and row is after for row, after in pairwise(rows))
+        self._batch.step(logits, rows, custom_param_list, repeated=repeated)
         return logits
 
     @classmethod
@@ -183,7 +195,7 @@ class LogitProcessor:
         Raises:
             PayloadRefused: The payload is not of this class or one of its subclasses.
         """
-        for candidate in family(cls):
+        for candidate in subclasses_of(cls):
             if _importable(candidate) and candidate.to_str() == json_str:
                 instance: Self = candidate()
                 return instance
@@ -234,55 +246,26 @@ class LogitProcessor:
         return params
 
 
-def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
-    """Return the row of each request, ``None`` for one that has none.
-
-    It is kept in the request's own ``custom_params``, a dict that SGLang makes for each request,
-    and so dies with it.
-
-    Args:
-        custom_param_list: For each request SGLang's ``custom_params``, with ``__req__`` in it, or
-            ``None``.
-    """
-    try:  # every one has a row, which is found in half the time
-        return [
-            # A dict may have been copied together with the row of another request.
-            row if (row := custom_params[_SLOT]).sglang_req is custom_params["__req__"] else None
-            for custom_params in custom_param_list
-        ]
-    except (KeyError, TypeError):  # one has none, and may have sent anything
-        return [
-            row
-            if isinstance(custom_params, dict)
-            and (row := custom_params.get(_SLOT)) is not None
-            and row.sglang_req is custom_params.get("__req__")
-            else None
-            for custom_params in custom_param_list
-        ]
-
-
-def attach_row(
-    custom_params: Any,
-    processor: LogitProcessor,
-    params: Parameters | None,
-    *,
-    may_lag: bool | None = None,
-) -> Row:
-    """Make the row of a request and keep it in its ``custom_params``.
+def prepare(
+    processor: LogitProcessor, custom_params: Any, tokenizer: Any, vocab_size: int | None
+) -> tuple[LogitProcessor, Parameters]:
+    """Make a processor ready for a request: the one way from parameters to what serves them.
 
     Args:
-        custom_params: As for :func:`rows_of`. Without ``__req__`` nothing is kept.
-        processor: Serves the request.
-        params: Its parsed parameters, or ``None`` if the processor has no schema.
-        may_lag: Whether the history may lack the newest token; found out if ``None``.
+        processor: An instance of the class that the request names.
+        custom_params: What the request carries, or ``None``.
+        tokenizer: The served model's, or ``None``.
+        vocab_size: Number of logits in a row of the served model, if known.
+
+    Returns:
+        The processor that serves the request, and its parsed parameters.
+
+    Raises:
+        RequestError: The parameters do not fit the processor or the served model.
     """
-    sglang_req = custom_params.get("__req__")
-    if params is not None:
-        processor = processor.serving(params)
-    row = Row(processor, params, sglang_req, may_lag=may_lag)
-    if sglang_req is not None:
-        custom_params[_SLOT] = row
-    return row
+    params = processor.parse_params(custom_params, vocab_size)
+    params = processor.fit_params(params, tokenizer, vocab_size)
+    return processor.serving(params), params
 
 
 def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> Row | None:
@@ -291,19 +274,17 @@ def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
         return None
     (row,) = rows_of((custom_params,))
     if row is None:
+        source = custom_params.get("__req__")
+        tokenizer = getattr(source, "tokenizer", None)
         try:
-            params = processor.fit_params(
-                processor.parse_params(custom_params, vocab_size),
-                getattr(custom_params.get("__req__"), "tokenizer", None),
-                vocab_size,
-            )
+            serving, params = prepare(processor, custom_params, tokenizer, vocab_size)
+            if source is None and serving.needs is not History.NONE:
+                raise Unsupported(f"{serving.name}: {_NO_HISTORY}")
         except RequestError as error:
             row = attach_row(custom_params, processor, None)
             row.end(error)
         else:
-            row = attach_row(custom_params, processor, params)
-            if row.sglang_req is None and row.processor.needs is not History.NONE:
-                row.end(Unsupported(f"{row.processor.name}: {_NO_HISTORY}"))
+            row = attach_row(custom_params, serving, params)
     return row
 
 
@@ -316,8 +297,8 @@ def _importable(cls: type) -> bool:
     )
 
 
-def family(cls: type[LogitProcessor]) -> Iterator[Any]:
+def subclasses_of(cls: type[LogitProcessor]) -> Iterator[Any]:
     """Yield a class of processors and all that are derived from it and imported."""
     yield cls
     for subclass in cls.__subclasses__():
-        yield from family(subclass)
+        yield from subclasses_of(subclass)

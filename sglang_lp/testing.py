@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import LogitProcessor, attach_row
+from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.server.host import SglangHost
 
 if TYPE_CHECKING:
     import torch
@@ -342,12 +344,8 @@ class ProcessorContract:
         for case in self._cases():
             request = FakeRequest(case.prompt_ids, served=True)
             custom_params = request.custom_params(case.params)
-            attach_row(
-                custom_params,
-                self.processor(),
-                self.processor.parse_params(case.params, self.vocab_size),
-                may_lag=False,
-            )
+            served = prepare(self.processor(), case.params, None, self.vocab_size)
+            attach_row(custom_params, *served, SglangHost(request))
             length = len(case.prompt_ids)
             for position, token_id in enumerate(case.output_ids):
                 for chunk_end in (length // 2, length, length + position - 1):

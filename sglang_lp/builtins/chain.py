@@ -5,21 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from msgspec import Meta
 
+from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.builtins.dry import DRYLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.thinking_budget import ThinkingBudgetLogitProcessor
-from sglang_lp.edits import Edits
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
-from sglang_lp.processor import LogitProcessor, family
+from sglang_lp.processor import LogitProcessor, subclasses_of
 from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
     import torch
+
+    from sglang_lp.edits import Edits
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
@@ -43,7 +45,7 @@ def _imported(name: str) -> type:
     Raises:
         InvalidParameter: There is none.
     """
-    for processor in family(LogitProcessor):
+    for processor in subclasses_of(LogitProcessor):
         module = processor.__module__
         if name == f"{module}:{processor.__qualname__}" or (
             module == ChainLogitProcessor.__module__ and name == processor.__qualname__
@@ -86,7 +88,7 @@ class _LinkRequest(Request):
 class _Link:
     """One processor of a chain at work on one request."""
 
-    __slots__ = ("fixed", "looked", "processor", "request", "wake")
+    __slots__ = ("looked", "processor", "request", "wake")
 
     def __init__(self, processor: LogitProcessor, request: _LinkRequest) -> None:
         self.processor = processor
@@ -94,8 +96,6 @@ class _Link:
         #: Between these two positions it needs no look. At the first it may need another one:
         #: SGLang runs a step again after a retraction.
         self.looked = self.wake = 0
-        #: Its edits, if they are the same at every step, once known.
-        self.fixed: Edits | None = None
 
 
 class ChainLogitProcessor(LogitProcessor):
@@ -277,24 +277,27 @@ class ChainLogitProcessor(LogitProcessor):
             link.request.observe()
             link.processor.advance(link.request, token_ids)
 
+    def fork(self, request: Request) -> list[_Link]:
+        """Fork the state of every link."""
+        return [link.fork(request) for link in request.state]
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""
-        row, position, reason = edits.row, request.position, None
+        whole, position = cast("Recording", edits), request.position
         for link in request.state:
             if link.looked < position < link.wake:
                 continue
-            edits.open_row(row, position)
             if link.processor.needs is History.NONE:
-                if link.fixed is None:
-                    link.fixed = Edits(edits.vocab_size)
-                    link.processor.edit(link.request, link.fixed)
-                edits.repeat(link.fixed)
-            else:
-                link.request.observe()
-                link.processor.edit(link.request, edits)
-            link.looked, link.wake = position, position + edits.wake_in
-            reason = reason or edits.finish_reason
-        edits.open_row(row, position)
-        if reason is not None:
-            edits.finish(reason)
+                link.processor.edit(link.request, edits.always())
+                link.looked, link.wake = position, NEVER
+                continue
+            link.request.observe()
+            own = Recording(edits.vocab_size)
+            link.processor.edit(link.request, own)
+            whole.add(own)
+            link.looked, link.wake = position, position + 1 if own.wake is None else own.wake
+            if whole.reason is None:
+                whole.reason = own.reason
+            if own.standing is not None:
+                cast("Recording", edits.always()).add(own.standing)
         edits.wake_at(min(link.wake for link in request.state))

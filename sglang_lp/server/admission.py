@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.errors import RequestError, Unsupported, shown
+from sglang_lp.errors import RequestError, shown
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def make_admit(guard: Guard) -> Any:
             return
         guard.learn(Gate.ADMISSION, manager)
         sampling = tokenized.sampling_params
-        _refuse_beams(guard, getattr(sampling, "beam_width", None))
-        allowed, _ = guard.admit(payload, sampling.custom_params)
+        beam_width = getattr(sampling, "beam_width", None)
+        admitted = guard.admit(payload, sampling.custom_params, beam_width)
         # From here on only the operator's own spelling travels.
-        tokenized.custom_logit_processor = allowed.payload
+        tokenized.custom_logit_processor = admitted.payload
         if sampling.custom_params is None:
             sampling.custom_params = {}  # without a dict SGLang passes no history
 
@@ -56,25 +56,13 @@ def make_admit_stream(guard: Guard) -> Any:
             for payload, sampling in zip(payloads, samplings, strict=False):
                 if payload is not None:
                     merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
-                    _refuse_beams(guard, merged.get("beam_width"))
-                    guard.admit(payload, _custom_params(obj, merged))
+                    guard.admit(payload, _custom_params(obj, merged), merged.get("beam_width"))
         except RequestError as error:
             from fastapi import HTTPException
 
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
 
     return admit_stream
-
-
-def _refuse_beams(guard: Guard, beam_width: Any) -> None:
-    """Refuse a processor in a beam search: the beams would share one history."""
-    if isinstance(beam_width, int | float) and beam_width > 1:
-        refusal = Unsupported(
-            "custom logit processors do not combine with beam search: leave out one of "
-            "custom_logit_processor and beam_width"
-        )
-        guard.audit.refused(guard.gate, refusal)
-        raise refusal
 
 
 def _is_single(obj: Any) -> bool:

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from sglang_lp.errors import RequestError, Unsupported
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
+from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.versions import diffusion_algorithm, speculative_algorithm
-from sglang_lp.trust import Allowed, Audit, Gate, Policy, Verifier
+from sglang_lp.trust import Audit, Gate, Policy, Verifier
 
 if TYPE_CHECKING:
     from sglang_lp.params import Parameters
 
-__all__ = ["Guard"]
+__all__ = ["Admitted", "Guard"]
 
 #: Speculative algorithms whose verify step calls custom processors, with one row per drafted
 #: token (SGLang 0.5.23, speculative/dflash_utils.py and dspark_verify.py). All others never do.
 _CALLED_ON_DRAFTS = frozenset({"DFLASH", "DSPARK"})
+
+
+class Admitted(NamedTuple):
+    """A request that may run its processor.
+
+    Attributes:
+        payload: The operator's own spelling of what was allowed.
+        processor: Serves the request.
+        params: Its parsed parameters, ``None`` for a foreign class, which has no schema.
+    """
+
+    payload: str
+    processor: LogitProcessor
+    params: Parameters | None
 
 
 class Guard:
@@ -59,16 +74,13 @@ class Guard:
         self.speculative = speculative_algorithm(process.server_args)
         self.tokenizer = getattr(process, "tokenizer", None)
 
-    def admit(self, payload: Any, custom_params: object) -> tuple[Allowed, Parameters | None]:
+    def admit(self, payload: Any, custom_params: object, beam_width: object = None) -> Admitted:
         """Check what a request asks for.
 
         Args:
             payload: Its ``custom_logit_processor``.
             custom_params: Its ``custom_params``, or ``None``.
-
-        Returns:
-            What the operator allowed under that payload, and the parsed parameters (``None`` for
-            a foreign class, which has no schema).
+            beam_width: Its ``beam_width``, or ``None``.
 
         Raises:
             RequestError: Refused, with a message for the caller. The refusal is in the audit
@@ -76,17 +88,19 @@ class Guard:
         """
         try:
             allowed = self.verifier.lookup(payload)
-            processor: Any = allowed.processor
             self._check_diffusion(allowed.name)
-            if not issubclass(processor, LogitProcessor):
-                self._check_speculative(allowed.name, History.TOKENS)
-                return allowed, None
-            params = processor.parse_params(custom_params, self.vocab_size)
-            self._check_speculative(allowed.name, processor().serving(params).needs)
-            return allowed, processor.fit_params(params, self.tokenizer, self.vocab_size)
+            _check_beams(beam_width)
+            made: Any = allowed.processor()
+            params = None
+            if isinstance(made, LogitProcessor):
+                made, params = prepare(made, custom_params, self.tokenizer, self.vocab_size)
+            else:
+                made = ForeignProcessor(made)
+            self._check_speculative(allowed.name, made.needs)
         except RequestError as error:
             self.audit.refused(self.gate, error)
             raise
+        return Admitted(allowed.payload, made, params)
 
     def _check_diffusion(self, name: str) -> None:
         if self.diffusion is not None:
@@ -108,4 +122,12 @@ class Guard:
                 else "does not call custom logit processors"
             )
             + "; send the request to a server without it"
+        )
+
+
+def _check_beams(beam_width: object) -> None:
+    if isinstance(beam_width, int | float) and beam_width > 1:
+        raise Unsupported(
+            "custom logit processors do not combine with beam search: leave out one of "
+            "custom_logit_processor and beam_width"
         )

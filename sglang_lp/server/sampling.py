@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.batch import Batch, Row
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import Row, rows_of
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.processor import rows_of
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def make_apply() -> Any:
         try:
             custom_params: Sequence[Any] = sampling_batch_info.custom_params
             rows = rows_of(custom_params)
-            drafted = num_tokens_in_batch > 1
-            if drafted:
+            repeated = num_tokens_in_batch > 1
+            if repeated:
                 custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
                 rows = [row for row in rows for _ in range(num_tokens_in_batch)]
             masked = [
@@ -44,7 +44,7 @@ def make_apply() -> Any:
                 if grammar is not None
                 for draft in range(num_tokens_in_batch)
             ]
-            batch.step(logits, rows, custom_params, masked, drafted=drafted)
+            batch.step(logits, rows, custom_params, masked, repeated=repeated)
         except Exception:
             logger.exception("sglang-lp: a step failed; its requests end, the server goes on")
             _end_all(rows)

@@ -11,9 +11,9 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, RequestError
-from sglang_lp.processor import LogitProcessor, attach_row
-from sglang_lp.server.foreign import ForeignProcessor
+from sglang_lp.server.host import SglangHost
 from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
 
@@ -36,8 +36,7 @@ def make_admit_req(guard: Guard) -> Any:
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         given = req.sampling_params.custom_params
         try:
-            allowed, params = guard.admit(payload, given)
-            processor = allowed.processor()
+            admitted = guard.admit(payload, given)
         except RequestError as error:
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
@@ -47,13 +46,13 @@ def make_admit_req(guard: Guard) -> Any:
             req.custom_logit_processor = None
             abort_unstarted(req, "the processor failed before the request began")
             return
-        req.custom_logit_processor = allowed.payload
+        req.custom_logit_processor = admitted.payload
         if not isinstance(given, dict):  # SGLang left the request out then
             req.sampling_params = copy.copy(req.sampling_params)
             req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
-        if not isinstance(processor, LogitProcessor):
-            processor = ForeignProcessor(processor)
-        attach_row(req.sampling_params.custom_params, processor, params, may_lag=False)
+        custom_params = req.sampling_params.custom_params
+        host = SglangHost(custom_params["__req__"])
+        attach_row(custom_params, admitted.processor, admitted.params, host)
 
     return admit_req
 

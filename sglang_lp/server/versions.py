@@ -7,8 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from typing import Any
 
-from packaging.version import Version
-
 from sglang_lp.errors import InstallError
 
 __all__ = [
@@ -16,6 +14,7 @@ __all__ = [
     "OLDEST",
     "abort_unstarted",
     "check_version",
+    "committed_length",
     "diffusion_algorithm",
     "has_sampling_mask",
     "speculative_algorithm",
@@ -33,6 +32,8 @@ def check_version() -> str:
     Raises:
         InstallError: SGLang is not installed, or its version is not one that was tested.
     """
+    from packaging.version import Version  # comes with SGLang
+
     try:
         installed = version("sglang")
     except PackageNotFoundError:
@@ -63,6 +64,16 @@ def abort_unstarted(req: Any, message: str) -> None:
         req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
     else:  # SGLang 0.5.18: that is all it ever says
         req.set_finish_with_abort(message)
+
+
+def committed_length(req: Any) -> int | None:
+    """Return how many tokens of a request went through the model, this step's included.
+
+    SGLang 0.5.18 keeps it in the request itself, beside a ``kv`` that has none; from 0.5.19 on it
+    is ``req.kv.kv_committed_len``. ``None`` for a request without that bookkeeping.
+    """
+    on_request: int | None = getattr(req, "kv_committed_len", None)
+    return getattr(getattr(req, "kv", None), "kv_committed_len", on_request)
 
 
 def diffusion_algorithm(server_args: Any) -> str | None:

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.batch import Batch
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.processor import attach_row, rows_of
+from sglang_lp.server.host import SglangHost
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 VOCAB = 8
@@ -192,7 +193,9 @@ def test_every_step_of_a_decode_follows_the_rules(request, wishes):
     req = FakeRequest(prompt, served=True)
     custom_params = req.custom_params(params)
     parsed = ThinkingBudgetLogitProcessor.parse_params(params, VOCAB)
-    attach_row(custom_params, ThinkingBudgetLogitProcessor(), parsed, may_lag=False)
+    attach_row(
+        custom_params, ThinkingBudgetLogitProcessor(), parsed, SglangHost(custom_params["__req__"])
+    )
     batch, output = Batch(), []
     for wish in wishes:
         logits = torch.tensor([wish])

@@ -9,24 +9,35 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp import edits as edits_module
-from sglang_lp.edits import MAX_BIAS, NEVER, Edits
+from sglang_lp._engine import recording as recording_module
+from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing
+from sglang_lp._engine.recording import NEVER, Recording
+from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import ProcessorFault
 
 INF = math.inf
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
+def recorded(vocab, calls):
+    """Return the recording of each row, from calls such as ``(row, "ban", [1])``."""
+    rows = {}
+    for row, name, *args in calls:
+        getattr(rows.setdefault(row, Recording(vocab)), name)(*args)
+    return rows
+
+
+def planned(tensor, rows, keep_masked=()):
+    cells = Cells(tensor)
+    for row, recording in rows.items():
+        place(cells, row, recording, None, keep_masked=row in keep_masked)
+    return Plan(cells, tensor)
+
+
 def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), keep_masked=()):
     """Apply calls such as ``(row, "ban", [1])``; return the rows and the conflicts."""
     tensor = torch.tensor(logits)
-    edits = Edits(tensor.shape[1])
-    for row, name, *args in calls:
-        edits.open_row(row, 0)
-        getattr(edits, name)(*args)
-    plan = edits.compile(tensor, keep_masked=keep_masked)
-    if plan is None:
-        return tensor.tolist(), {}
+    plan = planned(tensor, recorded(tensor.shape[1], calls), keep_masked)
     plan.apply(tensor)
     return tensor.tolist(), plan.conflicts
 
@@ -125,12 +136,12 @@ def test_only_integers_are_token_ids(ids):
 
 
 def test_a_list_may_change_after_it_was_given():
-    edits, ids = Edits(4), [1]
+    edits, ids = Recording(4), [1]
     edits.ban(ids)
     ids[0] = 4
     logits = torch.zeros(1, 4)
 
-    edits.compile(logits).apply(logits)
+    planned(logits, {0: edits}).apply(logits)
 
     assert logits.tolist() == [[0.0, -INF, 0.0, 0.0]]
 
@@ -138,58 +149,35 @@ def test_a_list_may_change_after_it_was_given():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_biases_that_add_up_stay_finite(dtype):
     logits = torch.zeros(1, 2, dtype=dtype)
-    edits = Edits(2)
+    edits = Recording(2)
     for _ in range(100):
         edits.bias([0, 1], [MAX_BIAS, -MAX_BIAS])
 
-    edits.compile(logits).apply(logits)
+    planned(logits, {0: edits}).apply(logits)
 
     assert logits.isfinite().all()
     assert logits[0, 0] == torch.tensor(MAX_BIAS, dtype=dtype)
 
 
-def test_dropping_a_row_takes_back_its_edits_alone():
-    edits = Edits(4)
-    for row in (0, 1):
-        edits.open_row(row, 0)
-        edits.ban([0])
-        edits.bias([1], [1.0])
-        edits.allow_only([0, 1, 2])
-    edits.open_row(2, 0)
-    edits.force(3)
-    edits.drop(1)
-    edits.drop(2)
-    logits = torch.zeros(3, 4)
-
-    edits.compile(logits).apply(logits)
-
-    assert logits.tolist() == [[-INF, 1.0, 0.0, -INF], [0.0] * 4, [0.0] * 4]
-
-
-def test_repeating_records_the_same_for_another_row():
-    one, merged = Edits(4), Edits(4)
+def test_a_recording_takes_over_what_another_holds():
+    one, other = Recording(4), Recording(4)
     one.ban([0])
-    one.bias([1], [1.0])
-    for row in (2, 0):
-        merged.open_row(row, 0)
-        merged.repeat(one)
-    logits = torch.zeros(3, 4)
+    other.ban([1])
+    other.bias([2], [1.0])
+    one.add(other)
+    logits = torch.zeros(1, 4)
 
-    merged.compile(logits).apply(logits)
+    planned(logits, {0: one}).apply(logits)
 
-    assert logits.tolist() == [[-INF, 1.0, 0.0, 0.0], [0.0] * 4, [-INF, 1.0, 0.0, 0.0]]
-
-
-def test_nothing_recorded_is_nothing_to_do():
-    assert Edits(4).compile(torch.zeros(2, 4)) is None
+    assert logits.tolist() == [[-INF, -INF, 1.0, 0.0]]
 
 
 def test_a_plan_may_be_applied_again():
     logits = torch.ones(1, 3)
-    edits = Edits(3)
+    edits = Recording(3)
     edits.allow_only([1, 2])
     edits.bias([1], [1.0])
-    plan = edits.compile(logits)
+    plan = planned(logits, {0: edits})
     plan.apply(logits)
     again = torch.ones(1, 3)
 
@@ -199,26 +187,14 @@ def test_a_plan_may_be_applied_again():
 
 
 @pytest.mark.parametrize(
-    ("call", "wake_in"),
-    [
-        ((), 1),
-        (("wake_at", 11), 1),
-        (("wake_at", 15), 5),
-        (("wake_at", 10), 1),
-        (("wake_at", 0), 1),
-        (("rest",), NEVER),
-    ],
+    ("call", "wake"), [((), None), (("wake_at", 15), 15), (("wake_at", 0), 0), (("rest",), NEVER)]
 )
-def test_a_row_says_how_long_it_sleeps(call, wake_in):
-    edits = Edits(4)
-    edits.open_row(0, 10)
+def test_a_recording_knows_when_its_row_wakes(call, wake):
+    edits = Recording(4)
     if call:
         getattr(edits, call[0])(*call[1:])
 
-    assert edits.wake_in == wake_in
-
-    edits.open_row(1, 10)
-    assert edits.wake_in == 1
+    assert edits.wake == wake
 
 
 # Against a plain reference
@@ -313,17 +289,26 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     wide, logits = laid_out(rows, vocab, layout, dtype)
     logits.copy_(before)
     around = wide.clone()
-    edits = Edits(vocab)
     calls = [(row, *call) for row, row_calls in enumerate(all_edits) for call in row_calls]
     random.Random(seed).shuffle(calls)
-    with patch.object(edits_module, "_LONG", 1 + seed % 4):
-        for row, name, *args in calls:
-            edits.open_row(row, 0)
-            getattr(edits, name)(*args)
+    # Any part of a row's edits may be declared for good, and is then applied before.
+    for_good = {call for call in range(len(calls)) if random.Random(seed + call).random() < 0.3}
+    with patch.object(recording_module, "LONG", 1 + seed % 4):
+        now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
+        always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])
 
-    plan = edits.compile(logits, keep_masked=masked)
-    if plan is not None:
-        plan.apply(logits)
+    standing, acting = Cells(logits), Cells(logits)
+    held = {row: Standing(recording) for row, recording in always.items()}
+    for row, one in held.items():
+        place_standing(standing, row, one, keep_masked=row in masked)
+    for row, recording in now.items():
+        if row not in standing.conflicts:
+            place(acting, row, recording, held.get(row), keep_masked=row in masked)
+    found = {**standing.conflicts, **acting.conflicts}
+    for cells in (standing, acting):
+        Plan(cells, logits).apply(logits)
+    for row in acting.conflicts:  # the request ends; what was declared for good was applied
+        logits[row] = before[row]
 
     expected, conflicts = before.clone(), set()
     for row, row_calls in enumerate(all_edits):
@@ -335,7 +320,7 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     nan = expected.isnan()
     assert torch.equal(logits.isnan(), nan)  # NaN + 1 is some NaN
     assert torch.equal(bits(logits)[~nan], bits(expected)[~nan])
-    assert {*(plan.conflicts if plan else ())} == conflicts
+    assert {*found} == conflicts
     logits.copy_(before)
     same = (bits(wide) == bits(around)) | wide.isnan()
     assert same.all(), "written outside of the rows"

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sglang_lp import batch as batch_module
-from sglang_lp.batch import Batch
+from sglang_lp._engine import rows as rows_module
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
@@ -17,8 +18,9 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import Unsupported
 from sglang_lp.params import Parameters
-from sglang_lp.processor import LogitProcessor, attach_row, rows_of
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.server.host import SglangHost
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 12
@@ -61,7 +63,7 @@ def recorded(cls=Recorder, **more):
     served = type(cls.__name__, (cls,), {"log": log, **more})
     request = FakeRequest([1, 2, 3], served=True)
     params = request.custom_params({})
-    attach_row(params, served(), served.parse_params({}), may_lag=False)
+    attach_row(params, served(), served.parse_params({}), SglangHost(request))
     return request, params, log
 
 
@@ -311,7 +313,7 @@ def test_a_request_refused_for_drafts_is_told_once(caplog):
     _, params, _ = recorded()
     batch = Batch()
     for _ in range(3):
-        batch.step(torch.zeros(2, VOCAB), rows_of([params] * 2), [params] * 2, drafted=True)
+        batch.step(torch.zeros(2, VOCAB), rows_of([params] * 2), [params] * 2, repeated=True)
 
     assert len([r for r in caplog.records if "request ended" in r.message]) == 1
 
@@ -344,7 +346,7 @@ def test_a_forced_sequence_needs_no_value_of_the_newest_token():
 
 
 def test_a_processor_that_cannot_see_its_history_says_so_once(caplog, monkeypatch):
-    monkeypatch.setattr(batch_module, "_reported_lag", set())
+    monkeypatch.setattr(rows_module, "_reported_lag", set())
     blind = type("Blind", (Recorder,), {"log": []})
     with caplog.at_level(logging.ERROR):
         for _ in range(3):

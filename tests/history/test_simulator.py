@@ -17,15 +17,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp.batch import Batch
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.processor import LogitProcessor, attach_row, rows_of
+from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
+from sglang_lp.server.host import SglangHost
 
 VOCAB = 11
 START, END, NEW_LINE, EOS = 1, 2, 3, 4
@@ -332,7 +334,7 @@ class Simulator:
         logits = torch.tensor(before)
         if self.awake:
             for row in rows_of([req.params for req in reqs]):
-                if row is not None and row.fixed is None:
+                if row is not None and row.needs is not History.NONE:
                     row.wake = 0
         self.sample(logits, reqs, step)
         for req, counted, old, new in zip(reqs, counts, before, logits.tolist(), strict=True):
@@ -368,8 +370,8 @@ class Plugin(Simulator):
 
     def register(self, req):
         processor = req.kind.processor
-        params = processor.parse_params(req.kind.params, VOCAB)
-        attach_row(req.params, processor(), params, may_lag=False)
+        served = prepare(processor(), req.kind.params, None, VOCAB)
+        attach_row(req.params, *served, SglangHost(req, req))
 
     def allows_lag(self, reqs):
         return not any(req.kind and req.kind.processor.needs is History.TOKENS for req in reqs)

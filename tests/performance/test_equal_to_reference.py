@@ -8,7 +8,8 @@ from benchmarks import reference
 from benchmarks.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
 from benchmarks.gpu import DTYPES, Device, layouts
 from sglang_lp import builtins
-from sglang_lp.processor import attach_row
+from sglang_lp._engine.rows import attach_row
+from sglang_lp.server.host import SglangHost
 from sglang_lp.server.sampling import make_apply
 from sglang_lp.testing import FakeRequest
 
@@ -41,7 +42,9 @@ class Request:
         self.custom_params = self.request.custom_params(params)
         processor = getattr(builtins, self.processor)
         parsed = processor.parse_params(params, VOCAB)
-        attach_row(self.custom_params, processor(), parsed, may_lag=False)
+        attach_row(
+            self.custom_params, processor(), parsed, SglangHost(self.custom_params["__req__"])
+        )
 
     def sample(self, random_, row):
         """Take any token of the alphabet that is left, or whatever was forced."""

@@ -8,6 +8,7 @@ import dill
 import pytest
 import torch
 
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
@@ -16,7 +17,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Unsupported
 from sglang_lp.params import Parameters, TokenId
-from sglang_lp.processor import LogitProcessor, attach_row, rows_of
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.testing import FakeRequest
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sglang_lp.processor import attach_row
+from sglang_lp._engine.rows import attach_row
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.sampling import make_apply
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang_lp._engine.rows import attach_row
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     DRYLogitProcessor,
     ForcedSequenceLogitProcessor,
 )
-from sglang_lp.processor import attach_row
 from sglang_lp.server import sampling
 from sglang_lp.server.sampling import make_apply, make_delay
 
@@ -52,8 +52,8 @@ def steps(monkeypatch):
     given = []
 
     class Recorded:
-        def step(self, logits, rows, custom_params, masked, *, drafted):
-            given.append((logits, list(rows), list(custom_params), list(masked), drafted))
+        def step(self, logits, rows, custom_params, masked, *, repeated):
+            given.append((logits, list(rows), list(custom_params), list(masked), repeated))
 
     monkeypatch.setattr(sampling, "Batch", Recorded)
     return given

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.processor import attach_row, rows_of
 from sglang_lp.server.sampling import make_apply
 
 

@@ -11,9 +11,10 @@ import dill
 import pytest
 
 from sglang_lp import wire
+from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import InstallError, PayloadRefused
-from sglang_lp.processor import LogitProcessor, rows_of
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_lp.batch import Row
+from sglang_lp._engine.rows import Row
 from sglang_lp.params import NonNegativeInt, Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import Request

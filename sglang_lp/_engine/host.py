@@ -1,0 +1,122 @@
+"""Who runs a request: the seam between the engine and SGLang, a unit test or a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple, NoReturn
+
+from sglang_lp.errors import SglangLpError, Unsupported
+
+__all__ = ["Host", "Seen", "host_of"]
+
+#: Entry points of hosts for the requests of a server that does not run the plugin.
+_GROUP = "sglang_lp.hosts"
+
+
+class Seen(NamedTuple):
+    """What a host shows of a request at one step.
+
+    Attributes:
+        prompt_ids: Tokens of the prompt.
+        output_ids: Generated tokens, oldest first.
+        pending: Generated tokens that are not in ``output_ids`` yet.
+        position: Number of generated tokens, whether they can be seen or not.
+        counts: Whether the token that is sampled now becomes part of the answer.
+    """
+
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    pending: Sequence[int]
+    position: int
+    counts: bool
+
+
+class Host:
+    """A request that nobody runs: its whole history is known, and a fault is raised.
+
+    Attributes:
+        request: An object with ``origin_input_ids`` and ``output_ids``, or ``None``.
+        may_lag: Whether the newest token may be missing at some step.
+        restricted: Whether the host itself may set logits of the request to ``-inf``, grammars
+            apart.
+        limit: Number of tokens after which the request ends.
+        tokenizer: The served model's, or ``None``.
+    """
+
+    __slots__ = ("limit", "may_lag", "request", "restricted", "tokenizer")
+
+    def __init__(self, request: Any, *, may_lag: bool = False) -> None:
+        self.request = request
+        self.may_lag = may_lag
+        self.restricted = False
+        self.limit = 1 << 62
+        self.tokenizer: Any = getattr(request, "tokenizer", None)
+
+    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - others read them only then
+        """Return what is known of the request now.
+
+        Args:
+            tokens: Whether the newest tokens themselves are needed, not their number alone.
+        """
+        if self.request is None:
+            return Seen((), (), (), 0, counts=True)
+        prompt_ids, output_ids = self.request.origin_input_ids, self.request.output_ids
+        return Seen(prompt_ids, output_ids, (), len(output_ids), counts=True)
+
+    def end(self, error: SglangLpError) -> None:
+        """End the request with an error.
+
+        Raises:
+            SglangLpError: ``error`` itself, where nobody runs the request.
+        """
+        raise error
+
+    def finish(self, reason: str) -> None:
+        """End the request with the token that is sampled now, as a stop string would."""
+
+    def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:
+        """As :meth:`end`, if the answer comes to hold drafted tokens.
+
+        Args:
+            position: Number of tokens of the answer after which the fault happened.
+            drafted: The last of these tokens, which were drafts when it happened.
+            error: Why.
+        """
+
+    def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:
+        """As :meth:`finish`, at ``position``, if the answer comes to hold drafted tokens.
+
+        Args:
+            position: Index of the last token of the answer.
+            drafted: The tokens right before it, which were drafts when this was decided.
+            reason: As for :meth:`finish`.
+        """
+
+
+def host_of(request: Any) -> Host:
+    """Return the host of a request that came without one.
+
+    Args:
+        request: ``custom_params["__req__"]``, or ``None``.
+    """
+    if hasattr(request, "to_finish"):
+        return _served_host()(request)  # type: ignore[no-any-return]
+    return Host(request)
+
+
+@lru_cache(maxsize=1)
+def _served_host() -> Any:
+    """Return the host for requests of a server without the plugin."""
+    found = [*entry_points(group=_GROUP)]
+    if not found:
+        _refuse()
+    return found[0].load()
+
+
+def _refuse() -> NoReturn:
+    raise Unsupported(
+        f"no entry point in the group {_GROUP}: install sglang-lp with pip, or run the server with "
+        "its plugin"
+    )

@@ -1,0 +1,286 @@
+"""One request in the batch: its processor, its history as far as fed, and when to look again."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.host import Host, host_of
+from sglang_lp._engine.plan import Standing
+from sglang_lp._engine.recording import NEVER, Recording
+from sglang_lp.errors import ProcessorFault, SglangLpError
+from sglang_lp.request import History, Request
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    import torch
+
+    from sglang_lp.params import Parameters
+    from sglang_lp.processor import LogitProcessor
+
+__all__ = ["Row", "ServedRequest", "attach_row", "rows_of"]
+
+#: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
+_NONE, _TOKENS = History.NONE, History.TOKENS
+
+#: Classes of processors whose missing history was reported. One line each is enough.
+_reported_lag: set[type] = set()
+
+_STALE = (
+    "%s cannot see the newest token of its request and leaves such steps unedited. "
+    "Any of these gives it the exact history: run the server with the sglang-lp plugin; "
+    "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
+)
+
+_serials = count(1)
+
+
+class _Slot:
+    """Key of a request's row in its ``custom_params``; no JSON object can spell it."""
+
+    def __repr__(self) -> str:
+        return "<sglang_lp row>"
+
+
+_SLOT = _Slot()
+
+
+class ServedRequest(Request):
+    """A request with the logits of its step at hand.
+
+    Attributes:
+        lent: While ``edit`` runs: the logits of the batch and the row of this request.
+        copied: The copy of that row, if the processor asked for it.
+    """
+
+    __slots__ = ("copied", "lent")
+
+    def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
+        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+        self.lent: tuple[torch.Tensor, int] | None = None
+        self.copied: torch.Tensor | None = None
+
+    @property
+    def logits(self) -> torch.Tensor:
+        if self.copied is None:
+            if self.lent is None:
+                return super().logits
+            logits, row = self.lent
+            self.copied = logits[row].clone()
+        return self.copied
+
+    def top(self, count: int) -> list[int]:
+        if self.lent is None:
+            return super().top(count)
+        logits, row = self.lent
+        read = logits[row] if self.copied is None else self.copied
+        if count == 1:  # half the time of topk on a CPU
+            values, ids = read.max(0, keepdim=True)
+        else:
+            values, ids = read.topk(min(count, read.shape[0]))
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        return [token_id for token_id, value in pairs if value > -math.inf]
+
+
+class Row:
+    """Feeds a processor the history of its request, and remembers when to look again.
+
+    The history is read from the host, never counted: how often the sampler runs says nothing
+    (chunked prefill samples results that are thrown away, retraction runs a request again). State
+    is fed from that history and can always be rebuilt from it.
+
+    Attributes:
+        processor: Serves the request.
+        needs: What it must know of the tokens.
+        dense: Whether it computes on whole rows.
+        request: What the processor sees.
+        host: Who runs the request.
+        source: The host's own object for it (or a proxy of it), or ``None``.
+        wake: Reading of the batch's clock before which this row needs no look.
+        tokens: The history as far as fed.
+        standing: Edits that hold at every step, once there are any.
+        serial: Another number for every row, and a new one when ``standing`` changes.
+    """
+
+    __slots__ = (
+        "_output_ids",
+        "_recorded",
+        "_started",
+        "dense",
+        "host",
+        "needs",
+        "processor",
+        "request",
+        "serial",
+        "source",
+        "standing",
+        "tokens",
+        "wake",
+    )
+
+    def __init__(self, processor: LogitProcessor, params: Parameters | None, host: Host) -> None:
+        self.processor = processor
+        self.needs = processor.needs
+        self.dense = processor.dense
+        self.request = ServedRequest(params, may_lag=host.may_lag, tokenizer=host.tokenizer)
+        self.host = host
+        self.source = host.request
+        self.wake = 0
+        self.tokens = array("q")
+        self.standing: Standing | None = None
+        self.serial = next(_serials)
+        self._recorded: Recording | None = None
+        self._started = False
+        self._output_ids: Sequence[int] = ()
+
+    def look(self) -> bool:
+        """Read the history anew, and feed the state every token that it has not seen, once.
+
+        Returns:
+            Whether there is something to do: not if the processor cannot see what it needs; and
+            not, unless it needs nothing, if the result of this step will be thrown away (a chunk
+            of a prefill that is not its last, a request that has just finished).
+        """
+        needs, request = self.needs, self.request
+        prompt_ids, output_ids, pending, position, counts = self.host.look(tokens=needs is _TOKENS)
+        seen = len(output_ids)
+        total = seen + len(pending)
+        request.position = position
+        request.exact = exact = position == total
+        if needs is not _NONE:
+            if not counts:
+                return False
+            if not exact and not self._copes_with_lag():
+                return False
+        tokens = self.tokens
+        fed = len(tokens)
+        if prompt_ids is not request.prompt_ids or output_ids is not self._output_ids:
+            self._adopt(prompt_ids, output_ids)
+        if fed and (
+            fed > total
+            or (output_ids[fed - 1] if fed <= seen else pending[fed - seen - 1]) != tokens[-1]
+        ):
+            self._started = False  # the history was rewritten
+        if not self._started:
+            fed = 0
+            tokens = self.tokens = request.output_ids = array("q")
+            if self._recorded is not None:
+                self._stand(None)
+            request.state = self.processor.start(request)
+            self._started = True
+        if total > fed:
+            if total == fed + 1:  # nearly always: no slice of an array
+                new = [output_ids[fed] if fed < seen else pending[fed - seen]]
+            else:
+                new = [*output_ids[fed:seen], *pending[max(0, fed - seen) :]]
+            tokens.extend(new)
+            self.processor.advance(request, new)
+        return True
+
+    def end(self, error: SglangLpError) -> None:
+        """End this running request with an error; the rest of the batch goes on.
+
+        Args:
+            error: Becomes the message.
+
+        Raises:
+            SglangLpError: ``error`` itself, if nobody runs the request.
+        """
+        self.wake = NEVER
+        self._stand(None)
+        self.host.end(error)
+
+    def settle(self, recording: Recording) -> None:
+        """Look at this row no more, and make these edits at every step."""
+        self.wake = NEVER
+        self._stand(recording)
+
+    def keep(self, recording: Recording) -> None:
+        """Make these edits at every step, beside those that hold already."""
+        if self._recorded is not None:
+            recording.add(self._recorded)
+        self._stand(recording)
+
+    def _stand(self, recording: Recording | None) -> None:
+        self._recorded = recording
+        empty = recording is None or recording.is_empty
+        self.standing = None if recording is None or empty else Standing(recording)
+        self.serial = next(_serials)
+
+    def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        """Take over new sequence objects; the state stays only if they extend the old ones."""
+        same = [*output_ids[: len(self.tokens)]] == [*self.tokens[: len(output_ids)]]
+        if not same or [*prompt_ids] != [*self.request.prompt_ids]:
+            self._started = False
+        self._output_ids, self.request.prompt_ids = output_ids, prompt_ids
+
+    def _copes_with_lag(self) -> bool:
+        """Tell whether the processor does without the newest token; if not, say so once."""
+        processor = self.processor
+        if self.needs is not _TOKENS or processor.tolerates_lag:
+            return True
+        if not self.host.may_lag:
+            raise ProcessorFault("the newest token of the request cannot be read on this server")
+        if processor.kind not in _reported_lag:
+            _reported_lag.add(processor.kind)
+            _logger().error(_STALE, processor.name)
+        return False
+
+
+def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
+    """Return the row of each request, ``None`` for one that has none.
+
+    It is kept in the request's own ``custom_params``, a dict that SGLang makes for each request,
+    and so dies with it.
+
+    Args:
+        custom_param_list: For each request SGLang's ``custom_params``, with ``__req__`` in it, or
+            ``None``.
+    """
+    try:  # every one has a row, which is found in half the time
+        return [
+            # A dict may have been copied together with the row of another request.
+            row if (row := custom_params[_SLOT]).source is custom_params["__req__"] else None
+            for custom_params in custom_param_list
+        ]
+    except (KeyError, TypeError):  # one has none, and may have sent anything
+        return [
+            row
+            if isinstance(custom_params, dict)
+            and (row := custom_params.get(_SLOT)) is not None
+            and row.source is custom_params.get("__req__")
+            else None
+            for custom_params in custom_param_list
+        ]
+
+
+def attach_row(
+    custom_params: Any,
+    processor: LogitProcessor,
+    params: Parameters | None,
+    host: Host | None = None,
+) -> Row:
+    """Make the row of a request and keep it in its ``custom_params``.
+
+    Args:
+        custom_params: As for :func:`rows_of`. Without ``__req__`` nothing is kept.
+        processor: Serves the request, as :func:`sglang_lp.processor.prepare` returned it.
+        params: Its parsed parameters, or ``None`` if the processor has no schema.
+        host: Who runs the request; found out if ``None``.
+    """
+    source = custom_params.get("__req__")
+    row = Row(processor, params, host_of(source) if host is None else host)
+    if source is not None:
+        custom_params[_SLOT] = row
+    return row
+
+
+def _logger() -> Logger:
+    # Not imported above, because the client imports this module and logs nothing.
+    import logging
+
+    return logging.getLogger(__name__)
