@@ -76,7 +76,8 @@ class Edits(ABC):
     def always(self) -> Edits:
         """Return edits that hold at this step and every later one of the request.
 
-        Declare them once: they are compiled once, and cost a step nothing but their writes.
+        Declare them once: they are compiled once, and cost a step nothing but their writes. They
+        are applied before the edits of a step, so a bias on top of another is rounded twice.
         """
 
     @abstractmethod

@@ -203,6 +203,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
         elif row.needs is _NONE:
             recording = Recording(step.vocab_size)
             row.processor.edit(row.request, recording)
+            recording.hold()
             row.settle(recording)
         else:
             recording = _ask(step, index, row)
@@ -229,8 +230,8 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
     if copied is not None:
         _write_back(step, [index], copied[None])
         step.rewritten.append(index)
-    if drafted and recording.standing is not None:
-        recording.add(recording.standing)
+    if drafted:
+        recording.hold()
     if not recording.is_empty:
         step.acting.append((index, recording))
     return recording

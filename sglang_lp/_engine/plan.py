@@ -151,14 +151,14 @@ def place(
         if conflict is not None:
             cells.conflicts[row] = conflict
             return
+    if standing is not None and standing.forced is not None:
+        return
     base = row * cells.stride
     if recording.forced is not None:
         cells.force_one(row, recording.forced, keep_masked=keep_masked)
         return
     if recording.allowed:
-        allowed = _allowed(recording)
-        if standing is not None:
-            allowed = [i for i in allowed if standing.permits(i)]
+        allowed = _allowed(recording, standing)
         if not allowed:
             cells.conflicts[row] = "no allowed token is left"
             return
@@ -212,18 +212,22 @@ def _clash_with(standing: Standing | None, recording: Recording) -> str | None:
     if recording.forced is not None and not standing.permits(recording.forced):
         return f"token {recording.forced} is forced, which other edits of the request exclude"
     forced = standing.forced
-    if forced is not None and any(forced in ids for ids in recording.banned):
+    if forced is None:
+        return None
+    if any(forced not in ids for ids in recording.allowed):
+        return f"token {forced} is forced but not allowed"
+    if any(forced in ids for ids in recording.banned):
         return f"token {forced} is both forced and banned"
     return None
 
 
-def _allowed(recording: Recording) -> Sequence[int]:
+def _allowed(recording: Recording, standing: Standing | None = None) -> Sequence[int]:
     """Return what all lists of allowed tokens hold, bans taken away."""
     first, *others = recording.allowed
-    if not (others or recording.banned):
+    if not (others or recording.banned or standing):
         return first
     wanted = {*first}.intersection(*others).difference(*recording.banned)
-    left = [i for i in first if i in wanted]
+    left = [i for i in first if i in wanted and (standing is None or standing.permits(i))]
     return array("q", left) if isinstance(first, array) else left
 
 

@@ -92,6 +92,12 @@ class Recording(Edits):
     def finish(self, reason: str) -> None:
         self.reason = reason
 
+    def hold(self) -> None:
+        """Make what holds at every step an edit of this one."""
+        if self.standing is not None:
+            self.add(self.standing)
+            self.standing = None
+
     @property
     def is_empty(self) -> bool:
         """Whether no logit changes."""

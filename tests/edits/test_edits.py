@@ -292,7 +292,12 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     calls = [(row, *call) for row, row_calls in enumerate(all_edits) for call in row_calls]
     random.Random(seed).shuffle(calls)
     # Any part of a row's edits may be declared for good, and is then applied before.
-    for_good = {call for call in range(len(calls)) if random.Random(seed + call).random() < 0.3}
+    # Not biases: two of them on one logit are rounded twice.
+    for_good = {
+        number
+        for number, (_, name, *_) in enumerate(calls)
+        if name != "bias" and random.Random(seed + number).random() < 0.3
+    }
     with patch.object(recording_module, "LONG", 1 + seed % 4):
         now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
         always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])

@@ -132,7 +132,7 @@ def test_the_row_of_a_request_dies_with_its_parameters():
     BansOne()(torch.zeros(1, VOCAB), [params])
     (row,) = rows_of([params])
 
-    assert row.sglang_req is request
+    assert row.source is request
     assert (
         rows_of([None, {}, {"__req__": request}, {**params, "__req__": FakeRequest([1])}])
         == [None] * 4

@@ -104,7 +104,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_more(monkeypatch, caplog):
     (a, _), (b, _) = ban(0), ban(1)
     # A request that cannot be ended, as it has nothing to end it with, keeps no other from it.
     c, row = ban(2)
-    row.sglang_req = c["__req__"] = SimpleNamespace()
+    row.source = c["__req__"] = SimpleNamespace()
     with caplog.at_level(logging.ERROR, logger="sglang_lp.server.sampling"):
         make_apply()(torch.zeros(4, 3), info(a, None, c, b))
 
@@ -132,7 +132,7 @@ class Gone:
 
 def test_a_request_that_is_gone_keeps_no_other_from_being_served():
     (a, row), (b, _) = ban(0), ban(1)
-    row.sglang_req = a["__req__"] = Gone()
+    row.source = a["__req__"] = Gone()
     logits = torch.zeros(2, 3)
 
     make_apply()(logits, info(a, b))

@@ -99,7 +99,7 @@ def test_an_allowed_request_has_its_row_and_the_operators_spelling(guard, text):
     (row,) = rows_of([sampling.custom_params])
     assert type(row.processor) is DisallowedTokensLogitsProcessor
     assert row.request.params.token_ids == (7,)
-    assert row.sglang_req is req
+    assert row.source is req
     # The plugin delays sampling, so the history is never behind here.
     assert row.request.may_lag is False
 

@@ -98,7 +98,7 @@ class Census(LogitProcessor):
         write(
             "census",
             tag=request.params.tag,
-            rows=sorted(row.sglang_req.rid for row in rows),
+            rows=sorted(row.source.rid for row in rows),
             requests=sum(type(thing) is Request for thing in things),
             rss=pages * os.sysconf("SC_PAGE_SIZE"),
         )
