@@ -9,7 +9,7 @@ import pytest
 
 from sglang_lp.client import attach
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def printed_by(name):
