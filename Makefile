@@ -23,4 +23,4 @@ $(TARGETS):
 		echo "FAILED make $@: needs Python 3.11 to 3.13 as $(PYTHON)," \
 			"found: $$($(PYTHON) --version 2>&1); say make $@ PYTHON=python3.12, for example" >&2; \
 		exit 1; }
-	@exec $(PYTHON) scripts/dev.py $@
+	@exec $(PYTHON) -m scripts.dev $@

@@ -142,8 +142,8 @@ def disallowed(rows: int, *, same: bool) -> Case:
     return Case(key, "DisallowedTokensLogitsProcessor", params, rows, 64, stock_serves=same)
 
 
-#: What keeps each processor at work that SGLang has none of: parameters of one row. A choice is
-#: made within a few tokens, so that there is nothing of it to measure.
+#: Processors that SGLang does not have, with parameters of one row that keep them at work. A choice
+#: is made within a few tokens, which leaves nothing to measure.
 _OTHERS: Mapping[str, Mapping[str, Any]] = {
     "AllowedTokensLogitProcessor": {"token_ids": [*range(1000)]},
     "BadWordsLogitProcessor": {"token_ids": [*range(1000, 1100)], "lengths": [2] * 50},
@@ -174,7 +174,7 @@ _OTHERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def others(rows: int, history: int) -> list[Case]:
-    """The processors that SGLang has none of."""
+    """The processors that SGLang does not have."""
 
     def case(name: str, given: Mapping[str, Any]) -> Case:
         key = f"{name}-{rows}x{history}"

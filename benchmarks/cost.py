@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import platform
 import subprocess
@@ -42,10 +41,10 @@ from benchmarks.cases import (
     per_step,
     same_bits,
 )
+from benchmarks.stored import as_json, store
 from sglang_lp import client
 from sglang_lp.server.sampling import make_apply
 
-RESULTS = Path(__file__).parent / "results" / "cost.json"
 THREADS = 2
 ROUNDS = 15
 #: Times that SGLang is imported, which takes seconds.
@@ -57,7 +56,7 @@ RUN_SECONDS = 0.25
 
 HISTORIES = (256, 1024, 4096, 16_384, 65_536, 131_072)
 ROWS = (1, 4, 16, 64, 256)
-#: Of the processors that SGLang has none of.
+#: For the processors that SGLang does not have.
 OTHERS_ROWS, OTHERS_HISTORIES = 32, (1024, 65_536)
 #: Longer than any history here.
 WHOLE = 32_768
@@ -225,10 +224,10 @@ def main() -> int:
             progress.update(task, description="engine", total=total + 3 + engine.RUNS)
             results["engine"] = engine.measure(max(2, rounds // 2), tick)
     if arguments.only:
-        print(json.dumps([_without_runs(case) for case in results["cases"]], indent=1))
+        shown = [_without_runs(case) for case in results["cases"]]
+        print(as_json(shown).decode(), end="")
         return 0
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    store(results, report.RESULTS)
     report.write(results)
     return report.show(results)
 

@@ -7,22 +7,23 @@ the processor take turns.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import THINK, VOCAB, interleave, median
+import orjson
 
-SERVER_SIDE = Path(__file__).parent / "server_side"
-MODEL = Path(__file__).parent.parent / ".cache" / "bench-model"
+from benchmarks.cases import THINK, VOCAB, interleave, median
+from support.processes import play
+from support.settings import CPU_ARGUMENTS, ROOT, environment
+
+#: On the import path of an engine, makes SGLang load :mod:`benchmarks.timing`.
+TIMING = Path(__file__).with_name("plugin")
+MODEL = ROOT / ".cache" / "bench-model"
 SIDES = ("ours", "stock")
 HISTORIES = (64, 8192)
 ROWS = 16
@@ -42,7 +43,7 @@ def measure(rounds: int, tick: Callable[[], None]) -> list[dict[str, Any]]:
 
     Returns:
         For each engine and history the times of a step in microseconds: without a processor,
-        with it, and what of it was spent in the code of the processor and what calls it.
+        with it, and the part spent in the processor and the code that calls it.
     """
     results: list[dict[str, Any]] = []
     for side in SIDES:
@@ -53,65 +54,34 @@ def measure(rounds: int, tick: Callable[[], None]) -> list[dict[str, Any]]:
 
 
 def _in_new_process(side: str, rounds: int, directory: Path) -> list[dict[str, Any]]:
-    answer, log = directory / "answer.json", directory / "engine.log"
     timing = directory / "timing"
     timing.touch()
-    env = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("SGLANG_")},
-        "PYTHONPATH": f"{SERVER_SIDE}{os.pathsep}{Path(__file__).parent.parent}",
+    variables = {
         "SGLANG_PLUGINS": "sglang_lp_timing",
         "SGLANG_LP_TIMING": str(timing),
         "SGLANG_LP_TIMING_SIDE": side,
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
     }
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.engine", side, str(answer), str(rounds)],
-            env=env,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            with suppress(subprocess.TimeoutExpired):  # the answer tells
-                process.wait(TIMEOUT)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if not answer.exists():
-        tail = log.read_text(errors="replace").splitlines()[-30:]
-        raise RuntimeError("the engine gave no answer:\n" + "\n".join(tail))
-    results: list[dict[str, Any]] = json.loads(answer.read_text())
+    env = environment(variables, [TIMING])
+    job = {"side": side, "rounds": rounds}
+    results: list[dict[str, Any]] = play(__name__, job, directory, env, TIMEOUT)
     return results
 
 
-def main(side: str, answer: str, rounds: str) -> None:
+def main(asked: str, answer: str) -> None:
     """Start an engine in this process and measure it."""
     from sglang import Engine
 
     from demo.model import ensure_bench_model
 
+    job = orjson.loads(Path(asked).read_bytes())
     engine = Engine(
         model_path=str(ensure_bench_model(MODEL)),
         skip_tokenizer_init=True,
-        device="cpu",
-        dtype="float32",
-        attention_backend="torch_native",
-        sampling_backend="pytorch",
-        disable_cuda_graph=True,
-        grammar_backend="none",
-        mem_fraction_static=0.1,
-        max_total_tokens=(max(HISTORIES) + 2 * STEPS) * ROWS,
         chunked_prefill_size=16_384,
-        skip_server_warmup=True,
-        enable_custom_logit_processor=True,
-        random_seed=1,
+        **{**CPU_ARGUMENTS, "max_total_tokens": (max(HISTORIES) + 2 * STEPS) * ROWS},
     )
-    results = [_measured(engine, side, history, int(rounds)) for history in HISTORIES]
-    Path(answer).write_text(json.dumps(results))
+    results = [_measured(engine, job["side"], history, job["rounds"]) for history in HISTORIES]
+    Path(answer).write_bytes(orjson.dumps(results))
     engine.shutdown()
 
 

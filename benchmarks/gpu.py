@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import platform
 import sys
 import time
@@ -26,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import reference
 from benchmarks.cases import VOCAB, Batch, Case, cases, median, same_bits
+from benchmarks.stored import store
 from sglang_lp.server.sampling import make_apply
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -177,9 +177,8 @@ def _timed(
 
 def load_stock(file: Path) -> ModuleType:
     """Load SGLang's processors from their file alone."""
-    for needed in ("dill", "orjson"):  # they (un)pickle, which is not measured here
-        if importlib.util.find_spec(needed) is None:
-            sys.modules[needed] = ModuleType(needed)
+    if importlib.util.find_spec("dill") is None:  # it pickles, which is not measured here
+        sys.modules["dill"] = ModuleType("dill")
     spec = importlib.util.spec_from_file_location("stock_processors", file)
     if spec is None or spec.loader is None:
         raise ValueError(f"--stock: expected a Python file, got {file}")
@@ -217,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(measured, device)
     if given.out is not None:
         described = {"device": device.name, "torch": torch.__version__, "cases": measured}
-        given.out.write_text(json.dumps(described, indent=1) + "\n")
+        store(described, given.out)
     slow = [
         case
         for case in measured

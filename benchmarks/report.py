@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any, NamedTuple
+
+import orjson
+
+from benchmarks.stored import FOLDER
+from support.settings import ROOT
 
 __all__ = ["PAGE", "RESULTS", "Figure", "figures", "page_block", "show", "write"]
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "cost.json"
+RESULTS = FOLDER / "cost.json"
 PAGE = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "plots"
 BEGIN, END = "<!-- begin: benchmarks.report -->", "<!-- end: benchmarks.report -->"
@@ -270,6 +272,6 @@ def _count(number: int) -> str:
 
 
 if __name__ == "__main__":
-    stored = json.loads(RESULTS.read_text())
-    write(stored)
-    sys.exit(show(stored))
+    latest = orjson.loads(RESULTS.read_bytes())
+    write(latest)
+    sys.exit(show(latest))

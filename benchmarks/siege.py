@@ -23,17 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import orjson
 
-ROOT = Path(__file__).resolve().parent.parent
-ENGINE = ROOT / "tests" / "engine"
-sys.path[:0] = [str(ROOT / "tests" / "trust"), str(ENGINE), str(ENGINE / "server_side")]
-
-import constructions  # noqa: E402 - lies beside the tests
-import tiny_model  # noqa: E402
-from bench_trust import machine  # noqa: E402
-from harness import Server, launch  # noqa: E402
-
-from sglang_lp import builtins  # noqa: E402
+from benchmarks.stored import FOLDER, store
+from benchmarks.trust import machine
+from sglang_lp import builtins
+from support import constructions, tiny_model
+from support.server import Server, launch
 
 HOSTILE = 10_000
 ATTACKERS = 8
@@ -151,7 +147,7 @@ def hostile_requests() -> Iterator[Request]:
     asks = []
     for _, payload in constructions.everything():
         try:
-            json.dumps(payload)
+            json.dumps(payload)  # and not orjson, which refuses what a hostile client can send
         except (TypeError, ValueError):
             continue  # nothing that a request could carry
         if payload is not None:  # that asks for no processor
@@ -180,9 +176,9 @@ def outcome(server: Server, sent: Request, client: httpx.Client) -> tuple[str, A
         return f"HTTP {reply.status_code} by {by}", None
     if reply.headers["content-type"].startswith("text/event-stream"):
         lines = reply.text.splitlines()
-        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        events = [orjson.loads(line[6:]) for line in lines if line.startswith("data: {")]
     else:
-        answer = reply.json()
+        answer = orjson.loads(reply.content)
         events = answer if isinstance(answer, list) else [answer]
     for event in events:
         if "error" in event:
@@ -265,9 +261,9 @@ def main() -> int:
         policy.write_text(_POLICY)
         serve = Path(sys.executable).with_name("sglang-lp"), "serve", "--policy", policy, "--"
         arguments = {"enable_custom_logit_processor": None}  # "serve" adds it
-        # That an idle connection is closed while a request is on its way would say nothing.
+        # An idle connection that closes while a request is on its way would look like a failure.
         kept = {"SGLANG_TIMEOUT_KEEP_ALIVE": "600"}  # seconds
-        with launch(model, Path(folder), arguments, command=serve, **kept) as server:
+        with launch(model, Path(folder), arguments, command=serve, variables=kept) as server:
             alone = serve_good(server, requests)
             rounds = []
             with ThreadPoolExecutor(1) as pool:
@@ -294,7 +290,7 @@ def main() -> int:
         "good_outputs_changed": changed,
         "server_healthy_at_the_end": healthy,
     }
-    (ROOT / "benchmarks" / "results" / "siege.json").write_text(json.dumps(report, indent=2) + "\n")
+    store(report, FOLDER / "siege.json")
     for key, value in report.items():
         if isinstance(value, int | float):
             print(f"{key.replace('_', ' '):<32} {value}")

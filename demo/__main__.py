@@ -12,8 +12,9 @@ from rich.console import Console
 from demo import scenes
 from demo.in_process import in_process
 from demo.model import ensure_model
-from demo.server import ServerFailed, serve
+from demo.server import serve
 from demo.show import Stage
+from support.processes import EngineError
 
 
 def main() -> int:
@@ -42,7 +43,7 @@ def main() -> int:
                 stage.play(scenes.attacks(http, model, Path(scratch, "code-has-run")))
         stage.say("Starting an engine in this process (another minute)")
         stage.play(in_process(directory, model))
-    except ServerFailed as error:
+    except EngineError as error:
         stage.say(str(error))
         return 1
     return 0 if stage.verdict() else 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from demo.corpus import QUESTIONS, prompt
 from demo.faulty import Faulty
 from demo.scenes import BUDGET, GREETING, Model
-from demo.server import CPU_ARGUMENTS
+from demo.server import ARGUMENTS
 from demo.show import Scene, cut
 from sglang_lp.client import attach
 
@@ -36,9 +36,8 @@ def in_process(directory: Path, model: Model) -> Scene:
 
         engine = sglang.Engine(
             model_path=str(directory),
-            enable_custom_logit_processor=True,
             log_level="critical",  # the bug's traceback is for the log, not for the stage
-            **CPU_ARGUMENTS,
+            **ARGUMENTS,
         )
         try:
             scene: Scene = engine.loop.run_until_complete(_play(engine, model))

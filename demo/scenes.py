@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
+import orjson
 from tokenizers import Tokenizer
 
 from demo.corpus import LOOP_PROMPT, QUESTIONS, prompt
@@ -19,6 +19,7 @@ from demo.model import SpecialTokens
 from demo.show import Scene, cut
 from sglang_lp import wire
 from sglang_lp.client import attach, attach_each
+from support.oracles import ngram_bans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -188,12 +189,8 @@ def _repeated(ids: Sequence[int], start: int, allowed: Sequence[int]) -> list[in
     """Find the generated tokens that complete an n-gram of the window, by plain search."""
     return [
         end
-        for end in range(max(start, NGRAM), len(ids))
-        if ids[end] not in allowed
-        and any(
-            ids[at : at + NGRAM] == ids[end - NGRAM + 1 : end + 1]
-            for at in range(max(0, end - WINDOW), end - NGRAM + 1)
-        )
+        for end in range(start, len(ids))
+        if ids[end] in ngram_bans(ids[:end], NGRAM, WINDOW, allowed)
     ]
 
 
@@ -292,7 +289,7 @@ def attacks(http: httpx.Client, model: Model, marker: Path) -> Scene:
                 answer = http.post(
                     "/generate", json={**request, "custom_logit_processor": sent["payload"]}
                 )
-                message = json.loads(answer.text)["error"]["message"]
+                message = orjson.loads(answer.content)["error"]["message"]
                 scene.row(title, cut(sent["payload"], 40), f"HTTP {answer.status_code}: {message}")
                 scene.proves(
                     f"{title}: HTTP 400 with a message that helps",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervise import Stopped, adopt_orphans, run
+from scripts.supervise import Stopped, adopt_orphans, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,8 +196,8 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
     "bench-trust": (
         *ENV,
-        Step("what the trust boundary costs", (PYTHON, "benchmarks/bench_trust.py")),
-        Step("the siege of a real server", (PYTHON, "benchmarks/siege.py")),
+        Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),
+        Step("the siege of a real server", (PYTHON, "-m", "benchmarks.siege")),
     ),
     "fuzz": (
         *ENV,
@@ -206,7 +206,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
             *(UV, "pip", "install", "--quiet", "--python", PYTHON, "atheris==3.0.0"),
             product="lib/python{}.{}/site-packages/atheris".format(*sys.version_info[:2]),
         ),
-        Step("fuzz", (PYTHON, "fuzz/fuzz_verifier.py")),
+        Step("fuzz", (PYTHON, "-m", "fuzz.verifier")),
     ),
     "mutants": (
         *ENV,
@@ -215,7 +215,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
             *(UV, "pip", "install", "--quiet", "--python", PYTHON, "mutmut==3.8.1"),
             product="bin/mutmut",
         ),
-        Step("mutants", (PYTHON, "scripts/mutants.py")),
+        Step("mutants", (PYTHON, "-m", "scripts.mutants")),
     ),
     "lock": (
         *TOOLS,

@@ -45,7 +45,7 @@ pytest_add_cli_args=
 def prepare() -> None:
     """Make the copy anew."""
     shutil.rmtree(COPY, ignore_errors=True)
-    for folder in ("sglang_lp", *TESTS):
+    for folder in ("sglang_lp", "support", *TESTS):
         shutil.copytree(ROOT / folder, COPY / folder)
     shutil.copy(ROOT / "pyproject.toml", COPY)
     chosen = " and ".join(f"not {name}" for name in LEFT_OUT)

@@ -10,22 +10,10 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, no_repeat_ngram
 from sglang_lp.testing import FakeRequest
+from support.oracles import ngram_bans
 
 VOCAB = 50
 PAD = 1_000_000
-
-
-def repeated(tokens, ngram_size, window_size):
-    """Return the tokens that would repeat an n-gram of the window: by its definition."""
-    if len(tokens) < ngram_size - 1:
-        return set()
-    window = tokens[-window_size:]
-    newest = tokens[len(tokens) - ngram_size + 1 :]
-    return {
-        window[i + ngram_size - 1]
-        for i in range(len(window) - ngram_size + 1)
-        if window[i : i + ngram_size - 1] == newest
-    }
 
 
 def banned_by(processor, custom_params):
@@ -42,7 +30,7 @@ def check_decode(prompt, output, params):
     processor = DeepseekOCRNoRepeatNGramLogitProcessor()
     for position in range(len(output) + 1):
         tokens = [*prompt, *output[:position]]
-        expected = repeated(tokens, size, window) - {*params.get("whitelist_token_ids", ())}
+        expected = ngram_bans(tokens, size, window, params.get("whitelist_token_ids", ()))
         expected = {i for i in expected if i < VOCAB}
         assert banned_by(processor, custom_params) == expected, f"step {position} of {tokens}"
         if position % 7 == 3:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 
+import orjson
 import pytest
-import recording
-from asking import body, recorder
 from packaging.version import Version
-from servers import on_servers
 
 from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
 )
+from support import recording
+from support.asking import body, recorder
+from support.servers import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
@@ -51,10 +51,10 @@ def test_a_ban_and_a_json_schema_hold_together(server, ids):
         [5],
         DisallowedTokensLogitsProcessor,
         {"token_ids": ids("12 \n\t")},
-        json_schema=json.dumps({**schema, "additionalProperties": False}),
+        json_schema=orjson.dumps({**schema, "additionalProperties": False}).decode(),
     )
     reply = server.post("/generate", request)
-    assert json.loads(reply.body["text"]) == {"a": 333}
+    assert orjson.loads(reply.body["text"]) == {"a": 333}
 
 
 def test_a_forced_token_that_the_grammar_allows_comes(server, ids):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from asking import body, recorder
-from servers import on_servers
-from tiny_model import FREQUENT
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
+from support.asking import body, recorder
+from support.servers import on_servers
+from support.tiny_model import FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default", "stock")]
 

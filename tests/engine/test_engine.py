@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
+import orjson
 import pytest
-from asking import body, recorder, tag
-from harness import run_engine
-from oracle import rule
-from recording import Recorder
-from servers import POLICY
+
+from support.asking import body, recorder, tag
+from support.engine import run_engine
+from support.greedy import rule
+from support.recording import Recorder
+from support.servers import POLICY, PROBE
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -39,9 +39,9 @@ def played(tiny, tmp_path_factory):
                 else body(request["input_ids"], temperature=1.0, ignore_eos=True)
                 for request in SAMPLED
             ]
-        job = {"batches": [*([request] for request in sampled), GREEDY]}
-        *alone, greedy = run_engine(tiny, folder, job, **variables)
-        lines = [*map(json.loads, (folder / "record.jsonl").read_text().splitlines())]
+        batches = [*([request] for request in sampled), GREEDY]
+        *alone, greedy = run_engine(tiny, folder, batches, paths=[PROBE], variables=variables)
+        lines = [*map(orjson.loads, (folder / "record.jsonl").read_bytes().splitlines())]
         results[way] = greedy, [reply for (reply,) in alone], lines
     return results
 

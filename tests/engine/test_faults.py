@@ -6,9 +6,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import recording
-from asking import body, recorder
-from servers import on_servers
+
+from support import recording
+from support.asking import body, recorder
+from support.servers import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
@@ -37,7 +38,7 @@ def expected(processor, position, why):
 def test_an_unlisted_class_is_refused(server):
     reply = server.post("/generate", body([5], recording.Unlisted, {}))
     assert reply.status == 400
-    assert "got the class 'recording:Unlisted'" in reply.body["error"]["message"]
+    assert "got the class 'support.recording:Unlisted'" in reply.body["error"]["message"]
 
 
 @fault

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from asking import body
-from probe import SMUGGLED
-from servers import on_servers
-from tiny_model import FREQUENT
 
 from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
+from support.asking import body
+from support.probe import SMUGGLED
+from support.servers import on_servers
+from support.tiny_model import FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
 import pytest
-from asking import body, recorder, tag
-from oracle import free, rule
-from recording import Recorder, steer
-from servers import PLUGIN, on_servers
-from tiny_model import EOS, FREQUENT, word
 
 from sglang_lp import builtins
+from support.asking import body, recorder, tag
+from support.greedy import free, rule
+from support.recording import Recorder, steer
+from support.servers import PLUGIN, on_servers
+from support.tiny_model import EOS, FREQUENT, word
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_each_server = on_servers(*PLUGIN)

@@ -15,12 +15,12 @@ from functools import partial
 from itertools import count
 
 import pytest
-import recording
-from asking import body
-from servers import on_servers
-from tiny_model import EOS
 
 from sglang_lp import builtins
+from support import recording
+from support.asking import body
+from support.servers import on_servers
+from support.tiny_model import EOS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800), on_servers("default")]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise, takewhile
 
 import pytest
-from asking import body
-from oracle import rule
-from servers import on_servers
-from tiny_model import EOS, word
 
 from sglang_lp import builtins
 from sglang_lp.client import attach
+from support.asking import body
+from support.greedy import rule
+from support.servers import on_servers
+from support.tiny_model import EOS, word
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
@@ -152,7 +152,10 @@ def test_links_that_contradict_each_other_end_their_request_alone(server, oracle
     ("params", "says"),
     [
         ({"chain": ["json:JSONDecoder"]}, "json:JSONDecoder"),
-        ({"chain": ["recording:WritesNaN", "recording:DenseRaises"]}, "computes on whole rows"),
+        (
+            {"chain": ["support.recording:WritesNaN", "support.recording:DenseRaises"]},
+            "computes on whole rows",
+        ),
         ({"chain": ["DRYLogitProcessor"], "0.dry_base": 0.5}, "0.dry_base"),
         ({"chain": ["DisallowedTokensLogitsProcessor"], "0.token_ids": [1024]}, "another model"),
     ],
@@ -166,7 +169,7 @@ def test_a_chain_that_cannot_be_is_refused(server, params, says):
 
 def test_a_link_that_the_policy_allows_by_module_and_class_sees_the_exact_history(server):
     params = {
-        "chain": ["recording:Recorder", "DisallowedTokensLogitsProcessor"],
+        "chain": ["support.recording:Recorder", "DisallowedTokensLogitsProcessor"],
         "0.tag": "a link",
         "0.steering": False,
         "1.token_ids": [A],

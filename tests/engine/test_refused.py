@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from servers import IS_OLDEST
 
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
@@ -23,6 +22,7 @@ from sglang_lp.server.admission import make_admit
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
+from support.servers import IS_OLDEST
 
 pytestmark = pytest.mark.engine
 

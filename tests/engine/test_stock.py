@@ -6,13 +6,13 @@ import random
 import re
 
 import pytest
-import recording
-from asking import body, recorder, tag
-from oracle import TOLERANCE, free, rule
-from servers import on_servers
-from tiny_model import EOS, FREQUENT
 
 from sglang_lp import builtins
+from support import recording
+from support.asking import body, recorder, tag
+from support.greedy import TOLERANCE, free, rule
+from support.servers import on_servers
+from support.tiny_model import EOS, FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("stock")]
 

@@ -1,13 +1,13 @@
 """Thinking budgets whose delimiters only the served tokenizer knows."""
 
 import pytest
-from asking import body
-from servers import on_servers
-from tiny_model import FREQUENT
 from transformers import AutoTokenizer
 
 from sglang_lp.builtins import Qwen3ThinkingBudgetLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client import attach, resolve, thinking_blocks
+from support.asking import body
+from support.servers import on_servers
+from support.tiny_model import FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

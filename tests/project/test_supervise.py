@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+ROOT = Path(__file__).parents[2]
 
 # A command that detaches a long sleep as thoroughly as a daemon does, names it, and goes on.
 LEAVES_A_DAEMON = """
@@ -25,12 +25,11 @@ sys.exit(int(sys.argv[2]))
 """
 SUPERVISED = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
-import supervise
+from scripts import supervise
 supervise.GRACE, supervise.SWEEP_GRACE = 2.0, 0.5
 supervise.adopt_orphans()
 try:
-    sys.exit(supervise.run([sys.executable, "-c", *sys.argv[2:]], os.environ))
+    sys.exit(supervise.run([sys.executable, "-c", *sys.argv[1:]], os.environ))
 except supervise.Stopped as stop:
     sys.exit(128 + stop.number)
 """
@@ -38,9 +37,10 @@ except supervise.Stopped as stop:
 
 def start(seconds: float, code: int) -> tuple[subprocess.Popen[str], int]:
     """Return the supervising process and the process id of the daemon below it."""
-    arguments = (SUPERVISED, str(SCRIPTS), textwrap.dedent(LEAVES_A_DAEMON))
+    arguments = (SUPERVISED, textwrap.dedent(LEAVES_A_DAEMON))
     process = subprocess.Popen(
         [sys.executable, "-c", *arguments, str(seconds), str(code)],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
     )

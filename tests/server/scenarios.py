@@ -3,7 +3,7 @@
 Run as a script: imports SGLang once, forks for each scenario, and prints as JSON how each process
 ended. A scenario that goes on to "serve" exits with 0; the guard ends it with 78, and
 ``sglang-lp serve`` with 2. The numbers are those of the constructions, after the ones in
-``tests/trust/constructions.py``.
+``support/constructions.py``.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import constructions
 import pytest
 
 from sglang_lp.errors import PayloadRefused
 from sglang_lp.trust import Policy, Verifier
+from support import constructions
 
+ROOT = Path(__file__).parents[2]
 EVERYTHING = [pytest.param(payload, id=name) for name, payload in constructions.everything()]
 
 
@@ -38,8 +39,7 @@ def test_it_is_refused_with_a_message_that_is_safe_to_show(verifier, payload):
 #: Runs in a process of its own: an audit hook cannot be taken away again.
 TRIPWIRES = """
 import copyreg, json, sys
-sys.path.insert(0, sys.argv[1])
-import constructions
+from support import constructions
 from sglang_lp import builtins
 from sglang_lp.trust import Policy, Verifier
 
@@ -68,14 +68,14 @@ def state():
         dict(vars(builtins)),
     )
 
-if sys.argv[2] == "unpickle":  # this one executes nothing, it only rewrites a class
+if sys.argv[1] == "unpickle":  # this one executes nothing, it only rewrites a class
     payloads = [pair for pair in payloads if pair[0] == "04_build-slot-state-needs"]
 current = payload = before = after = None
 before = state()
 for current, payload in payloads:
     armed = True
     try:
-        if sys.argv[2] == "verify":
+        if sys.argv[1] == "verify":
             verifier.lookup(payload)
         else:
             import dill
@@ -91,7 +91,8 @@ print(json.dumps({"tripped": tripped, "same": before == after, "tried": len(payl
 
 def watched(what):
     made = subprocess.run(
-        [sys.executable, "-c", TRIPWIRES, str(Path(__file__).parent), what],
+        [sys.executable, "-c", TRIPWIRES, what],
+        cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,

@@ -5,13 +5,13 @@ import gc
 import sys
 import tracemalloc
 
-import constructions
 import pytest
 
 from sglang_lp import wire
 from sglang_lp.errors import PayloadRefused, RefusalReason
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.verifier import MAX_CHARS
+from support import constructions
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import pickle
 
-import constructions
 import dill
 import pytest
 from hypothesis import example, given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from sglang_lp import builtins, wire
 from sglang_lp.errors import PayloadRefused
 from sglang_lp.trust import Policy, Verifier
+from support import constructions
 
 VERIFIER = Verifier(Policy.default())
 GOOD = builtins.DisallowedTokensLogitsProcessor

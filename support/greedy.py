@@ -1,8 +1,7 @@
-"""What must come out, worked out from the true tokens after the fact, the slow and obvious way.
+"""Checks greedy answers of a server, token by token, the slow and obvious way.
 
-The model is run by Transformers over prompt and answer at once. Before each token of the answer
-the rule of the processor is asked, with the true history, for its logits; then the token must be
-the best of them.
+Transformers runs the model over prompt and answer at once. At each token of the answer the
+processor's rule edits the logits with the true history; the token must then be the best of them.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import recording
-
 from sglang_lp.testing import FakeRequest
+from support.oracles import ngram_bans, thinking_force
+from support.recording import steer
 
 if TYPE_CHECKING:
     import torch
@@ -63,35 +62,22 @@ def _forced(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -
 
 
 def _thinking(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> int | None:
-    start, end, newline = (
-        params[f"{name}_token_id"] for name in ("thinking_start", "thinking_end", "new_line")
+    delimiters = (
+        params["thinking_start_token_id"],
+        params["thinking_end_token_id"],
+        params["new_line_token_id"],
     )
-    opened = None
-    for at, token in enumerate(prompt + history):
-        if token == start:
-            opened = at + 1
-        elif token == end:
-            opened = None
-    if opened is None or len(prompt + history) - opened < params["thinking_budget"]:
-        return None
-    return int(end if history and history[-1] == newline else newline)
+    return thinking_force(prompt, history, params["thinking_budget"], delimiters)
 
 
 def _ngram(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> set[int]:
-    size = params["ngram_size"]
     tokens = history if params.get("scope") == "output" else prompt + history
-    window = tokens[-params["window_size"] :]
-    prefix = tokens[len(tokens) - size + 1 :]
-    banned = {
-        window[at + size - 1]
-        for at in range(len(window) - size + 1)
-        if window[at : at + size - 1] == prefix
-    }
-    return banned - set(params.get("whitelist_token_ids", ()))
+    allowed = params.get("whitelist_token_ids", ())
+    return ngram_bans(tokens, params["ngram_size"], params["window_size"], allowed)
 
 
 def _recorder(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -> int | None:
-    return recording.steer(history) if params["steering"] else None
+    return steer(history) if params["steering"] else None
 
 
 _DOCUMENTED: Mapping[str, Callable[[Mapping[str, Any], list[int], list[int]], Any]] = {
@@ -109,7 +95,7 @@ class Oracle:
     def __init__(self, model: Path) -> None:
         from transformers import GPT2LMHeadModel
 
-        self._model = GPT2LMHeadModel.from_pretrained(model).eval()
+        self._model = GPT2LMHeadModel.from_pretrained(model)  # in evaluation mode
 
     def logits(self, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
         """Return the logits before each token of the answer, shape ``(tokens, vocab)``."""

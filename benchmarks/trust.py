@@ -25,14 +25,11 @@ from typing import Any
 import dill
 from sglang.srt.sampling import custom_logit_processor as stock
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "trust"))
-
-import constructions  # noqa: E402 - lies beside the tests
-
-from sglang_lp import builtins, wire  # noqa: E402
-from sglang_lp.errors import PayloadRefused, RefusalReason  # noqa: E402
-from sglang_lp.trust import Audit, Gate, Policy, Verifier  # noqa: E402
+from benchmarks.stored import FOLDER, store
+from sglang_lp import builtins, wire
+from sglang_lp.errors import PayloadRefused, RefusalReason
+from sglang_lp.trust import Audit, Gate, Policy, Verifier
+from support import constructions
 
 SEED = 20_260_903
 MUTATIONS = 1_000_000
@@ -95,10 +92,11 @@ def mutated(random_: random.Random, texts: list[str]) -> str:
 
 
 def in_table(text: str, pickles: set[bytes], names: set[str]) -> bool:
-    """Say by JSON and hex alone, independently of the verifier, whether a text is allowed."""
+    """Tell by JSON and hex alone, independently of the verifier, whether a text is allowed."""
     if text in names:
         return True
     try:
+        # Not orjson, which drops a key that comes twice.
         pairs = json.loads(text, object_pairs_hook=list)
         ((key, value),) = pairs
         pickled = bytes.fromhex(value)
@@ -286,10 +284,7 @@ def main() -> int:
     measure_refusals(report)
     measure_memory(report)
     sound = measure_soundness(report)
-    results = ROOT / "benchmarks" / "results"
-    results.mkdir(exist_ok=True)
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    (results / "trust.json").write_text(text, encoding="utf-8")
+    store(report, FOLDER / "trust.json")
     print("sound" if sound else "NOT SOUND: something was decided wrongly, executed or imported")
     return 0 if sound else 1
 

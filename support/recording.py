@@ -1,24 +1,26 @@
-"""Processors that tests allow on their servers: one that writes down what it saw, and bad ones.
+"""Processors that tests allow on their servers: one that records what it sees, and faulty ones.
 
-Lines of JSON go to the file named by ``SGLANG_LP_TEST_RECORD``, each written at once, so that
-several processes may share it.
+Each record is a line of JSON in the file that the environment names. A line is one write, so
+several processes may share the file.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
-import json
 import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from sglang_lp._engine.rows import Row
 from sglang_lp.params import NonNegativeInt, Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import Request
+from support.settings import RECORD
 
 VOCAB_SIZE = 1024
 _serials = itertools.count()
@@ -26,19 +28,17 @@ _serials = itertools.count()
 
 def write(event: str, **values: Any) -> None:
     """Append one line to the record."""
-    line = json.dumps({"event": event, "pid": os.getpid(), **values}) + "\n"
-    descriptor = os.open(
-        os.environ["SGLANG_LP_TEST_RECORD"], os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    )
+    line = {"event": event, "pid": os.getpid(), **values}
+    descriptor = os.open(os.environ[RECORD], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(descriptor, line.encode())
+        os.write(descriptor, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
     finally:
         os.close(descriptor)
 
 
 def steer(history: Sequence[int]) -> int | None:
     """Return a token that depends on every token of the history, or ``None`` half of the time."""
-    digest = zlib.crc32(json.dumps([*history]).encode())
+    digest = zlib.crc32(repr([*history]).encode())
     return digest // 2 % VOCAB_SIZE if digest % 2 else None
 
 

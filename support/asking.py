@@ -1,4 +1,4 @@
-"""Bodies for ``/generate``: greedy, by token ids."""
+"""Bodies for ``/generate``: greedy, with token ids for a prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recording import Recorder
+from support.recording import Recorder
 
 _numbers = itertools.count()
 

@@ -1,5 +1,8 @@
-"""A second SGLang plugin: it writes down of each step whether its sampling is delayed, and changes
-requests on their way to the scheduler, behind the gate in the HTTP process."""
+"""A second SGLang plugin, for tests.
+
+It records for each step whether its sampling is delayed, and changes requests on their way to the
+scheduler, behind the gate in the HTTP process.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ import pathlib
 import pickle
 from typing import Any
 
-from recording import write
-
 from sglang_lp import wire
+from support.recording import write
+from support.settings import RECORD
 
 
 class _Touches:
     """Unpickled, it makes a file: a harmless stand-in for any other code."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        record = os.environ.get("SGLANG_LP_TEST_RECORD", "elsewhere")
+        record = os.environ.get(RECORD, "elsewhere")
         return pathlib.Path.touch, (pathlib.Path(f"{record}.code-has-run"),)  # type: ignore[return-value]
 
 
@@ -58,7 +61,7 @@ def _smuggle(_manager: Any, tokenized: Any) -> None:
         tokenized.custom_logit_processor, tokenized.sampling_params.custom_params = smuggled
 
 
-def _after_step(result: Any, worker: Any, batch: Any = None, *_args: Any, **_kwargs: Any) -> None:
+def _after_step(result: Any, _worker: Any, batch: Any = None, *_args: Any, **_kwargs: Any) -> None:
     if batch is not None and batch.reqs:
         write(
             "step",

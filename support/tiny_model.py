@@ -7,8 +7,9 @@ repeating one; ``FREQUENT`` ones come every few steps, which makes them good tok
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+import orjson
 
 BOS, EOS = 0, 1
 VOCAB_SIZE = 1024
@@ -31,11 +32,11 @@ def make(directory: Path) -> Path:
         bos_token_id=BOS,
         eos_token_id=EOS,
     )
-    model = GPT2LMHeadModel(config)
+    model = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     # Not left to Transformers, whose versions draw differently.
     generator = torch.Generator().manual_seed(3)
     for name, weight in model.named_parameters():
-        if weight.dim() == 2:
+        if weight.dim() > 1:
             narrow = name.endswith("c_proj.weight")
             torch.nn.init.normal_(weight, std=0.15 if narrow else 0.3, generator=generator)
     model.save_pretrained(directory)
@@ -46,8 +47,8 @@ def make(directory: Path) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(words[:2])
     tokenizer.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps(
+    (directory / "tokenizer_config.json").write_bytes(
+        orjson.dumps(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "bos_token": "<s>",

@@ -1,7 +1,6 @@
-# ruff: noqa: INP001 - run as a script
 """Coverage-guided fuzzing of the verifier: accepted if and only if in the table, never a crash.
 
-Run it as ``make fuzz``. It starts from every construction of ``tests/trust/constructions.py``,
+Run it as ``make fuzz``. It starts from every construction of ``support/constructions.py``,
 runs for a bounded time, and stops at the first input that breaks a rule, leaving that input in
 ``.cache/fuzz``. Further arguments are libFuzzer's: ``-max_total_time=3600``, or a file to replay.
 """
@@ -13,20 +12,16 @@ import json
 import pickle
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import atheris
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "trust")]
-
 with atheris.instrument_imports(include=["sglang_lp.wire", "sglang_lp.trust"]):
-    import constructions
-
     from sglang_lp import builtins, wire
     from sglang_lp.errors import PayloadRefused
     from sglang_lp.trust import Policy, Verifier
     from sglang_lp.trust.verifier import MAX_CHARS
+    from support import constructions
+    from support.settings import ROOT
 
 SECONDS = 120
 #: Longest message that a refusal may have.
@@ -59,10 +54,11 @@ def _hook(event: str, _arguments: object) -> None:
 
 
 def expected(text: str) -> type | None:
-    """Say by JSON and hex alone what a text stands for."""
+    """Tell by JSON and hex alone what a text stands for."""
     if text in NAMES:
         return NAMES[text]
     try:
+        # Not orjson, which drops a key that comes twice.
         ((key, value),) = json.loads(text, object_pairs_hook=list)
         pickled = bytes.fromhex(value)
     except (ValueError, TypeError, RecursionError):

@@ -1,3 +1,4 @@
+# ruff: noqa: D103, S102 - a group's name and the source above it describe it
 """Hostile payloads, assembled opcode by opcode, grouped by the way in which they attack.
 
 One function for each group of constructions, named by its number; the advisory or source stands
@@ -7,9 +8,10 @@ on CPython 3.8 to 3.13 with dill 0.3.8 to 0.4.1.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
+
+import orjson
 
 from sglang_lp import wire
 
@@ -614,11 +616,11 @@ def n41_parser_differences() -> Texts:
 # Values of the wrong type, at the top and inside.
 def n42_wrong_types() -> Texts:
     for value in (1, None, [], {}, True, 1.5, [GOOD.hex()], {"callable": GOOD.hex()}):
-        yield f"callable-{value!s:.12}", json.dumps({"callable": value})
+        yield f"callable-{value!s:.12}", orjson.dumps({"callable": value}).decode()
     good = wire.encode(GOOD)
     yield from (
         ("array", f"[{good}]"),
-        ("string", json.dumps(good)),
+        ("string", orjson.dumps(good).decode()),
         ("null", "null"),
         ("true", "true"),
         ("bom", "\ufeff" + good),

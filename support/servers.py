@@ -1,6 +1,6 @@
-"""The servers of the tests: what each one adds to ``harness.CPU_ARGUMENTS``, and its environment.
+"""The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-``PLUGIN`` ones schedule in different ways, ``stock`` is SGLang without this toolkit's plugin.
+Those in ``PLUGIN`` schedule in different ways; ``stock`` is SGLang without this toolkit's plugin.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import pytest
 
 from sglang_lp.server.versions import OLDEST
 
-#: Allows the processors of ``server_side``.
-POLICY = Path(__file__).parent / "server_side" / "policy.toml"
+#: Allows the processors of :mod:`support.recording`.
+POLICY = Path(__file__).with_name("policy.toml")
+#: On the import path of a server, makes SGLang load :mod:`support.probe`.
+PROBE = Path(__file__).with_name("plugin")
 
 Settings = tuple[Mapping[str, Any], Mapping[str, str]]
 
@@ -27,7 +29,7 @@ _SQUEEZED = {
 }
 #: Whether this is the oldest supported SGLang, which lacks some of what the newer ones have.
 IS_OLDEST = version("sglang") == OLDEST
-#: For each process its own; the oldest takes one list for all.
+#: One list for each process; the oldest takes one for all.
 _CORES = "0-1" if IS_OLDEST else "0|1"
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),

@@ -1,0 +1,55 @@
+"""What processors should do, by their definitions: slow, in plain loops, without the toolkit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def ngram_bans(
+    tokens: Sequence[int], ngram_size: int, window_size: int, allowed: Collection[int] = ()
+) -> set[int]:
+    """Return the tokens that would repeat an n-gram of the window.
+
+    Args:
+        tokens: Prompt and output so far, or the output alone.
+        ngram_size: Tokens of an n-gram.
+        window_size: Number of last tokens that are searched.
+        allowed: Tokens that may complete an n-gram again.
+    """
+    if len(tokens) < ngram_size - 1:
+        return set()
+    window = tokens[-window_size:]
+    newest = tokens[len(tokens) - ngram_size + 1 :]
+    return {
+        window[at + ngram_size - 1]
+        for at in range(len(window) - ngram_size + 1)
+        if window[at : at + ngram_size - 1] == newest
+    } - {*allowed}
+
+
+def thinking_force(
+    prompt: Sequence[int],
+    output: Sequence[int],
+    thinking_budget: int,
+    delimiters: tuple[int, int, int],
+) -> int | None:
+    """Return the token that a thinking budget forces next, or ``None``.
+
+    Args:
+        prompt: Its tokens.
+        output: The tokens generated so far.
+        thinking_budget: Tokens that a block may have.
+        delimiters: The token that opens a block, the one that closes it, and the newline that is
+            forced before it.
+    """
+    start, end, newline = delimiters
+    opened = None
+    tokens = [*prompt, *output]
+    for at, token in enumerate(tokens):
+        if token == start:
+            opened = at + 1
+        elif token == end:
+            opened = None
+    if opened is None or len(tokens) - opened < thinking_budget:
+        return None
+    return end if output and output[-1] == newline else newline
