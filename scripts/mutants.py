@@ -32,6 +32,8 @@ only_mutate=
   sglang_lp/trust/*.py
   sglang_lp/server/*.py
   sglang_lp/wire.py
+also_copy=
+  support
 pytest_add_cli_args_test_selection=
   {tests}
 pytest_add_cli_args=
