@@ -1,0 +1,75 @@
+"""What the tests stand on: processes that end with all they started, and failures that tell why."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.processes import EngineError, play, running
+from support.server import launch
+from support.settings import environment
+
+ROOT = Path(__file__).parents[1]
+STARTS_A_CHILD = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid):
+    """Tell whether a process runs; one that is dead but not yet reaped does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def fail_beside_a_child(log):
+    with running([sys.executable, "-c", STARTS_A_CHILD], os.environ, log):
+        while not log.read_text().endswith("\n"):
+            time.sleep(0.01)
+        child = int(log.read_text())
+        assert is_running(child)
+        raise LookupError(child)
+
+
+def test_a_process_ends_with_what_it_started_even_if_the_block_fails(tmp_path):
+    with pytest.raises(LookupError) as failed:
+        fail_beside_a_child(tmp_path / "log")
+
+    (child,) = failed.value.args
+    deadline = time.monotonic() + 30  # the kernel takes its time
+    while is_running(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_job_without_an_answer_is_an_error_with_the_end_of_its_log(tmp_path):
+    with pytest.raises(EngineError, match=r"(?s)support.nothing wrote no answer.*No module named"):
+        play("support.nothing", {}, tmp_path, environment({}), 60)
+
+
+def test_a_server_that_ends_at_its_start_is_an_error_with_the_end_of_its_log(tmp_path):
+    command = (sys.executable, "-c", "raise SystemExit('out of memory')")
+
+    with (
+        pytest.raises(EngineError, match=r"(?s)ended at its start.*out of memory"),
+        launch(tmp_path, tmp_path, command=command),
+    ):
+        pass
+
+
+def test_a_server_has_the_variables_and_the_import_path_it_was_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("SGLANG_OF_THE_SHELL", "1")
+    env = environment({"SGLANG_PLUGINS": "none"}, [tmp_path])
+
+    assert {name for name in env if name.startswith("SGLANG_")} == {"SGLANG_PLUGINS"}
+    assert env["PYTHONPATH"] == os.pathsep.join([str(tmp_path), str(ROOT)])
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "demo", "fuzz", "scripts", "support", "tests"])
+def test_what_is_shared_is_imported_by_its_name(folder):
+    changed = "sys" + ".path"
+
+    assert [p for p in (ROOT / folder).rglob("*.py") if changed in p.read_text()] == []
