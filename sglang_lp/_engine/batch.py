@@ -89,21 +89,11 @@ class Batch:
         self._apply(step)
 
     def _apply(self, step: _Step) -> None:
-        logits, masked = step.logits, step.masked
+        logits = step.logits
+        acting = _planned(step) if step.acting else None
+        if acting is not None:
+            _end_conflicts(step, acting)  # first: what such a row holds for good goes, too
         standing, guarded = self._standing(step)
-        acting = None
-        if step.acting:
-            cells = Cells(logits)
-            for index, recording in step.acting:
-                row = step.rows[index // step.width]
-                place(
-                    cells,
-                    index,
-                    recording,
-                    None if row is None else row.standing,
-                    keep_masked=index in masked,
-                )
-            acting = Plan(cells, logits)
         if standing is None and acting is None:
             return
         guarded = [*{*guarded, *step.rewritten}]
@@ -111,8 +101,8 @@ class Batch:
         for plan in (standing, acting):
             if plan is not None:
                 plan.apply(logits)
-                for index, why in plan.conflicts.items():
-                    _end_conflict(step, index, why)
+        if standing is not None:
+            _end_conflicts(step, standing)
         if before is not None:
             _undo_dead(step, guarded, before)
 
@@ -384,6 +374,21 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
     if not bool(result.amax(-1).isfinite().all()):
         raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
     logits[indices] = result
+
+
+def _planned(step: _Step) -> Plan:
+    """Put the edits of this step together."""
+    cells = Cells(step.logits)
+    for index, recording in step.acting:
+        row = step.rows[index // step.width]
+        standing = None if row is None else row.standing
+        place(cells, index, recording, standing, keep_masked=index in step.masked)
+    return Plan(cells, step.logits)
+
+
+def _end_conflicts(step: _Step, plan: Plan) -> None:
+    for index, why in plan.conflicts.items():
+        _end_conflict(step, index, why)
 
 
 def _undo_dead(step: _Step, indices: list[int], before: torch.Tensor) -> None:

@@ -210,7 +210,10 @@ def _clash_with(standing: Standing | None, recording: Recording) -> str | None:
     if standing is None:
         return None
     if recording.forced is not None and not standing.permits(recording.forced):
-        return f"token {recording.forced} is forced, which other edits of the request exclude"
+        if standing.forced is not None:
+            return f"tokens {standing.forced} and {recording.forced} are both forced"
+        how = "both forced and banned" if standing.allowed is None else "forced but not allowed"
+        return f"token {recording.forced} is {how}"
     forced = standing.forced
     if forced is None:
         return None

@@ -328,9 +328,9 @@ def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
 
     params["chain"][0] = DisallowedTokensLogitsProcessor.to_str()
 
-    _, parsed = guard().admit("ChainLogitProcessor", params)
+    parsed = guard().admit("ChainLogitProcessor", params)
 
-    assert [link for link, _ in parsed.links] == [DisallowedTokensLogitsProcessor] * 4
+    assert [link for link, _ in parsed.params.links] == [DisallowedTokensLogitsProcessor] * 4
 
 
 def test_speculative_decoding_takes_a_chain_of_links_that_need_no_history(guard):

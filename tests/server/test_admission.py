@@ -253,7 +253,7 @@ def test_each_request_of_a_stream_is_checked_once(guard, monkeypatch, payloads, 
     monkeypatch.setattr(guard, "admit", lambda *given: checked.append(given))
     answer(guard, streaming(payloads, samplings))
 
-    assert checked == [(PAYLOAD, None)] * times
+    assert checked == [(PAYLOAD, None, None)] * times
 
 
 def test_a_stream_on_a_speculative_server_is_refused(guard):

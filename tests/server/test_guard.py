@@ -44,26 +44,26 @@ def test_before_it_knows_the_server_it_checks_what_it_can(guard):
         None,
         None,
     )
-    allowed, params = guard.admit(BAN, {"token_ids": [1 << 30]})
+    admitted = guard.admit(BAN, {"token_ids": [1 << 30]})
 
-    assert allowed.processor is DisallowedTokensLogitsProcessor
-    assert params.token_ids == (1 << 30,)
+    assert type(admitted.processor) is DisallowedTokensLogitsProcessor
+    assert admitted.params.token_ids == (1 << 30,)
 
 
 def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard):
     guard.vocab_size = 6
-    allowed, params = guard.admit("DisallowedTokensLogitsProcessor", PARAMS)
+    admitted = guard.admit("DisallowedTokensLogitsProcessor", PARAMS)
 
-    assert allowed == (
-        "sglang_lp.builtins:DisallowedTokensLogitsProcessor",
-        DisallowedTokensLogitsProcessor,
-        BAN,
-    )
-    assert params == DisallowedTokensLogitsProcessor.Params(token_ids=(5,))
+    assert admitted.payload == BAN
+    assert type(admitted.processor) is DisallowedTokensLogitsProcessor
+    assert admitted.params == DisallowedTokensLogitsProcessor.Params(token_ids=(5,))
 
 
 def test_a_class_without_a_schema_gets_no_parameters_checked(guard, foreign):
-    assert guard.admit("p", {"any": object()}) == (foreign, None)
+    admitted = guard.admit("p", {"any": object()})
+
+    assert (admitted.payload, admitted.processor.name) == ("p", "Foreign")
+    assert admitted.params is None
 
 
 def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
@@ -74,11 +74,11 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
 
     guard.tokenizer, guard.vocab_size = object(), 6
     guard.verifier = SimpleNamespace(
-        lookup=lambda _payload: SimpleNamespace(name="m:Fits", processor=Fits)
+        lookup=lambda _payload: SimpleNamespace(name="m:Fits", processor=Fits, payload="p")
     )
-    _, fitted = guard.admit("p", PARAMS)
+    admitted = guard.admit("p", PARAMS)
 
-    assert fitted == (Fits.Params(token_ids=(5,)), guard.tokenizer, 6)
+    assert admitted.params == (Fits.Params(token_ids=(5,)), guard.tokenizer, 6)
 
 
 @pytest.mark.parametrize(

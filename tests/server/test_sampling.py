@@ -104,7 +104,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_more(monkeypatch, caplog):
     (a, _), (b, _) = ban(0), ban(1)
     # A request that cannot be ended, as it has nothing to end it with, keeps no other from it.
     c, row = ban(2)
-    row.source = c["__req__"] = SimpleNamespace()
+    row.source = row.host.request = c["__req__"] = SimpleNamespace()
     with caplog.at_level(logging.ERROR, logger="sglang_lp.server.sampling"):
         make_apply()(torch.zeros(4, 3), info(a, None, c, b))
 
