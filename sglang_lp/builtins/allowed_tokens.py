@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.params import NonEmptyTokenIds, Parameters
 from sglang_lp.processor import LogitProcessor
@@ -22,6 +23,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     needs = History.NONE
+    example: ClassVar[Mapping[str, Any]] = {"token_ids": [15, 16, 17, 18, 19]}
 
     class Params(Parameters, frozen=True):
         """What a request may set.

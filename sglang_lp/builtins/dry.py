@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -163,6 +163,11 @@ class DRYLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "dry_multiplier": 0.8,
+        "dry_sequence_breaker_ids": [198, 25],
+    }
+    reads_prompt = True
 
     class Params(Parameters, frozen=True):
         """What a request may set.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
@@ -97,6 +97,12 @@ class ForcedWordsLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "token_ids": [1234, 567, 890],
+        "lengths": [2, 1],
+        "eos_token_ids": [2],
+        "within_tokens": 256,
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.

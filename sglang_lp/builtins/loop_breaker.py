@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -79,6 +79,11 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "max_pattern_size": 64,
+        "min_count": 4,
+        "action": "end",
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from array import array
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -205,6 +205,8 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {"preset": "deepseek-ocr"}
+    reads_prompt = True
 
     class Params(Parameters, frozen=True):
         """What a request may set.

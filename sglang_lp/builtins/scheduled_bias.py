@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -28,6 +29,13 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
+    example: ClassVar[Mapping[str, Any]] = {
+        "token_ids": [2],
+        "bias": 0.0,
+        "final_bias": 8.0,
+        "start": 200,
+        "end": 400,
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.

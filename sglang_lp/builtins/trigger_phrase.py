@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, SequenceIds
 from sglang_lp.params import FewTokenIds, NonEmptyTokenIds, Parameters, PositiveInt
@@ -45,6 +45,10 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "trigger_token_ids": [1234],
+        "phrase_token_ids": [567, 890],
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.

@@ -6,8 +6,8 @@ from os import PathLike
 from typing import Any
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins._delimiters import Delimiters, ask_anew, encode
-from sglang_lp.builtins._delimiters import resolve as resolve_delimiters
+from sglang_lp.builtins.thinking.delimiters import Delimiters, ask_anew, encode
+from sglang_lp.builtins.thinking.delimiters import resolve as resolve_delimiters
 from sglang_lp.errors import RequestError, shown
 
 __all__ = ["delimiters_of", "loaded", "resolve"]

@@ -8,7 +8,6 @@ once, after its digest matched, and then has its own keys, of which there are as
 
 from __future__ import annotations
 
-import hashlib  # noqa: F401 - wire imports it when it is first needed; no refusal imports anything
 import importlib
 import logging
 import re

@@ -12,8 +12,8 @@ from sglang_lp.builtins import (
     Qwen3ThinkingBudgetLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.builtins import _delimiters as delimiters
-from sglang_lp.builtins._families import FAMILIES
+from sglang_lp.builtins.thinking import delimiters
+from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.server.guard import Guard
 from sglang_lp.testing import FakeRequest

@@ -239,7 +239,7 @@ def test_what_a_budget_forced_is_what_the_model_would_not_have_said(script, budg
 
 def test_a_chain_is_counted_by_the_budget_in_it():
     prompt, output = [1], [5, 7, 5, 6, 6, 2, 3, 9]
-    chain = attach([attach("MinLengthLogitProcessor", min_tokens=1, end_token_ids=[9]), THINK])
+    chain = attach([attach("MinLengthLogitProcessor", min_tokens=1, eos_token_ids=[9]), THINK])
 
     assert thinking_blocks(chain, prompt, output) == thinking_blocks(THINK, prompt, output)
 

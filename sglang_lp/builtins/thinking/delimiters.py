@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sglang_lp.builtins._families import FAMILIES, Family
+from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.errors import RequestError, shown
 
 __all__ = ["PAIRS", "Delimiters", "check_family", "encode", "resolve"]
