@@ -1,4 +1,4 @@
-"""Tokens outside of which nothing may be generated."""
+"""The only tokens that may be generated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
     """Set the logits of all tokens but the chosen ones to ``-inf`` at every step.
 
     The chosen ones keep their logits. An end-of-sequence token must be among them if the model
-    is to end its answer before ``max_new_tokens``. What ``allowed_token_ids`` is in vLLM.
+    is to end its answer before ``max_new_tokens``. The same as ``allowed_token_ids`` in vLLM.
     """
 
     __module__ = "sglang_lp.builtins"

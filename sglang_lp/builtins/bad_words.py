@@ -27,9 +27,9 @@ class _Words:
 class BadWordsLogitProcessor(LogitProcessor):
     """Ban each token that would complete one of several token sequences.
 
-    Only generated tokens count, as with ``bad_words`` in vLLM: what the prompt holds of a
-    sequence does not begin it. A word has several spellings in tokens, with and without a space
-    before it for example; give each that is to be banned.
+    Only generated tokens count, as with ``bad_words`` in vLLM: a sequence that begins in the prompt
+    is not banned. A word has several spellings in tokens, for example with and without a space
+    before it; give each one that is to be banned.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -61,7 +61,7 @@ class BadWordsLogitProcessor(LogitProcessor):
             progress.state = progress.words.step(progress.state, token_id)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban what would complete a sequence that the output has begun."""
+        """Ban the tokens that would complete a sequence."""
         progress = request.state
         for token_ids in progress.words.completing(progress.state):
             edits.ban(token_ids)

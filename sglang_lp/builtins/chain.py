@@ -103,9 +103,9 @@ class ChainLogitProcessor(LogitProcessor):
     links that change ``request.logits`` themselves do so in that order, before the edits. If the
     edits leave no token, as when one link forces what another bans, the request ends with an
     error that names the links. A link that computes on whole rows (overrides ``__call__``) or is
-    a chain itself is refused. So is a second link of a kind that reads the whole prompt (a
-    thinking budget, no-repeat n-gram, DRY), and lists of more than 65,536 entries in all links
-    together: one request must not cost the batch what many do.
+    a chain itself is refused. So are a second link of a kind that reads the whole prompt (a
+    thinking budget, no-repeat n-gram, DRY) and lists of more than 65,536 entries in all links
+    together, because one request must not cost the batch as much as many.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -155,7 +155,7 @@ class ChainLogitProcessor(LogitProcessor):
             for value in values
             if isinstance(value, list | tuple | set | frozenset | dict)
         )
-        if ids > MAX_TOKEN_IDS:  # or eight links would cost the batch what eight requests do
+        if ids > MAX_TOKEN_IDS:  # else eight links cost the batch as much as eight requests
             raise InvalidParameter(
                 cls.__name__,
                 None,

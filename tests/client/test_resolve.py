@@ -156,7 +156,8 @@ def test_the_command_takes_the_names_that_its_messages_and_the_client_use(model,
     options = [f"--{name.replace('_', '-')}={text}" for name, text in named.items()]
 
     assert main(["resolve", str(model), *options]) == 0
-    assert json.dumps(resolve(model, **named)) in capsys.readouterr().out
+    printed = capsys.readouterr().out.partition("params      ")[2]
+    assert json.loads(printed) == resolve(model, **named)
     assert main(["resolve", str(model), *options[:1]]) == 2
     assert "neither, got only thinking_start" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ __all__ = ["ThinkingBudgetLogitProcessor"]
 _MAX_DELIMITER = 16
 _DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_DELIMITER)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
-#: Some paragraphs; it is followed token by token while the batch waits.
+#: Some paragraphs; it is matched token by token while the batch waits.
 _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
@@ -46,7 +46,7 @@ _IDS = frozenset(_START + _END + _NEW_LINE)
 
 _NO_LAG = (
     "this server does not show the newest token of a request in time, and only a plain "
-    "thinking_budget with delimiters of one token each can do without it: run the server with the "
+    "thinking_budget with delimiters of one token each works without it: run the server with the "
     "sglang-lp plugin, set SGLANG_ENABLE_DELAY_SAMPLE=1, or start it with "
     "--disable-overlap-schedule"
 )
@@ -186,14 +186,14 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
         @property
         def start(self) -> tuple[int, ...] | None:
-            """The tokens that open a block; ``None`` if they are to be found."""
+            """The tokens that open a block; ``None`` if the tokenizer has to tell."""
             if self.thinking_start_token_id is not None:
                 return (self.thinking_start_token_id,)
             return self.thinking_start_token_ids
 
         @property
         def end(self) -> tuple[int, ...] | None:
-            """The tokens that close it; ``None`` if they are to be found."""
+            """The tokens that close it; ``None`` if the tokenizer has to tell."""
             if self.thinking_end_token_id is not None:
                 return (self.thinking_end_token_id,)
             return self.thinking_end_token_ids
@@ -309,11 +309,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         return Progress(markers, params.wait_token_id, request.prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Note where blocks open and close, and what of the closing is begun."""
+        """Follow where blocks open and close, and how far the closing is written."""
         request.state.read(token_ids)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Do what the rules of the class say for this step, else sleep until one could apply."""
+        """Apply the rules of the class to this step, or sleep until one could apply."""
         params, progress, position = request.params, request.state, request.position
         if request.may_lag and _is_plain(params):
             close_unseen(request, edits, params.thinking_budget)
@@ -332,11 +332,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             elif not _close_well(request, edits, inside):
                 edits.wake_at(position + _quiet(params, inside))
         if request.may_lag and not position:
-            edits.wake_at(1)  # whether this server lags shows at the second token
+            edits.wake_at(1)  # the second token shows whether this server lags
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
-    """Tell whether there is nothing but a budget and delimiters of one token each."""
+    """Tell whether the request has only a budget, and delimiters of one token each."""
     return (
         params.soft_thinking_budget is None
         and not (params.min_thinking_tokens or params.closing_token_ids or params.eos_token_ids)
@@ -345,15 +345,15 @@ def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
 
 
 def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
-    """Return after how many more tokens in a block a rule could apply, from ``inside`` on."""
+    """Return how many more tokens of a block no rule can apply to, after ``inside`` of them."""
     soft = params.soft_thinking_budget
     if params.min_thinking_tokens or params.eos_token_ids:
-        return 0  # also beyond the minimum: any token may open the next block, inside this one
+        return 0  # beyond the minimum too: any token may open the next block inside this one
     return max(0, (params.thinking_budget if soft is None else soft) - inside)
 
 
 def _keep_open(request: Request, edits: Edits) -> None:
-    """Keep ends out of a block that is too short."""
+    """Keep the end out of a block that is too short."""
     params, progress = request.params, request.state
     early = {*params.eos_token_ids}.difference(progress.markers.end)
     if progress.of_end == len(progress.markers.end) - 1:
@@ -370,10 +370,10 @@ def _keep_open(request: Request, edits: Edits) -> None:
 
 
 def _close_well(request: Request, edits: Edits, inside: int) -> bool:
-    """Close the block at a good moment, or let it go on.
+    """Close the block at a good moment.
 
     Returns:
-        Whether it is being closed.
+        Whether a token was forced to close it.
     """
     params, progress = request.params, request.state
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
@@ -399,18 +399,18 @@ def _check_ids(
     start: tuple[int, ...],
     end: tuple[int, ...],
 ) -> None:
-    """Refuse ids that are fine each by itself and cannot work together."""
+    """Refuse ids that are valid one by one and cannot work together."""
     if start[-1] == end[-1] and (start[-len(end) :] == end or end[-len(start) :] == start):
         raise InvalidParameter(
             processor,
             "thinking_end_token_id" + "s" * (params.thinking_end_token_id is None),
-            f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}, of "
-            "which one ends with the other",
+            f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}: "
+            "one ends with the other",
         )
     message, newline = params.closing_token_ids, params.new_line_token_id
     closing = (message or (() if newline is None else (newline,))) + end
     after = start[1:] + closing
-    # The first of these is false for nearly all, and found out fast.
+    # The first condition spares nearly all requests the rest; attach() has 5 µs.
     if (start[0] in after and _holds(after, start)) or (message and _holds(closing[:-1], end)):
         _refuse_closing(processor, params, start, end)
     wait = params.wait_token_id
@@ -429,7 +429,7 @@ def _refuse_closing(
     start: tuple[int, ...],
     end: tuple[int, ...],
 ) -> NoReturn:
-    """Refuse a closing in which, after the start, another block opens, or that ends early."""
+    """Refuse a closing that opens another block, or contains the end before it is complete."""
     if _holds(start[1:] + end, start):
         name = "thinking_start_token_ids"
         problem = (
