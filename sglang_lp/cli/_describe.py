@@ -24,30 +24,29 @@ _INTRODUCTION = """\
 
 Every built-in processor with its parameters, the entries of a request's `custom_params`.
 All of them are checked before the request is queued:
-a wrong or unknown one is an HTTP 400 that says what was expected.
+a wrong or unknown one gets an HTTP 400 that says what was expected.
 Token ids are those of the served model's tokenizer; those in the examples are made up.
 
-The requests name a processor in short, which a server with the plugin takes.
-`sglang-lp payload NAME` prints SGLang's own text for it, which every server takes,
+The requests give a processor's short name, which a server with the plugin accepts.
+`sglang-lp payload NAME` prints SGLang's own text for it, which every server accepts,
 and `attach` writes that text for you:
 
 ```python
 from sglang_lp.client import attach
 ```
 
-What a processor *needs* is what it must know of the tokens generated so far.
+What a processor *needs* is what it must know about the tokens generated so far.
 *Nothing*: its edits are the same at every step.
-*Position*: how many they are.
-*Tokens*: which they are; for batches with such a request the plugin has SGLang sample a step
-only when the token of the one before is in the history.
+*Position*: their number.
+*Tokens*: their ids; for batches with such a request the plugin makes SGLang sample a step only
+when the token of the previous step is in the history.
 
-What several edits of one step come to does not depend on their order.
-Biases on a token add up and end at 10,000; of several sets of allowed tokens only what is in all
-of them stays; a ban takes a token out of what is allowed; a forced token is the only one left,
-whatever its bias.
-Edits that leave no token (two tokens forced, one forced and banned, nothing allowed left, nothing
-that a grammar also allows) change nothing: the request ends with an error that says which it was,
-and the rest of the batch goes on.
+The order of several edits in one step does not matter.
+Biases on a token add up, to 10,000 at most; several sets of allowed tokens leave their
+intersection; a banned token is not allowed; a forced token is the only one left, whatever its bias.
+Edits that leave no token (two tokens forced, one forced and banned, no token allowed, none that
+a grammar also allows) change nothing: the request ends with an error that names the conflict, and
+the rest of the batch continues.
 """
 
 _NEEDS = ("nothing", "position", "tokens")
