@@ -21,7 +21,7 @@ def test_an_old_name_means_eos_token_ids(name, params, old):
 
     assert attach(name, **params, **old).custom_params == params | old
     assert processor.parse_params(params | old) == processor.parse_params(params | new)
-    assert Guard(Policy.default()).admit(name, params | old)[1].eos_token_ids == (2,)
+    assert Guard(Policy.default()).admit(name, params | old).params.eos_token_ids == (2,)
     with pytest.raises(InvalidParameter, match="given together with eos_token_ids"):
         attach(name, **params, **old, **new)
 
