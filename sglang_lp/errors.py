@@ -7,6 +7,7 @@ SglangLpError
 │   └── Unsupported                    this server cannot honour the processor
 ├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
 ├── PolicyError (also ValueError)      the operator's policy file: the server does not start
+├── UsageError (also ValueError)       the command line: exit code 2
 └── InstallError (also RuntimeError)   a guard is not in place: the process does not serve
 """
 
@@ -24,6 +25,7 @@ __all__ = [
     "RequestError",
     "SglangLpError",
     "Unsupported",
+    "UsageError",
     "shown",
 ]
 
@@ -108,6 +110,10 @@ class ProcessorFault(SglangLpError, RuntimeError):
 
 class PolicyError(SglangLpError, ValueError):
     """The policy file is wrong: says where, and what was expected there."""
+
+
+class UsageError(SglangLpError, ValueError):
+    """A command was called wrongly: says which arguments were expected."""
 
 
 class InstallError(SglangLpError, RuntimeError):

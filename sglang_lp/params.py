@@ -6,11 +6,12 @@ checked in the client, at admission and in the scheduler, and is what the docume
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from functools import cache, lru_cache
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +19,6 @@ from msgspec import Meta
 from sglang_lp.errors import InvalidParameter, shown
 
 __all__ = [
-    "MAPPINGS",
     "MAX_TOKEN_IDS",
     "FewTokenIds",
     "NonEmptyTokenIds",
@@ -32,6 +32,8 @@ __all__ = [
     "is_private",
     "parse",
 ]
+
+logger = logging.getLogger(__name__)
 
 #: Most ids that one list parameter may hold. Every id costs a write per step and row, and the
 #: largest vocabulary in use has about 262,000 tokens; nobody bans or forces a quarter of it.
@@ -52,10 +54,6 @@ NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
 PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
 
 
-#: To ask for a mapping: a dict, as nearly all are, is found to be one in an eighth of the time.
-MAPPINGS = dict, Mapping
-
-
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every processor's ``Params``.
 
@@ -63,7 +61,14 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     without a default is required. SGLang carries scalars, flat lists and flat dicts only. A rule
     over several fields goes into ``__post_init__``, which raises ``ValueError`` with a message
     that starts with the parameter's name.
+
+    A parameter that got another name keeps its old one in ``renamed``: requests that use it still
+    work, and the log of the process says once what to write instead. If the new parameter is a
+    list where the old one was a single token id, that id becomes a list.
     """
+
+    #: Old names of parameters, and their names today.
+    renamed: ClassVar[Mapping[str, str]] = {}
 
 
 P = TypeVar("P", bound=Parameters)
@@ -93,13 +98,16 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
 
     Raises:
         InvalidParameter: A value of the wrong type or out of its range, a required parameter
-            missing, an unknown one, or a number that is not finite.
+            missing, an unknown one, one given under its old and its new name, or a number that is
+            not finite.
     """
     given = {} if custom_params is None else custom_params
-    if not isinstance(given, MAPPINGS):
+    if not isinstance(given, Mapping):
         raise InvalidParameter(
             processor, None, f"expected an object of parameters, got {shown(given)}"
         )
+    if params_type.renamed:
+        given = _with_new_names(params_type, processor, given)
     try:
         params = msgspec.convert(given, params_type)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for odd names
@@ -138,6 +146,29 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
                 f"expected token ids of the served model, 0 to {vocab_size - 1}, got {largest}; "
                 "these ids are probably another model's",
             )
+
+
+def _with_new_names(
+    params_type: type[Parameters], processor: str, given: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return parameters with today's names in place of old ones."""
+    result = dict(given)
+    for old, new in params_type.renamed.items():
+        if old not in result:
+            continue
+        if new in result:
+            raise InvalidParameter(
+                processor, old, f"given together with {new}, its name today; give {new} alone"
+            )
+        _log_old_name(processor, old, new)
+        value = result.pop(old)
+        result[new] = [value] if isinstance(value, int) else value
+    return result
+
+
+@cache  # so that each name is logged once, and there are as many as classes declare
+def _log_old_name(processor: str, old: str, new: str) -> None:
+    logger.warning("%s: parameter %s is deprecated; its name is %s now", processor, old, new)
 
 
 def _without_private(

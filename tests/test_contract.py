@@ -6,14 +6,11 @@ from pathlib import Path
 from sglang_lp import builtins
 from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
-    DeepSeekR1ThinkingBudgetLogitProcessor,
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
-    Glm4MoeThinkingBudgetLogitProcessor,
-    InklingThinkingBudgetLogitProcessor,
-    Qwen3ThinkingBudgetLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
+from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.testing import ProcessorContract
 
 
@@ -36,15 +33,15 @@ class TestForcedSequence(ProcessorContract):
     processor = ForcedSequenceLogitProcessor
     valid_params = (
         {"token_ids": [3, 1, 2]},
-        {"token_ids": [3], "eos_token_id": 9},
-        {"token_ids": [], "eos_token_id": 0},
+        {"token_ids": [3], "eos_token_ids": [9]},
+        {"token_ids": [], "eos_token_ids": [0]},
         {"token_ids": [8] * 50},
     )
     invalid_params = (
         ({}, "token_ids"),
         ({"token_ids": [1000]}, "token_ids"),
-        ({"token_ids": [1], "eos_token_id": 1000}, "eos_token_id"),
-        ({"token_ids": [1], "eos_token_id": -1}, "eos_token_id"),
+        ({"token_ids": [1], "eos_token_ids": [1000]}, "eos_token_ids"),
+        ({"token_ids": [1], "eos_token_ids": [-1]}, "eos_token_ids"),
     )
 
 
@@ -92,40 +89,12 @@ class TestThinkingBudget(ProcessorContract):
     )
 
 
-class ModelFamily(ProcessorContract):
-    valid_params = ({"thinking_budget": 0}, {"thinking_budget": 4})
-    invalid_params = (({}, "thinking_budget"), ({"thinking_budget": "4"}, "thinking_budget"))
-
-
-class TestQwen3(ModelFamily):
-    processor = Qwen3ThinkingBudgetLogitProcessor
-    vocab_size = 151_670
-    token_ids = (151_667, 151_668, 198)
-
-
-class TestDeepSeekR1(ModelFamily):
-    processor = DeepSeekR1ThinkingBudgetLogitProcessor
-    vocab_size = 128_800
-    token_ids = (128_798, 128_799, 201)
-
-
-class TestGlm4Moe(ModelFamily):
-    processor = Glm4MoeThinkingBudgetLogitProcessor
-    vocab_size = 151_352
-    token_ids = (151_350, 151_351, 198)
-
-
-class TestInkling(ModelFamily):
-    processor = InklingThinkingBudgetLogitProcessor
-    vocab_size = 200_011
-    token_ids = (200_008, 200_010, 198)
-
-
 def test_every_builtin_is_under_contract_here_or_beside_its_own_tests():
     tested = set()
     for path in Path(__file__).parent.rglob("test_*.py"):
         text = path.read_text()
         if "ProcessorContract" in text:
             tested |= {*re.findall(r"^    processor = (?:\w+\.)?(\w+)$", text, re.MULTILINE)}
+    model_families = {family.processor for family in FAMILIES}  # in test_thinking_families
 
-    assert {*builtins.__all__} <= tested
+    assert {*builtins.__all__} <= tested | model_families

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 import pytest
@@ -259,3 +259,46 @@ def test_a_default_may_be_infinite_though_no_request_may_ask_for_it():
     assert parse(Capped, "P", {}).cap == math.inf
     with pytest.raises(InvalidParameter, match="finite"):
         parse(Capped, "P", {"cap": math.inf})
+
+
+class Renamed(Parameters, frozen=True):
+    renamed: ClassVar[Mapping[str, str]] = {"stop_id": "stop_ids", "size": "count"}
+
+    stop_ids: TokenIds = ()
+    count: PositiveInt | None = None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"stop_id": 2}, {"stop_ids": [2]}),
+        ({"stop_id": [2, 3]}, {"stop_ids": [2, 3]}),
+        ({"stop_id": 2, "__req__": None}, {"stop_ids": [2]}),
+    ],
+)
+def test_an_old_name_of_a_parameter_works(old, new):
+    assert parse(Renamed, "Mine", old) == parse(Renamed, "Mine", new)
+
+
+def test_the_log_says_once_what_an_old_name_is_called_now(caplog):
+    for _ in range(3):
+        parse(Renamed, "Logged", {"stop_id": 2})
+        parse(Renamed, "Logged", {"stop_ids": [2]})
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "Logged: parameter stop_id is deprecated; its name is stop_ids now"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stop_id": 2, "stop_ids": [2]}, "'stop_id': given together with stop_ids"),
+        ({"stop_id": "2"}, "'stop_ids': expected array"),
+        ({"stop_id": True}, "'stop_ids': expected int"),
+        ({"stop_id": -1}, "'stop_ids': expected int >= 0, got -1 at"),
+    ],
+)
+def test_a_wrong_value_under_an_old_name_is_refused(params, message):
+    with pytest.raises(InvalidParameter, match=message):
+        parse(Renamed, "Mine", params)

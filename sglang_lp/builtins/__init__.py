@@ -15,8 +15,8 @@ from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.scheduled_bias import ScheduledBiasLogitProcessor
-from sglang_lp.builtins.thinking_budget import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.thinking_families import (
+from sglang_lp.builtins.thinking.budget import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking.families import (
     DeepSeekR1DistillQwenThinkingBudgetLogitProcessor,
     DeepSeekR1ThinkingBudgetLogitProcessor,
     DeepSeekV4ThinkingBudgetLogitProcessor,

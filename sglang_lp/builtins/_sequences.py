@@ -1,4 +1,4 @@
-"""Several token sequences: how they travel, and finding them as they are generated."""
+"""Several token sequences: splitting them from flat lists, and matching them in the output."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def split(token_ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int
 
 
 class Automaton:
-    """Follows the longest beginning of any sequence that the tokens so far end with.
+    """Follows the longest prefix of any sequence that is a suffix of the tokens so far.
 
-    The Aho-Corasick automaton: taking a token in costs a constant time on average, whatever the
+    The Aho-Corasick automaton: a token takes a constant time on average, whatever the
     number and the length of the sequences and of the history. States are numbers, 0 is the
     start; all lists are indexed by them.
 
     Attributes:
         children: For each state, the tokens that continue a sequence and where they lead.
-        shorter: For each state, that of the next shorter beginning that the same tokens end with.
+        shorter: For each state, that of the next shorter prefix with which the same tokens end.
         complete: Whether a whole sequence leads to this state.
         endings: For each state, the tokens that lead from it to a complete one.
     """

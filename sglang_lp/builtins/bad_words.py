@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
 from sglang_lp.params import Parameters
@@ -27,12 +27,13 @@ class _Words:
 class BadWordsLogitProcessor(LogitProcessor):
     """Ban each token that would complete one of several token sequences.
 
-    Only generated tokens count, as with ``bad_words`` in vLLM: what the prompt holds of a
-    sequence does not begin it. A word has several spellings in tokens, with and without a space
-    before it for example; give each that is to be banned.
+    Only generated tokens count, as with ``bad_words`` in vLLM: a sequence that begins in the prompt
+    is not banned. A word has several spellings in tokens, for example with and without a space
+    before it; give each one that is to be banned.
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567, 890], "lengths": [2, 1]}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
@@ -60,7 +61,7 @@ class BadWordsLogitProcessor(LogitProcessor):
             progress.state = progress.words.step(progress.state, token_id)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban what would complete a sequence that the output has begun."""
+        """Ban the tokens that would complete a sequence."""
         progress = request.state
         for token_ids in progress.words.completing(progress.state):
             edits.ban(token_ids)

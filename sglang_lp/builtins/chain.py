@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 from msgspec import Meta
 
 from sglang_lp._engine.recording import NEVER, Recording
-from sglang_lp.builtins.dry import DRYLogitProcessor
-from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
-from sglang_lp.builtins.thinking_budget import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
 from sglang_lp.processor import LogitProcessor, subclasses_of
@@ -26,20 +23,10 @@ if TYPE_CHECKING:
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
 
-#: Kinds of links that read the whole prompt at their first step.
-_ONCE = (
-    DeepseekOCRNoRepeatNGramLogitProcessor,
-    DRYLogitProcessor,
-    ThinkingBudgetLogitProcessor,
-)
-
-#: What a list of a link's parameters may be, also in a request that was never JSON.
-_SEVERAL = (list, tuple, set, frozenset, dict)
-
 Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 
 
-def _imported(name: str) -> type:
+def _find_imported(name: str) -> type:
     """Return the processor of a name among those that this process has imported.
 
     Raises:
@@ -75,7 +62,7 @@ class _LinkRequest(Request):
         return self._whole.logits
 
     def top(self, count: int) -> list[int]:
-        """Ask the whole request, which copies nothing for it."""
+        """Return the largest logits of the row; the whole request finds them without a copy."""
         return self._whole.top(count)
 
     def observe(self) -> None:
@@ -93,8 +80,8 @@ class _Link:
     def __init__(self, processor: LogitProcessor, request: _LinkRequest) -> None:
         self.processor = processor
         self.request = request
-        #: Between these two positions it needs no look. At the first it may need another one:
-        #: SGLang runs a step again after a retraction.
+        #: Between these two positions it sleeps. It runs again at the first one if SGLang
+        #: repeats that step after a retraction.
         self.looked = self.wake = 0
 
 
@@ -116,12 +103,17 @@ class ChainLogitProcessor(LogitProcessor):
     links that change ``request.logits`` themselves do so in that order, before the edits. If the
     edits leave no token, as when one link forces what another bans, the request ends with an
     error that names the links. A link that computes on whole rows (overrides ``__call__``) or is
-    a chain itself is refused. So is a second link of a kind that reads the whole prompt (a
-    thinking budget, no-repeat n-gram, DRY), and lists of more than 65,536 entries in all links
-    together: one request must not cost the batch what many do.
+    a chain itself is refused. So are a second link of a kind that reads the whole prompt (a
+    thinking budget, no-repeat n-gram, DRY) and lists of more than 65,536 entries in all links
+    together, because one request must not cost the batch as much as many.
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "chain": ["DisallowedTokensLogitsProcessor", "DRYLogitProcessor"],
+        "0.token_ids": [1234],
+        "1.dry_multiplier": 1.2,
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set, besides the parameters of the links.
@@ -134,13 +126,13 @@ class ChainLogitProcessor(LogitProcessor):
         chain: Names
 
     class _Linked(Params, frozen=True):
-        """The parameters with what they stand for: a class and its parameters for each link."""
+        """The parameters with the class of each link and that link's parsed parameters."""
 
         links: tuple[tuple[type[LogitProcessor], Parameters], ...] = ()
 
     #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
     #: The server plugin sets the lookup of its policy here.
-    resolve: ClassVar[Callable[[str], type]] = staticmethod(_imported)
+    resolve: ClassVar[Callable[[str], type]] = staticmethod(_find_imported)
 
     def __init__(self) -> None:
         #: For a request: each processor and its parameters, in order. Empty without one.
@@ -155,11 +147,15 @@ class ChainLogitProcessor(LogitProcessor):
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
         """Check the names of the links, and the parameters of each by its own schema."""
-        own, given = cls._told_apart(custom_params)
+        own, given = cls._split(custom_params)
         params = parse(cls.Params, cls.__name__, own)
-        lists = [value for link in given.values() for value in link.values()]
-        ids = sum(len(value) for value in lists if isinstance(value, _SEVERAL))
-        if ids > MAX_TOKEN_IDS:  # or eight links would cost the batch what eight requests do
+        values = [value for link in given.values() for value in link.values()]
+        ids = sum(
+            len(value)
+            for value in values
+            if isinstance(value, list | tuple | set | frozenset | dict)
+        )
+        if ids > MAX_TOKEN_IDS:  # else eight links cost the batch as much as eight requests
             raise InvalidParameter(
                 cls.__name__,
                 None,
@@ -175,9 +171,9 @@ class ChainLogitProcessor(LogitProcessor):
                 )
         links: list[tuple[type[LogitProcessor], Parameters]] = []
         for place, name in enumerate(params.chain):
-            link = cls._checked(cls.resolve(name))
-            cls._check_once(link, [other for other, _ in links])
-            with cls._naming(place):
+            link = cls._check_link(cls.resolve(name))
+            cls._check_reading(link, [other for other, _ in links])
+            with cls._name_place(place):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
 
@@ -186,14 +182,14 @@ class ChainLogitProcessor(LogitProcessor):
         """Let every link check its parameters against the served model."""
         links = []
         for place, (link, own) in enumerate(params.links):
-            with cls._naming(place):
+            with cls._name_place(place):
                 links.append((link, link.fit_params(own, tokenizer, vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
 
     @classmethod
     @contextmanager
-    def _naming(cls, place: int) -> Iterator[None]:
-        """Have an error about a link's parameter name the link's place."""
+    def _name_place(cls, place: int) -> Iterator[None]:
+        """Add the link's place to an error about one of its parameters."""
         try:
             yield
         except InvalidParameter as error:
@@ -201,7 +197,7 @@ class ChainLogitProcessor(LogitProcessor):
             raise InvalidParameter(cls.__name__, where, f"link {place}, {error}") from None
 
     @classmethod
-    def _told_apart(cls, custom_params: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
+    def _split(cls, custom_params: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
         """Return the chain's own parameters, and those of the links by place."""
         if not isinstance(custom_params, Mapping):
             return custom_params, {}
@@ -225,8 +221,8 @@ class ChainLogitProcessor(LogitProcessor):
         return own, given
 
     @classmethod
-    def _checked(cls, link: type) -> type[LogitProcessor]:
-        """Return a class that can be a link."""
+    def _check_link(cls, link: type) -> type[LogitProcessor]:
+        """Return the class of a link; refuse one that cannot be a link."""
         if not issubclass(link, LogitProcessor) or link.dense:
             why = "computes on whole rows"
         elif issubclass(link, ChainLogitProcessor):
@@ -241,18 +237,21 @@ class ChainLogitProcessor(LogitProcessor):
         )
 
     @classmethod
-    def _check_once(cls, link: type, before: Sequence[type]) -> None:
+    def _check_reading(cls, link: type[LogitProcessor], before: Sequence[type]) -> None:
         """Refuse a second link of a kind that reads the whole prompt."""
-        for kind in _ONCE:
-            if issubclass(link, kind) and any(issubclass(other, kind) for other in before):
-                raise InvalidParameter(
-                    cls.__name__,
-                    "chain",
-                    f"expected at most one {kind.__name__} or kind of it, got two; leave one out",
-                )
+        if not link.reads_prompt:
+            return
+        # Classes that share such a base are one kind: the thinking budgets of all model families.
+        kind = [base for base in link.__mro__ if vars(base).get("reads_prompt")][-1]
+        if any(issubclass(other, kind) for other in before):
+            raise InvalidParameter(
+                cls.__name__,
+                "chain",
+                f"expected at most one {kind.__name__} or kind of it, got two; leave one out",
+            )
 
     def serving(self, params: Any) -> Self:
-        """Return a chain of the links that these parameters name, which needs what they need."""
+        """Return a chain of the links that these parameters name; it needs what they need."""
         chain = type(self)()  # nothing of a request stays on the instance that serves many
         chain.links = [(link().serving(own), own) for link, own in params.links]
         processors = [processor for processor, _ in chain.links]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.params import Parameters, TokenId
+from sglang_lp.params import FewTokenIds, Parameters
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class _Path:
     def __init__(self, choices: Automaton) -> None:
         self.choices = choices
         self.state = 0
-        #: Whether a choice was made and, if there is an end token, ended.
+        #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
 
@@ -31,11 +31,16 @@ class ChoiceLogitProcessor(LogitProcessor):
     """Let the model generate exactly one of several token sequences.
 
     At every step the tokens that continue one of the choices keep their logits and all others
-    are set to ``-inf``, so that the model's own probabilities choose. After a choice the end
-    token is forced; without one the model goes on by itself.
+    are set to ``-inf``, so that the model's own probabilities choose. After a choice only
+    ``eos_token_ids`` may come; without them the model goes on by itself.
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "token_ids": [9642, 2822, 36, 1588],
+        "lengths": [1, 1, 2],
+        "eos_token_ids": [2],
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.
@@ -43,21 +48,23 @@ class ChoiceLogitProcessor(LogitProcessor):
         Attributes:
             token_ids: The ids of all choices, one choice after the other.
             lengths: For each choice its number of tokens, together as many as ``token_ids``.
-            eos_token_id: Token that ends the answer after a choice. Left out: the answer goes on,
-                and no choice may be the beginning of another.
+            eos_token_ids: Tokens that end the answer; one of them comes after a choice. Left out:
+                the answer goes on, and no choice may be a prefix of another.
         """
+
+        renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
 
         token_ids: SequenceIds
         lengths: Lengths
-        eos_token_id: TokenId | None = None
+        eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
-            """Refuse a choice that could not be told from the beginning of another."""
+            """Refuse a choice that is a prefix of another if nothing marks its end."""
             choices = Automaton(split(self.token_ids, self.lengths))
             longer = zip(choices.complete, choices.children, strict=True)
-            if self.eos_token_id is None and any(done and children for done, children in longer):
+            if self.eos_token_ids is None and any(done and children for done, children in longer):
                 raise ValueError(
-                    "eos_token_id: required, because one choice is the beginning of another"
+                    "eos_token_ids: required, because one choice is a prefix of another"
                 )
 
     def start(self, request: Request) -> _Path:
@@ -66,7 +73,7 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Go down the tree."""
-        path, eos = request.state, request.params.eos_token_id
+        path, eos = request.state, request.params.eos_token_ids
         for token_id in token_ids:
             if path.done:
                 return
@@ -74,7 +81,7 @@ class ChoiceLogitProcessor(LogitProcessor):
             if after is not None:
                 path.state = after
                 path.done = eos is None and path.choices.complete[after]
-            elif token_id == eos and path.choices.complete[path.state]:
+            elif eos is not None and token_id in eos and path.choices.complete[path.state]:
                 path.done = True
             else:
                 raise ProcessorFault(
@@ -83,11 +90,11 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Allow what continues a choice, or ends it."""
-        path, eos = request.state, request.params.eos_token_id
+        path, eos = request.state, request.params.eos_token_ids
         if path.done:
             edits.rest()
             return
         tokens = [*path.choices.children[path.state]]
         if path.choices.complete[path.state]:
-            tokens.append(eos)
+            tokens += eos
         edits.allow_only(tokens)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.params import Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
@@ -22,6 +23,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     needs = History.NONE
+    example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567]}
 
     class Params(Parameters, frozen=True):
         """What a request may set.

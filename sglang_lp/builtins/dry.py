@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -28,10 +28,10 @@ _LOG_MAX = 88.7228391
 
 
 class _Repetition:
-    """Where the newest tokens have stood before within the window, and how long each match is.
+    """Earlier occurrences of the newest tokens within the window, and how long each match is.
 
-    Taking a token in costs one dict entry for each place where the newest ``allowed_length``
-    tokens have stood before: a few in most texts, as many as the window is long at worst.
+    A token costs one dict entry for each earlier occurrence of the newest ``allowed_length``
+    tokens: a few in most texts, as many as the window is long at worst.
     """
 
     __slots__ = (
@@ -146,9 +146,9 @@ def _common_prefixes(tokens: Sequence[int]) -> list[int]:
 
 
 class DRYLogitProcessor(LogitProcessor):
-    """Penalise each token that would continue a repetition, the more the longer it is already.
+    """Penalise each token that would continue a repetition, more for a longer one.
 
-    If the last ``n`` tokens, ``dry_allowed_length`` or more, have stood before, the token that
+    If the last ``n`` tokens, ``dry_allowed_length`` or more, have occurred before, the token that
     followed them there loses ``dry_multiplier * dry_base ** (n - dry_allowed_length)``. Prompt
     and output count alike. A repetition does not reach across a sequence breaker, and breakers
     are never penalised.
@@ -156,13 +156,17 @@ class DRYLogitProcessor(LogitProcessor):
     Parameters and semantics are those of llama.cpp's DRY sampler, with these differences:
     breakers are single token ids, not texts; a penalty ends at 10,000; and
     ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
-    on a text of one token over and over a step costs time in proportion to it; docs/performance.md
-    has the figure. ``dry_base`` and ``dry_allowed_length`` have
-    llama.cpp's defaults; its multiplier is 0 for off, and 0.8 is what the sampler's author
-    recommends.
+    a step on a text that repeats one token takes time in proportion to it (docs/performance.md
+    has the figure). ``dry_base`` and ``dry_allowed_length`` have llama.cpp's defaults; its
+    multiplier is 0 for off, and 0.8 is what the sampler's author recommends.
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "dry_multiplier": 0.8,
+        "dry_sequence_breaker_ids": [198, 25],
+    }
+    reads_prompt = True
 
     class Params(Parameters, frozen=True):
         """What a request may set.

@@ -1,10 +1,11 @@
-"""An answer that is given token by token."""
+"""An answer that begins with given tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.params import Parameters, TokenId, TokenIds
+from sglang_lp.params import FewTokenIds, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -21,25 +22,30 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
+    example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567], "eos_token_ids": [2]}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
             token_ids: The sequence.
-            eos_token_id: Forced after it, to end the answer. Left out: the model goes on by
-                itself.
+            eos_token_ids: Tokens that end the answer; one of them comes after the sequence. Left
+                out: the model goes on by itself.
         """
 
+        renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
+
         token_ids: TokenIds
-        eos_token_id: TokenId | None = None
+        eos_token_ids: FewTokenIds | None = None
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Force the token whose turn it is."""
-        token_ids = request.params.token_ids
+        """Force the next token of the sequence, then the end."""
+        token_ids, eos = request.params.token_ids, request.params.eos_token_ids
         if request.position < len(token_ids):
             edits.force(token_ids[request.position])
-        elif request.params.eos_token_id is not None:
-            edits.force(request.params.eos_token_id)
-        else:
+        elif eos is None:
             edits.rest()
+        elif len(eos) == 1:
+            edits.force(eos[0])
+        else:
+            edits.allow_only(eos)

@@ -1,9 +1,9 @@
-"""Token sequences that are all in the answer before it ends."""
+"""Token sequences that the answer must hold before it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class _Words:
-    """Which words the output holds, and how much of the next missing one it ends with."""
+    """Which words the output holds, and how far it has written the next missing one."""
 
     __slots__ = ("_held", "_lengths", "_path", "_state", "_waiting", "_words", "missing")
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         self._words = Automaton(sequences)
-        #: What the output ends with, and all beginnings of words that it holds anywhere.
+        #: The state of the output, and the states of all prefixes of words in it.
         self._state = 0
         self._held = {0}
         by_end = {self._path_of(sequence)[-1]: sequence for sequence in sequences}
         self._lengths = {end: len(sequence) for end, sequence in by_end.items()}
-        #: For each word that is missing, or was when it was last looked at: the state that it
-        #: leads to, and itself. The next one to force is the last.
+        #: The words that were missing when last checked: for each the state of the whole word and
+        #: its tokens. The last one is forced next.
         self._waiting = [*reversed(by_end.items())]
-        #: The states on the way to that one, each with its number of tokens.
+        #: The states of that word's prefixes, each with its number of tokens.
         self._path: dict[int, int] = {}
         #: How many tokens the missing words have together.
         self.missing = sum(self._lengths.values())
@@ -40,7 +40,7 @@ class _Words:
         words, held = self._words, self._held
         for token_id in token_ids:
             self._state = state = words.step(self._state, token_id)
-            # What is held was walked on from before, so this takes a constant time on average.
+            # Stops at the first known state, so a token takes a constant time on average.
             while state not in held:
                 held.add(state)
                 self.missing -= self._lengths.get(state, 0)
@@ -49,14 +49,14 @@ class _Words:
             self._turn()
 
     def begun(self) -> int:
-        """Return with how many tokens of the next missing word the output ends."""
+        """Return how many tokens of the next missing word the output ends with."""
         state = self._state
         while state not in self._path:
             state = self._words.shorter[state]
         return self._path[state]
 
     def next_of(self, begun: int) -> int:
-        """Return the token that goes on with it."""
+        """Return the token that continues it."""
         return self._waiting[-1][1][begun]
 
     def _turn(self) -> None:
@@ -77,26 +77,32 @@ class _Words:
 class ForcedWordsLogitProcessor(LogitProcessor):
     """Keep the answer from ending until it holds every one of several token sequences, the words.
 
-    A word is there as soon as the generated tokens hold it, wherever that is: words may overlap,
-    and one inside another counts, too. What the prompt holds does not. While words are missing,
-    the first of them in the given order is forced, token by token, where one of these holds:
+    A word counts wherever the generated tokens hold it, also inside or overlapping another word.
+    Words in the prompt do not count. While words are missing, the first of them in the given order
+    is forced, token by token, if one of these holds:
 
-    1. The output ends with a beginning of it, which is gone on with.
+    1. The output ends with a prefix of it; forcing continues from there.
     2. ``within_tokens`` leaves room for no more than the missing words, one after the other.
     3. The likeliest token is one of ``eos_token_ids``.
 
-    Anywhere else the model goes on by itself, ``eos_token_ids`` kept out. When all words are
-    there, nothing is edited any more.
+    Otherwise ``eos_token_ids`` are banned and the model continues by itself. When no word is
+    missing, nothing is edited.
 
     Because of rule 1 a word that begins with an everyday token comes as soon as the model writes
     that token; put it last, or let it begin with a rarer one. Without ``within_tokens`` a stop
-    condition of the request, such as ``max_new_tokens``, may end the answer before the words are
-    there. What ``force_words_ids`` asks of a beam search in Transformers, for a single answer.
+    condition of the request, such as ``max_new_tokens``, may end the answer while words are
+    missing. For one answer the same as ``force_words_ids`` for a beam search in Transformers.
 
-    Rule 3 waits for the device once a step until the words are there.
+    Rule 3 waits for the device once a step while words are missing.
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "token_ids": [1234, 567, 890],
+        "lengths": [2, 1],
+        "eos_token_ids": [2],
+        "within_tokens": 256,
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.
@@ -105,11 +111,9 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             token_ids: The ids of all words, one word after the other, in the order in which they
                 are forced.
             lengths: For each word its number of tokens, together as many as ``token_ids``.
-            eos_token_ids: What ends the answer: every such token, at most 1,024, none of which is
-                in a word.
-            within_tokens: Number of generated tokens that hold all words, at least as many as
-                ``token_ids``; give the request's ``max_new_tokens`` or less. Left out: there is
-                no such place.
+            eos_token_ids: All tokens that end the answer, at most 1,024. None may be in a word.
+            within_tokens: Number of generated tokens that must hold all words, at least as many as
+                ``token_ids``; give the request's ``max_new_tokens`` or less. Left out: no limit.
         """
 
         token_ids: SequenceIds
@@ -141,7 +145,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         request.state.read(token_ids)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Force the next missing word where its rules say so, else keep the end out."""
+        """Force the next missing word if a rule asks for it, else ban the end."""
         words, params = request.state, request.params
         if not words.missing:
             edits.rest()

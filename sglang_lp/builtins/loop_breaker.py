@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -23,14 +23,14 @@ PatternSize = Annotated[int, Meta(ge=1, le=1024)]
 class Action(StrEnum):
     """What ends the loop."""
 
-    #: The token that would go on with it is banned.
+    #: The token that would continue it is banned.
     BAN = "ban"
-    #: The request ends, with a finish reason that says so.
+    #: The request ends, with a finish reason that names the loop.
     END = "end"
 
 
 class _Tail:
-    """How far back the end of the output repeats itself, for each size of a pattern."""
+    """How long the output has repeated itself, for each size of a pattern."""
 
     __slots__ = ("_last", "_length", "_places", "_runs")
 
@@ -68,24 +68,29 @@ class _Tail:
 class LoopBreakerLogitProcessor(LogitProcessor):
     """End a loop: the same tokens again and again at the end of the output.
 
-    A loop is a pattern of ``min_pattern_size`` to ``max_pattern_size`` tokens that stands at the
-    end of the output ``min_count`` times or more, one right after the other; the same as
-    ``repetition_detection`` in vLLM, whose names these are. The prompt does not count.
+    A loop is a pattern of ``min_pattern_size`` to ``max_pattern_size`` tokens that ends the output
+    ``min_count`` times or more in a row. Rule and names are those of ``repetition_detection`` in
+    vLLM. The prompt does not count.
 
-    ``action="ban"`` bans the token with which the next repetition would begin, so that the model
-    must go on otherwise. ``action="end"`` ends the request with the token that is sampled then;
-    its finish reason is ``stop``, and where a matched stop string would stand (``matched`` of
-    ``/generate``, ``matched_stop`` of the OpenAI endpoints) it says which loop was found.
+    ``action="ban"`` bans the token that would begin the next repetition, so that the model must
+    continue in another way. ``action="end"`` ends the request with the token that is sampled then;
+    its finish reason is ``stop``, and the loop is named in place of a matched stop string
+    (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI endpoints).
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "max_pattern_size": 64,
+        "min_count": 4,
+        "action": "end",
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
             max_pattern_size: Most tokens of a pattern, 1 to 1,024.
-            min_count: How many times a pattern must stand there to be a loop.
+            min_count: Number of times in a row from which a pattern is a loop.
             min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
                 token, such as the lines of a table: a run of ``min_pattern_size * min_count``
                 tokens is a loop of larger patterns too.
@@ -98,7 +103,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         action: Action = Action.BAN
 
         def __post_init__(self) -> None:
-            """Refuse sizes between which there is none."""
+            """Refuse a smallest size above the largest."""
             if self.min_pattern_size > self.max_pattern_size:
                 raise ValueError(
                     "min_pattern_size: expected at most max_pattern_size, which is "

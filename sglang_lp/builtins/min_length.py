@@ -1,8 +1,9 @@
-"""A least length of the answer."""
+"""A minimum length of the answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
@@ -14,29 +15,32 @@ if TYPE_CHECKING:
 
 
 class MinLengthLogitProcessor(LogitProcessor):
-    """Keep the end tokens out of the first ``min_tokens`` generated tokens.
+    """Keep the end-of-sequence tokens out of the first ``min_tokens`` generated tokens.
 
     The answer may end with the token after those. SGLang's own ``min_new_tokens`` does the same
-    for the end tokens that the server knows; this one takes any, such as a block's end.
+    for the end tokens that the server knows; this one takes any token, such as a block's end.
     """
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
+    example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100, "eos_token_ids": [2]}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
-            min_tokens: Number of tokens that none of ``end_token_ids`` is among.
-            end_token_ids: Ids in ``[0, vocab)``, at least one.
+            min_tokens: Number of generated tokens without any of ``eos_token_ids``.
+            eos_token_ids: Ids in ``[0, vocab)``, at least one.
         """
 
+        renamed: ClassVar[Mapping[str, str]] = {"end_token_ids": "eos_token_ids"}
+
         min_tokens: PositiveInt
-        end_token_ids: FewTokenIds
+        eos_token_ids: FewTokenIds
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the end tokens until the answer is long enough."""
         if request.position < request.params.min_tokens:
-            edits.ban(request.params.end_token_ids)
+            edits.ban(request.params.eos_token_ids)
         else:
             edits.rest()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from array import array
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PRIME = 2**60 - 93
 _BASE = int.from_bytes(os.urandom(8), "big") % _PRIME
 
-#: So many hashes more than needed are kept, at least.
+#: Fewest surplus hashes to keep before they are deleted.
 _SLACK = 1024
 
 
@@ -43,7 +43,7 @@ class _History(NamedTuple):
 
 
 class _Window:
-    """What has followed the newest n - 1 tokens within the window.
+    """The tokens that have followed the newest n - 1 tokens within the window.
 
     An n-gram cannot come again unless its thirds do. So of each token only the third of an n-gram
     that ends there is indexed; a whole n-gram is when its third comes again. A third that is new
@@ -196,8 +196,8 @@ def _tokens(request: Request | _History, start: int, stop: int) -> array[int]:
 class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     """Ban every token that would repeat an n-gram of the last ``window_size`` tokens.
 
-    Sizes are those of the n-grams and of the window, or those that were published for an OCR
-    model (``preset``). With ``scope="all"`` prompt and output count alike, as in SGLang; with
+    The sizes of n-grams and window are given, or are those published for an OCR model
+    (``preset``). With ``scope="all"`` prompt and output count alike, as in SGLang; with
     ``scope="output"`` generated tokens alone do, as in DeepSeek's own code.
 
     Same as SGLang 0.5.23's class of this name given the same history, except that parameters
@@ -205,6 +205,8 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {"preset": "deepseek-ocr"}
+    reads_prompt = True
 
     class Params(Parameters, frozen=True):
         """What a request may set.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -21,13 +22,20 @@ Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 class ScheduledBiasLogitProcessor(LogitProcessor):
     """Add to the logits of chosen tokens, or ban them, between two positions of the answer.
 
-    The bias is the same at every position from ``start`` up to ``end``, or runs in a straight
-    line from ``bias`` at the first of them to ``final_bias`` at the last. Without ``bias`` the
-    tokens are banned there. Several schedules for one request: chain several of these.
+    The bias is the same at every position from ``start`` up to ``end``, or changes linearly from
+    ``bias`` at the first of them to ``final_bias`` at the last. Without ``bias`` the tokens are
+    banned there. For several schedules in one request, chain several of these.
     """
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
+    example: ClassVar[Mapping[str, Any]] = {
+        "token_ids": [2],
+        "bias": 0.0,
+        "final_bias": 8.0,
+        "start": 200,
+        "end": 400,
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.
@@ -48,7 +56,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
         end: PositiveInt | None = None
 
         def __post_init__(self) -> None:
-            """Refuse a schedule that says nothing, or contradicts itself."""
+            """Refuse a schedule that is empty or contradicts itself."""
             if len({*self.token_ids}) < len(self.token_ids):
                 raise ValueError("token_ids: expected each id once, got one of them twice")
             if self.end is not None and self.end <= self.start:

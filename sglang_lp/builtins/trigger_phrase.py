@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, SequenceIds
 from sglang_lp.params import FewTokenIds, NonEmptyTokenIds, Parameters, PositiveInt
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Progress:
-    """What was seen of the trigger, and what was said of the phrase."""
+    """How far the trigger and the phrase have come."""
 
     __slots__ = ("said", "state", "times", "trigger")
 
@@ -36,15 +36,19 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     With ``trigger_token_ids`` the phrase follows right after them. Only generated tokens count;
     the tokens of the phrase itself are no part of a trigger.
 
-    With ``before_token_ids``, the tokens that end an answer, the phrase comes where one of them
-    would have: its first token gets the probability of theirs together, and they get none, until
-    it has come once. That token is kept out of the answer until then, so choose one that answers
-    do not hold. This reads the logits, for which the host waits for the device.
+    With ``before_token_ids``, the tokens that end an answer, the phrase comes in place of the first
+    of them: until then the first token of the phrase gets the sum of their probabilities in place
+    of its own, and they get none. So let the phrase begin with a token that answers do not use.
+    This reads the logits, for which the host waits for the device.
 
-    After the phrase the model goes on by itself.
+    After the phrase the model continues by itself.
     """
 
     __module__ = "sglang_lp.builtins"
+    example: ClassVar[Mapping[str, Any]] = {
+        "trigger_token_ids": [1234],
+        "phrase_token_ids": [567, 890],
+    }
 
     class Params(Parameters, frozen=True):
         """What a request may set.
@@ -53,8 +57,8 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             phrase_token_ids: The tokens to force, one after the other.
             trigger_token_ids: The tokens to wait for, one after the other. Either these or
                 ``before_token_ids``.
-            before_token_ids: The tokens in place of any of which the phrase comes.
-            max_times: How many times the phrase follows a trigger at most.
+            before_token_ids: The tokens that the phrase comes in place of.
+            max_times: Most times that the phrase follows a trigger.
         """
 
         phrase_token_ids: NonEmptyTokenIds
@@ -63,7 +67,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         max_times: PositiveInt = 1
 
         def __post_init__(self) -> None:
-            """Refuse a phrase without a place, or with two."""
+            """Refuse a phrase with no trigger or end to follow, or with both."""
             if (self.trigger_token_ids is None) == (self.before_token_ids is None):
                 raise ValueError("trigger_token_ids: expected either these or before_token_ids")
             if self.before_token_ids is not None:
@@ -83,7 +87,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         return _Progress(Automaton([params.trigger_token_ids or params.phrase_token_ids[:1]]))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Look for the trigger, or note what was said of the phrase."""
+        """Follow the trigger, or the phrase while it is being forced."""
         progress, params = request.state, request.params
         phrase = params.phrase_token_ids
         for token_id in token_ids:
@@ -101,14 +105,14 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                     progress.said = said if said < len(phrase) else -1
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Force the token of the phrase whose turn it is."""
+        """Force the next token of the phrase."""
         progress, params = request.state, request.params
         if progress.said >= 0:
             edits.force(params.phrase_token_ids[progress.said])
         elif progress.times == params.max_times:
             edits.rest()
         elif params.trigger_token_ids:
-            # Not before the trigger can be complete again.
+            # The trigger cannot be complete earlier.
             edits.wake_at(request.position + len(params.trigger_token_ids) - progress.state)
         else:
             logits, ends = request.logits, [*{*params.before_token_ids}]

@@ -1,9 +1,9 @@
 """The command line: ``sglang-lp VERB``, one module for each verb.
 
 Exit codes of every verb: 0 done, or allowed; 1 no: the payload is refused, the person declined,
-or the check failed; 2 wrong usage, unreadable input, or an output that cannot be written where all
-else was well, with one line on standard error; 130 interrupted at the keyboard. Whether anybody
-reads what is printed changes none of them.
+or the check failed; 2 wrong usage, unreadable input, or output that cannot be written although all
+else went well, with one line on standard error; 130 interrupted at the keyboard. A closed pipe
+changes none of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in _VERBS:
         importlib.import_module(f"{__name__}.{verb}").add(verbs)
-    with _report.whatever_the_terminal_takes() as lost:
+    with _report.printing() as lost:
         code = _run(parser, verbs.choices, argv)
     return 2 if lost and code == 0 else code
 

@@ -7,7 +7,7 @@ import argparse
 from sglang_lp.server.process import POLICY_VARIABLE, policy_in_force
 from sglang_lp.trust import Policy
 
-__all__ = ["add_option", "chosen", "file"]
+__all__ = ["add_option", "choose", "parse_file"]
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -15,20 +15,20 @@ def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="FILE",
-        type=file,
+        type=parse_file,
         help=f"a policy in TOML; without it the one that {POLICY_VARIABLE} names, else the "
         "default: the built-ins, also in the place of SGLang's own processors",
     )
 
 
-def file(text: str) -> str:
-    """Return the name of a policy file: for argparse, which reports the error."""
-    if not text:  # an unset variable in a script; the default policy must not come of it
+def parse_file(text: str) -> str:
+    """Return the name of a policy file; argparse reports the error."""
+    if not text:  # an unset variable in a script must not mean the default policy
         raise argparse.ArgumentTypeError("expected the name of a policy file, got an empty text")
     return text
 
 
-def chosen(named: str | None) -> Policy:
+def choose(named: str | None) -> Policy:
     """Return the policy that was named, else the one of the environment, else the default.
 
     Args:

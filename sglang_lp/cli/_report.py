@@ -1,4 +1,4 @@
-"""Talking to the person: printing, and what is shown of a payload before anything is decided."""
+"""Talking to the person at the terminal: printing, asking, reading and explaining a payload."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TextIO
 from sglang_lp import wire
 from sglang_lp.errors import RequestError, shown
 
-__all__ = ["ask", "complain", "decode", "lines", "read", "say", "whatever_the_terminal_takes"]
+__all__ = ["ask", "complain", "decode", "explain", "printing", "read", "say"]
 
-#: Longest text that a person can have inspected.
+#: Longest payload text that is read.
 _MAX_CHARS = 4 << 20
 
 #: Opcodes that import, call or change something once they are executed.
@@ -25,17 +25,17 @@ _CHANGING = {"BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS"}
 _ACTING = _IMPORTING | _CALLING | _CHANGING
 
 
-#: What kept standard output from being written in this run.
+#: The errors in writing standard output in this run.
 _lost: list[OSError] = []
 
 
 @contextmanager
-def whatever_the_terminal_takes() -> Iterator[list[OSError]]:
-    """Print within this: escapes what the terminal cannot show, and survives a reader's end.
+def printing() -> Iterator[list[OSError]]:
+    """Escape what the terminal cannot show, and survive a reader that closes the pipe.
 
     Yields:
-        What kept standard output from being written, complete once this is left. A reader that
-        has seen enough, or an output that was never there, is no such thing.
+        The errors in writing standard output, complete when the block ends. A closed pipe, or an
+        output that was closed from the start, is not one.
     """
     _lost.clear()
     if isinstance(sys.stdout, TextIOWrapper):
@@ -58,7 +58,7 @@ def complain(line: str) -> None:
 
 
 def ask(question: str) -> str:
-    """Return the line that a person answers with, empty if nobody does."""
+    """Return the line that a person answers, empty if nobody does."""
     _write(sys.stdout, question, flush=True)
     try:
         return sys.stdin.readline() if sys.stdin is not None else ""
@@ -74,7 +74,7 @@ def _write(stream: TextIO | None, text: str = "", *, flush: bool = False) -> Non
         if flush:
             stream.flush()
     except OSError as error:
-        # What is still in the buffer goes there too, and the verb goes on to its end.
+        # Discards the rest of the buffer too, so that the verb runs to its end.
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), stream.fileno())
         if stream is sys.stdout and not isinstance(error, BrokenPipeError):
@@ -109,7 +109,7 @@ def read(source: str) -> str:
 
 
 def decode(payload: str) -> bytes:
-    """Return the pickle in a payload of any size that a person may look at.
+    """Return the pickle in a payload.
 
     Raises:
         PayloadRefused: It is not a payload at all.
@@ -117,7 +117,7 @@ def decode(payload: str) -> bytes:
     return wire.decode(payload, _MAX_CHARS)
 
 
-def lines(pickled: bytes, payload_chars: int) -> Iterator[str]:
+def explain(pickled: bytes, payload_chars: int) -> Iterator[str]:
     """Explain a pickle, line by line, without executing any of it."""
     kind, module, name = wire.describe(pickled)
     yield f"what     {kind.value}"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 
 from sglang_lp import wire
 from sglang_lp.cli import _policy, _report
 from sglang_lp.cli._report import say
-from sglang_lp.errors import PolicyError, shown
+from sglang_lp.errors import PolicyError, UsageError, shown
 from sglang_lp.trust import Pin, Policy, Verifier, classes
 from sglang_lp.trust.policy import parse_entry
 
@@ -35,7 +35,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--policy",
         metavar="FILE",
-        type=_policy.file,
+        type=_policy.parse_file,
         required=True,
         help="policy file to add to; made if absent",
     )
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if entry == "-" or entry.startswith(("@", "{")):
         payload = _report.read(entry)
         pickled = _report.decode(payload)
-        for line in _report.lines(pickled, len(payload)):
+        for line in _report.explain(pickled, len(payload)):
             say(line)
         kind, module, name = wire.describe(pickled)
         entry = f"{module}:{name}" if kind is wire.Kind.REFERENCE else ""
@@ -65,29 +65,29 @@ def _run(arguments: argparse.Namespace) -> int:
         say("not allowed; the policy is unchanged")
         return 1
     path = Path(arguments.policy)
-    before, text = _current(path)
-    Verifier(before)  # what is wrong already is said of the file as it is
+    before, text = _read(path)
+    Verifier(before)  # an error that the file already has is reported before it is edited
     if entry:
         if entry in before.allow:
             say(f"{path} allows it already")
             return 0
         wanted = msgspec.structs.replace(before, allow=(entry, *before.allow))
-        text = _with_class(text, entry)
+        text = _add_class(text, entry)
     else:
-        pin = _pin(pickled, arguments.name)
+        pin = _make_pin(pickled, arguments.name)
         if (pin.sha256, pin.size) in {(known.sha256, known.size) for known in before.pin}:
             say(f"{path} pins it already")
             return 0
         wanted = msgspec.structs.replace(before, pin=(*before.pin, pin))
-        text = _with_pin(text, pin)
+        text = _add_pin(text, pin)
     Verifier(wanted)
     _replace(path, text, wanted)
     say(f"written to {path}; restart the server to use it")
     return 0
 
 
-def _current(path: Path) -> tuple[Policy, str]:
-    """Return what a policy file says, and its text; both empty if there is none."""
+def _read(path: Path) -> tuple[Policy, str]:
+    """Return the policy of a file and its text; both empty if there is no file."""
     try:
         return Policy.from_toml(path), path.read_text(encoding="utf-8")
     except PolicyError as error:
@@ -96,28 +96,28 @@ def _current(path: Path) -> tuple[Policy, str]:
         raise
 
 
-def _pin(pickled: bytes, name: str | None) -> Pin:
+def _make_pin(pickled: bytes, name: str | None) -> Pin:
     if name is not None and not name.isprintable():
-        raise PolicyError(f"--name: expected printable characters, got {shown(name)}")
+        raise UsageError(f"--name: expected printable characters, got {shown(name)}")
     sha256 = wire.digest(pickled)
     return Pin(name=name or sha256[:12], sha256=sha256, size=len(pickled))
 
 
-def _with_class(text: str, entry: str) -> str:
+def _add_class(text: str, entry: str) -> str:
     """Put an entry first in the list of a policy, and leave every comment where it is."""
     key = re.compile(r"^(allow[ \t]*=[ \t]*\[)\s*", re.MULTILINE)
     edited, found = key.subn(rf'\1\n    "{entry}",\n    ', text, count=1)
     return edited if found else f'allow = [\n    "{entry}",\n]\n{text}'
 
 
-def _with_pin(text: str, pin: Pin) -> str:
+def _add_pin(text: str, pin: Pin) -> str:
     head = text.rstrip("\n") + "\n\n" if text.strip() else ""
-    name = json.dumps(pin.name, ensure_ascii=False)
+    name = orjson.dumps(pin.name).decode()
     return f'{head}[[pin]]\nname = {name}\nsha256 = "{pin.sha256}"\nsize = {pin.size}\n'
 
 
 def _replace(path: Path, text: str, wanted: Policy) -> None:
-    """Write a policy whole or not at all, once it is known to say what it should."""
+    """Write a policy whole or not at all, once the text is known to mean what was wanted."""
     there = path.exists()
     path = path.resolve()  # a link stays one
     newline = "\r\n" if there and b"\r\n" in path.read_bytes() else "\n"
@@ -125,7 +125,7 @@ def _replace(path: Path, text: str, wanted: Policy) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sglang-lp-") as folder:
             draft = Path(folder) / path.name
             draft.write_text(text, encoding="utf-8", newline=newline)
-            if not _says(draft, wanted):
+            if not _holds(draft, wanted):
                 raise PolicyError(
                     f"{path} is written in a way that cannot be edited; add it by hand"
                 )
@@ -136,7 +136,7 @@ def _replace(path: Path, text: str, wanted: Policy) -> None:
         raise PolicyError(f"policy {path}: cannot be written: {error.strerror}") from error
 
 
-def _says(draft: Path, wanted: Policy) -> bool:
+def _holds(draft: Path, wanted: Policy) -> bool:
     try:
         return msgspec.structs.replace(Policy.from_toml(draft), source=wanted.source) == wanted
     except PolicyError:

@@ -32,8 +32,8 @@ def add(verbs: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", lambda: sys.version.split()[0]),
-        ("SGLang", _sglang),
-        ("plugin", _plugin),
+        ("SGLang", _check_sglang),
+        ("plugin", _check_plugin),
         ("policy", lambda: _check_policy(arguments.policy)),
     ]
     failed = 0
@@ -46,13 +46,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _sglang() -> str:
+def _check_sglang() -> str:
     from sglang_lp.server.versions import NEWEST, OLDEST, check_version
 
     return f"{check_version()} (supported: {OLDEST} to {NEWEST})"
 
 
-def _plugin() -> str:
+def _check_plugin() -> str:
     found = [
         entry for entry in entry_points(group="sglang.srt.plugins") if entry.name == "sglang_lp"
     ]
@@ -67,5 +67,5 @@ def _plugin() -> str:
 
 
 def _check_policy(named: str | None) -> str:
-    policy = _policy.chosen(named)
+    policy = _policy.choose(named)
     return f"{len(Verifier(policy).allowed)} processors allowed ({policy.source})"

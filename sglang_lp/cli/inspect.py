@@ -29,28 +29,28 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    policy = _policy.chosen(arguments.policy)
+    policy = _policy.choose(arguments.policy)
     verifier = Verifier(policy)
     payload = _report.read(arguments.payload)
     if payload.lstrip().startswith("{"):
         try:
             pickled = _report.decode(payload)
         except PayloadRefused as error:
-            return _verdict(policy, str(error), allowed=False)
-        for line in _report.lines(pickled, len(payload)):
+            return _print_verdict(policy, str(error), allowed=False)
+        for line in _report.explain(pickled, len(payload)):
             say(line)
     try:
         pin = verifier.pin(payload)  # not lookup, which would unpickle the code
         if pin is not None:
             what = f"pinned as {pin.name!r}: the server runs this code"
-            return _verdict(policy, what, allowed=True)
+            return _print_verdict(policy, what, allowed=True)
         found = verifier.lookup(payload)
     except PayloadRefused as error:
-        return _verdict(policy, str(error), allowed=False)
-    return _verdict(policy, f"runs {found.name}", allowed=True)
+        return _print_verdict(policy, str(error), allowed=False)
+    return _print_verdict(policy, f"runs {found.name}", allowed=True)
 
 
-def _verdict(policy: Policy, text: str, *, allowed: bool) -> int:
+def _print_verdict(policy: Policy, text: str, *, allowed: bool) -> int:
     say(f"policy   {policy.source}")
     say(f"verdict  {'allowed' if allowed else 'refused'}: {text}")
     return 0 if allowed else 1

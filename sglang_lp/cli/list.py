@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
+
+import orjson
 
 from sglang_lp.cli._report import say
 
@@ -29,22 +30,22 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp import builtins
-    from sglang_lp.cli._describe import base, example, page, parameters
+    from sglang_lp.cli._describe import find_base, list_parameters, write_page
 
     if arguments.markdown:
-        say(page().rstrip())
+        say(write_page().rstrip())
         return 0
     for name in sorted(builtins.__all__, key=str.lower):
         processor = getattr(builtins, name)
         say(name)
         say(f"    {(processor.__doc__ or '').strip().splitlines()[0]}")
-        shared = base(processor)
+        shared = find_base(processor)
         if shared is None:
-            for one in parameters(processor):
+            for one in list_parameters(processor):
                 default = one.default if one.default == "required" else f"default {one.default}"
                 say(f"    {one.name}: {one.kind}, {default}")
         else:
             say(f"    takes what {shared.__name__} takes")
-        say(f"    example: {json.dumps(example(name))}")
+        say(f"    example: {orjson.dumps(processor.example).decode()}")
         say("")
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from sglang_lp import wire
 from sglang_lp.cli._report import say
-from sglang_lp.errors import RequestError, shown
+from sglang_lp.errors import UsageError, shown
 from sglang_lp.trust.policy import parse_entry
 
 __all__ = ["add"]
@@ -29,12 +29,12 @@ def _run(arguments: argparse.Namespace) -> int:
         say(wire.payload_for(*parse_entry(arguments.name, "payload")))
         return 0
     from sglang_lp import builtins
-    from sglang_lp.client.attachment import hint_for
+    from sglang_lp.client.attachment import suggest_builtin
 
     if arguments.name not in builtins.__all__:
-        raise RequestError(
+        raise UsageError(
             f"expected a built-in or package.module:Class, got {shown(arguments.name)}; "
-            f"{hint_for(arguments.name, 'see sglang-lp list')}"
+            f"{suggest_builtin(arguments.name, 'see sglang-lp list')}"
         )
     say(wire.payload_for(builtins.__name__, arguments.name))
     return 0

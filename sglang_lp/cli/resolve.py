@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
+
+import orjson
 
 from sglang_lp.cli._report import say
 
@@ -20,9 +21,9 @@ def add(verbs: Any) -> None:
         "this model and the custom_params that hold the ids.",
     )
     parser.add_argument("directory", metavar="DIR", help="a model's directory")
-    # Named as in the client, whose messages these users read too.
+    # The names are the client's, because its messages reach these users too.
     parser.add_argument(
-        "--thinking-start", help="what opens a thinking block, if it cannot be told"
+        "--thinking-start", help="what opens a thinking block, if it cannot be found"
     )
     parser.add_argument("--thinking-end", help="what closes it")
     parser.add_argument("--closing", help="a message to close a block with")
@@ -30,10 +31,10 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sglang_lp.client.resolution import delimiters_of, loaded, resolve
+    from sglang_lp.client.delimiters import find_delimiters, load_tokenizer, resolve
 
-    tokenizer = loaded(arguments.directory)
-    found = delimiters_of(tokenizer, arguments.thinking_start, arguments.thinking_end)
+    tokenizer = load_tokenizer(arguments.directory)
+    found = find_delimiters(tokenizer, arguments.thinking_start, arguments.thinking_end)
     params = resolve(
         tokenizer,
         thinking_start=arguments.thinking_start,
@@ -44,5 +45,5 @@ def _run(arguments: argparse.Namespace) -> int:
     say(f"delimiters  {found.start!a} {found.end!a}")
     say(f"models      {family.models if family else 'no known family'}")
     say(f"class       {family.processor if family else 'ThinkingBudgetLogitProcessor'}")
-    say(f"params      {json.dumps(params)}")
+    say(f"params      {orjson.dumps(params).decode()}")
     return 0

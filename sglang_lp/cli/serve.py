@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_lp.cli import _policy
-from sglang_lp.errors import InstallError, PolicyError
+from sglang_lp.errors import InstallError, UsageError
 from sglang_lp.server.process import POLICY_VARIABLE
 from sglang_lp.trust import Verifier
 
@@ -46,11 +46,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if sglang_args[:1] == ["--"]:
         sglang_args = sglang_args[1:]
     if not sglang_args:
-        raise PolicyError(
+        raise UsageError(
             "expected SGLang's arguments after --, for example: "
             "sglang-lp serve -- --model-path Qwen/Qwen3-8B"
         )
-    Verifier(_policy.chosen(arguments.policy))  # say what is wrong in a second, not a minute
+    Verifier(_policy.choose(arguments.policy))  # an error now, not after a minute
     if arguments.policy is not None:
         os.environ[POLICY_VARIABLE] = str(Path(arguments.policy).resolve())
     if _FLAG not in sglang_args:
@@ -61,17 +61,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def refuse_reload() -> None:
-    """Answer SIGHUP in words: a policy is read at start-up and never again.
+    """Answer SIGHUP with a message, because a policy is read at start-up only.
 
-    Left alone, the signal would end the server. A server started with ``nohup`` ignores it, and
-    goes on to.
+    The signal's default action would end the server. A server that ignores the signal, because it
+    was started with ``nohup``, still does.
     """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _say_so)
+        signal.signal(signal.SIGHUP, _answer_reload)
 
 
-def _say_so(_number: int, _frame: object) -> None:
-    # A handler may run anywhere, also while the log is being written.
+def _answer_reload(_number: int, _frame: object) -> None:
+    # Not the log: a handler may run while it is being written.
     os.write(
         2,
         b"sglang-lp: SIGHUP: the policy is not reloaded; restart the server to change what it "
@@ -80,7 +80,7 @@ def _say_so(_number: int, _frame: object) -> None:
 
 
 def check_environment() -> None:
-    """A plugin that SGLang is told to skip cannot defend itself."""
+    """Refuse an environment in which SGLang skips the plugin, which cannot detect that itself."""
     chosen = os.environ.get("SGLANG_PLUGINS", "")
     if chosen and _PLUGIN not in {name.strip() for name in chosen.split(",")}:
         raise InstallError(

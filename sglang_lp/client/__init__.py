@@ -7,9 +7,9 @@ Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 """
 
 from sglang_lp.client.attachment import Attachment, attach
-from sglang_lp.client.blocks import ThinkingBlock, thinking_blocks
-from sglang_lp.client.each import Attachments, attach_each
-from sglang_lp.client.resolution import resolve
+from sglang_lp.client.batches import Attachments, attach_each
+from sglang_lp.client.delimiters import resolve
+from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
 
 __all__ = [
     "Attachment",

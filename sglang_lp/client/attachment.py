@@ -8,16 +8,12 @@ from typing import Any
 import msgspec
 
 from sglang_lp import builtins, wire
-from sglang_lp.client.values import READY, fresh, plain
+from sglang_lp.client.json_values import copy_value, to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 
-__all__ = ["Attachment", "attach", "hint_for", "mapping", "with_payload"]
-
-
-#: Not written as a union, which would be made anew at each call.
-_SEVERAL = (list, tuple)
+__all__ = ["Attachment", "add_payload", "attach", "copy_mapping", "suggest_builtin"]
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -44,7 +40,7 @@ class Attachment(msgspec.Struct, frozen=True):
     @property
     def custom_params(self) -> dict[str, Any]:
         """The parameters as JSON values, in a new dict; empty if there are none."""
-        return {key: fresh(value) for key, value in self._params.items()}
+        return {key: copy_value(value) for key, value in self._params.items()}
 
     def engine_kwargs(
         self, sampling_params: Mapping[str, Any] | list[Any] | None = None, **kwargs: Any
@@ -63,7 +59,7 @@ class Attachment(msgspec.Struct, frozen=True):
         Args:
             body: The body without the processor.
         """
-        result = with_payload(body, self.payload)
+        result = add_payload(body, self.payload)
         given = result.get("sampling_params")
         if isinstance(given, list | tuple):
             result["sampling_params"] = [self.sampling_params(one) for one in given]
@@ -77,7 +73,7 @@ class Attachment(msgspec.Struct, frozen=True):
         Args:
             extra: Other fields that are SGLang's and not OpenAI's.
         """
-        return self._join(with_payload({} if extra is None else extra, self.payload))
+        return self._join(add_payload({} if extra is None else extra, self.payload))
 
     def sampling_params(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the ``sampling_params`` of one prompt, with the parameters in them.
@@ -85,15 +81,15 @@ class Attachment(msgspec.Struct, frozen=True):
         Args:
             given: Those of the prompt so far.
         """
-        return self._join({} if given is None else mapping(given, "sampling_params"))
+        return self._join({} if given is None else copy_mapping(given, "sampling_params"))
 
     def _join(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Set ``custom_params`` in ``fields``, always: without it SGLang passes no history."""
         given = fields.get("custom_params")
-        given = {} if given is None else mapping(given, "custom_params")
+        given = {} if given is None else copy_mapping(given, "custom_params")
         name = self.processor.__name__
         for key in given.keys() & self._params.keys():
-            if plain(name, key, given[key]) != self._params[key]:
+            if to_json_value(name, key, given[key]) != self._params[key]:
                 raise InvalidParameter(
                     name,
                     key,
@@ -115,18 +111,18 @@ def attach(
     Args:
         processor: A :class:`~sglang_lp.processor.LogitProcessor`; the name of a built-in; or a
             class of another library with SGLang's ``to_str()``, whose parameters are not checked
-            further than that SGLang can carry them. A list of these, or of what ``attach``
+            beyond whether SGLang can carry them. A list of these, or of what ``attach``
             returned for them, runs them all, as a ``ChainLogitProcessor``.
         params: Its parameters, as in ``custom_params``. Tuples, sets, ranges and the numbers and
             arrays of NumPy and torch become what JSON has.
 
     Raises:
         InvalidParameter: A parameter that the processor does not take.
-        RequestError: ``processor`` is none of the above.
+        RequestError: ``processor`` is none of these.
     """
-    if isinstance(processor, _SEVERAL):
-        return _chained(processor, params)
-    cls = _named(processor) if isinstance(processor, str) else processor
+    if isinstance(processor, list | tuple):
+        return _attach_chain(processor, params)
+    cls = _find_builtin(processor) if isinstance(processor, str) else processor
     to_str: Any = getattr(cls, "to_str", None)
     if not isinstance(cls, type) or not callable(to_str):
         hint = "; give its class" if to_str else ""
@@ -135,16 +131,15 @@ def attach(
             f"got {getattr(cls, '__name__', None) or shown(cls)}{hint}"
         )
     for key, value in params.items():
-        if key[:2] == "__" and is_private(key):
+        if is_private(key):
             raise InvalidParameter(cls.__name__, key, "reserved by SGLang; leave it out")
-        if type(value) not in READY:
-            params[key] = plain(cls.__name__, key, value)
+        params[key] = to_json_value(cls.__name__, key, value)
     if issubclass(cls, LogitProcessor):
         cls.parse_params(params)
     return Attachment(cls, to_str(), params)
 
 
-def _chained(links: Sequence[Any], params: dict[str, Any]) -> Attachment:
+def _attach_chain(links: Sequence[Any], params: dict[str, Any]) -> Attachment:
     if params:
         raise RequestError(
             f"attach: {shown(next(iter(params)))} was given to a list of processors; give it to "
@@ -153,12 +148,12 @@ def _chained(links: Sequence[Any], params: dict[str, Any]) -> Attachment:
     given: dict[str, Any] = {"chain": []}
     for place, one in enumerate(links):
         link = one if isinstance(one, Attachment) else attach(one)
-        given["chain"].append(_link_name(link))
+        given["chain"].append(_name_link(link))
         given |= {f"{place}.{key}": value for key, value in link.custom_params.items()}
     return attach(builtins.ChainLogitProcessor, **given)
 
 
-def _link_name(link: Attachment) -> str:
+def _name_link(link: Attachment) -> str:
     module, name = link.processor.__module__, link.processor.__qualname__
     if module == builtins.__name__:
         return name
@@ -170,7 +165,7 @@ def _link_name(link: Attachment) -> str:
     return f"{module}:{name}"
 
 
-def _named(name: str) -> Any:
+def _find_builtin(name: str) -> Any:
     found = vars(builtins).get(name)
     if isinstance(found, type):
         return found
@@ -179,11 +174,11 @@ def _named(name: str) -> Any:
             "attach: expected a processor class or the name of a built-in, got a payload text; "
             "it can go into the request's custom_logit_processor as it is"
         )
-    hint = hint_for(name, "a class of your own goes in itself")
+    hint = suggest_builtin(name, "a class of your own goes in itself")
     raise RequestError(f"attach: expected the name of a built-in, got {shown(name)}; {hint}")
 
 
-def hint_for(name: str, otherwise: str) -> str:
+def suggest_builtin(name: str, otherwise: str) -> str:
     """Return the hint that a built-in has nearly this name; ``otherwise`` if none has."""
     import difflib  # as in params
 
@@ -191,7 +186,7 @@ def hint_for(name: str, otherwise: str) -> str:
     return f"did you mean {near[0]}?" if near else otherwise
 
 
-def mapping(value: Any, field: str) -> dict[str, Any]:
+def copy_mapping(value: Any, field: str) -> dict[str, Any]:
     """Return a copy of what a field holds, one level deep.
 
     Raises:
@@ -202,13 +197,13 @@ def mapping(value: Any, field: str) -> dict[str, Any]:
     return dict(value)
 
 
-def with_payload(request: Mapping[str, Any], payload: Any) -> dict[str, Any]:
+def add_payload(request: Mapping[str, Any], payload: Any) -> dict[str, Any]:
     """Return a copy of a request with the payload in it.
 
     Raises:
         RequestError: It is not a mapping, or has a payload.
     """
-    result = mapping(request, "request")
+    result = copy_mapping(request, "request")
     if result.get("custom_logit_processor") is not None:
         raise RequestError(
             "custom_logit_processor: this request has one already, and SGLang runs one for each; "

@@ -8,7 +8,7 @@ once, after its digest matched, and then has its own keys, of which there are as
 
 from __future__ import annotations
 
-import hashlib  # noqa: F401 - wire imports it when it is first needed; no refusal imports anything
+import hashlib  # noqa: F401 - loads it for wire.digest, because a refusal may import nothing
 import importlib
 import logging
 import re

@@ -38,7 +38,7 @@ class TestContract(ProcessorContract):
         chained((BAN, {"token_ids": [3]}), (BAN, {"token_ids": [4]})),
         chained(
             (BAN, {"token_ids": [3]}),
-            (LENGTH, {"min_tokens": 5, "end_token_ids": [2]}),
+            (LENGTH, {"min_tokens": 5, "eos_token_ids": [2]}),
             ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 2, "window_size": 20}),
             ("LoopBreakerLogitProcessor", {"max_pattern_size": 3, "min_count": 2}),
             ("ScheduledBiasLogitProcessor", {"token_ids": [4], "bias": 1.5, "start": 3}),
@@ -62,7 +62,7 @@ class TestContract(ProcessorContract):
 LINKS = {
     BAN: {"token_ids": [3]},
     "AllowedTokensLogitProcessor": {"token_ids": [0, 1, 2, 3, 4]},
-    LENGTH: {"min_tokens": 4, "end_token_ids": [0]},
+    LENGTH: {"min_tokens": 4, "eos_token_ids": [0]},
     "ScheduledBiasLogitProcessor": {"token_ids": [1, 3], "bias": 2, "start": 2, "end": 5},
     "BadWordsLogitProcessor": {"token_ids": [1, 2, 5], "lengths": [2, 1]},
     "DRYLogitProcessor": {"dry_allowed_length": 1},
@@ -99,7 +99,7 @@ def served(*links):
 
 def test_a_chain_needs_what_its_most_demanding_link_needs():
     ban = (BAN, {"token_ids": [3]})
-    length = (LENGTH, {"min_tokens": 4, "end_token_ids": [0]})
+    length = (LENGTH, {"min_tokens": 4, "eos_token_ids": [0]})
     words = ("BadWordsLogitProcessor", {"token_ids": [1], "lengths": [1]})
 
     assert served(ban).needs is History.NONE
@@ -334,7 +334,7 @@ def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
 
 
 def test_speculative_decoding_takes_a_chain_of_links_that_need_no_history(guard):
-    ban, length = (BAN, {"token_ids": [3]}), (LENGTH, {"min_tokens": 4, "end_token_ids": [0]})
+    ban, length = (BAN, {"token_ids": [3]}), (LENGTH, {"min_tokens": 4, "eos_token_ids": [0]})
 
     guard("DFLASH").admit("ChainLogitProcessor", chained(ban, ban))
     with pytest.raises(Unsupported):

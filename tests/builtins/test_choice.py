@@ -28,14 +28,14 @@ class TestContract(ProcessorContract):
     valid_params = (
         flat([[7]]),
         flat([[3, 4], [3, 5, 6]]),
-        flat([[3], [3, 5, 6]], eos_token_id=END),
+        flat([[3], [3, 5, 6]], eos_token_ids=[END]),
     )
     invalid_params = (
         ({"token_ids": [1]}, "lengths"),
         ({"token_ids": [1, 2], "lengths": [3]}, "lengths"),
         ({"token_ids": [1, 1000], "lengths": [2]}, "token_ids"),
-        (flat([[1]], eos_token_id=1000), "eos_token_id"),
-        (flat([[1], [1, 2]]), "eos_token_id"),
+        (flat([[1]], eos_token_ids=[1000]), "eos_token_ids"),
+        (flat([[1], [1, 2]]), "eos_token_ids"),
     )
 
     def _cases(self):
@@ -62,7 +62,12 @@ def test_the_answer_is_a_choice_and_then_the_end(sequences, random):
         return [random.random() for _ in range(10)]
 
     output = run(
-        ChoiceLogitProcessor, flat(sequences, eos_token_id=END), [1], model, steps=8, vocab_size=10
+        ChoiceLogitProcessor,
+        flat(sequences, eos_token_ids=[END]),
+        [1],
+        model,
+        steps=8,
+        vocab_size=10,
     ).token_ids
 
     assert END in output
@@ -71,7 +76,7 @@ def test_the_answer_is_a_choice_and_then_the_end(sequences, random):
 
 @given(choices, st.lists(st.integers(0, 3), max_size=4))
 def test_every_choice_stays_open_until_the_model_leaves_it(sequences, begun):
-    custom_params = FakeRequest([1], begun).custom_params(flat(sequences, eos_token_id=END))
+    custom_params = FakeRequest([1], begun).custom_params(flat(sequences, eos_token_ids=[END]))
     possible = {
         [*sequence, END][len(begun)] for sequence in sequences if sequence[: len(begun)] == begun
     }
@@ -92,5 +97,16 @@ def test_without_an_end_token_the_model_goes_on_by_itself():
 
 
 def test_a_choice_that_begins_another_needs_an_end_token():
-    with pytest.raises(InvalidParameter, match="beginning of another"):
+    with pytest.raises(InvalidParameter, match="a prefix of another"):
         ChoiceLogitProcessor.parse_params(flat([[1, 2], [1]]))
+
+
+def test_after_a_choice_any_of_the_end_tokens_may_come():
+    params = flat([[1, 2]], eos_token_ids=[6, 8])
+
+    begun = FakeRequest([5], [1]).custom_params(params)
+    chosen = FakeRequest([5], [1, 2]).custom_params(params)
+    rows = ChoiceLogitProcessor()(torch.zeros(2, 10), [begun, chosen]).tolist()
+
+    assert [{i for i, logit in enumerate(row) if logit == 0} for row in rows] == [{2}, {6, 8}]
+    assert run(ChoiceLogitProcessor, params, [5], [1, 2, 8, 4], steps=4).token_ids == [1, 2, 8, 4]

@@ -12,8 +12,8 @@ from sglang_lp.builtins import (
     Qwen3ThinkingBudgetLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.builtins import _delimiters as delimiters
-from sglang_lp.builtins._families import FAMILIES
+from sglang_lp.builtins.thinking import delimiters
+from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.server.guard import Guard
 from sglang_lp.testing import FakeRequest
@@ -273,9 +273,10 @@ def guard_of(tokenizer, vocab_size=250_000):
 
 def test_the_guard_takes_the_ids_from_the_served_tokenizer():
     for tokenizer in both(tokenizer_with(["<think>", "</think>"])):
-        _, params = guard_of(tokenizer).admit(
+        admitted = guard_of(tokenizer).admit(
             ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5}
         )
+        params = admitted.params
 
         assert (params.start, params.end) == ((256,), (257,))
         assert tokenizer.decode([params.new_line_token_id]) == "\n"

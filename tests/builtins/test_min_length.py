@@ -11,16 +11,16 @@ A, B, END = 5, 6, 9
 class TestContract(ProcessorContract):
     processor = MinLengthLogitProcessor
     valid_params = (
-        {"min_tokens": 1, "end_token_ids": [3]},
-        {"min_tokens": 30, "end_token_ids": [3, 999]},
+        {"min_tokens": 1, "eos_token_ids": [3]},
+        {"min_tokens": 30, "eos_token_ids": [3, 999]},
     )
     invalid_params = (
-        ({"min_tokens": 0, "end_token_ids": [3]}, "min_tokens"),
-        ({"min_tokens": 1, "end_token_ids": []}, "end_token_ids"),
-        ({"min_tokens": 1}, "end_token_ids"),
-        ({"min_tokens": 1, "end_token_ids": [*range(1025)]}, "end_token_ids"),
-        ({"end_token_ids": [3]}, "min_tokens"),
-        ({"min_tokens": 1, "end_token_ids": [1000]}, "end_token_ids"),
+        ({"min_tokens": 0, "eos_token_ids": [3]}, "min_tokens"),
+        ({"min_tokens": 1, "eos_token_ids": []}, "eos_token_ids"),
+        ({"min_tokens": 1}, "eos_token_ids"),
+        ({"min_tokens": 1, "eos_token_ids": [*range(1025)]}, "eos_token_ids"),
+        ({"eos_token_ids": [3]}, "min_tokens"),
+        ({"min_tokens": 1, "eos_token_ids": [1000]}, "eos_token_ids"),
     )
 
 
@@ -31,7 +31,7 @@ def test_a_model_that_wants_to_end_at_once_ends_after_exactly_so_many_tokens(min
 
     played = run(
         MinLengthLogitProcessor,
-        {"min_tokens": min_tokens, "end_token_ids": [END]},
+        {"min_tokens": min_tokens, "eos_token_ids": [END]},
         [1, 2],
         eager,
         steps=10,

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.cli import main
-from sglang_lp.cli._describe import base, example, parameters
+from sglang_lp.cli._describe import find_base, list_parameters
 from sglang_lp.client import attach
 
 PAGE = Path(__file__).parents[2] / "docs" / "processors.md"
@@ -24,7 +24,7 @@ def test_the_page_is_current(capsys):
 
 @pytest.mark.parametrize("name", builtins.__all__)
 def test_the_example_of_each_processor_works(name, capsys):
-    attached = attach(name, **example(name))
+    attached = attach(name, **getattr(builtins, name).example)
 
     main(["list"])
     shown = f"\n{capsys.readouterr().out}".partition(f"\n{name}\n")[2].partition("example: ")[2]
@@ -33,7 +33,7 @@ def test_the_example_of_each_processor_works(name, capsys):
 
 @pytest.mark.parametrize("name", builtins.__all__)
 def test_every_parameter_has_its_meaning_and_its_range_in_words(name):
-    for parameter in parameters(getattr(builtins, name)):
+    for parameter in list_parameters(getattr(builtins, name)):
         assert parameter.about
         assert "None" not in parameter.kind + parameter.default
         assert "any value" not in parameter.kind
@@ -41,12 +41,12 @@ def test_every_parameter_has_its_meaning_and_its_range_in_words(name):
 
 def test_every_request_on_the_page_carries_the_example():
     bodies = re.findall(r"-d '(\{.*?\n\})'", PAGE.read_text(), re.DOTALL)
-    names = [name for name in builtins.__all__ if base(getattr(builtins, name)) is None]
+    names = [name for name in builtins.__all__ if find_base(getattr(builtins, name)) is None]
 
     assert {json.loads(body)["custom_logit_processor"] for body in bodies} == {*names}
     for body in map(json.loads, bodies):
         params = body["sampling_params"]["custom_params"]
-        assert params == example(body["custom_logit_processor"])
+        assert params == getattr(builtins, body["custom_logit_processor"]).example
 
 
 def test_every_attach_on_the_page_makes_the_request_of_the_example():
@@ -54,5 +54,7 @@ def test_every_attach_on_the_page_makes_the_request_of_the_example():
 
     for call in calls:
         made = eval(call, {"attach": attach})
-        assert made.custom_params == example(made.processor.__name__)
-    assert len(calls) == sum(base(getattr(builtins, name)) is None for name in builtins.__all__)
+        assert made.custom_params == made.processor.example
+    assert len(calls) == sum(
+        find_base(getattr(builtins, name)) is None for name in builtins.__all__
+    )

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 #: Parameters that some built-ins take: one of each kind, and each with ids of its own.
 WORKING = {
     "DisallowedTokensLogitsProcessor": {"token_ids": [3, 1]},
-    "ForcedSequenceLogitProcessor": {"token_ids": [3, 1], "eos_token_id": 2},
+    "ForcedSequenceLogitProcessor": {"token_ids": [3, 1], "eos_token_ids": [2]},
     "DeepseekOCRNoRepeatNGramLogitProcessor": {"ngram_size": 3, "window_size": 9},
     "ThinkingBudgetLogitProcessor": {
         "thinking_budget": 5,
@@ -304,9 +304,9 @@ def test_the_same_value_again_is_no_conflict(ban, request_of):
 def test_a_parameter_that_the_request_adds_is_checked_with_the_rest(request_of):
     forced = attach("ForcedSequenceLogitProcessor", token_ids=[1])
 
-    request_of(forced, {"eos_token_id": 2, "__sglang_reasoning_in_grammar": True})
-    with pytest.raises(InvalidParameter, match="'eos_token_id': expected int"):
-        request_of(forced, {"eos_token_id": "2"})
+    request_of(forced, {"eos_token_ids": [2], "__sglang_reasoning_in_grammar": True})
+    with pytest.raises(InvalidParameter, match="'eos_token_ids': expected array"):
+        request_of(forced, {"eos_token_ids": "2"})
     with pytest.raises(InvalidParameter, match="unknown parameter 'eos'; its parameters"):
         request_of(forced, {"eos": 2})
 

@@ -20,7 +20,9 @@ class Own(LogitProcessor):
 
 
 def test_a_list_becomes_a_chain_with_the_parameters_of_each_link():
-    chain = attach([attach(BAN, token_ids=range(2)), attach(FORCE, token_ids=[3], eos_token_id=2)])
+    chain = attach(
+        [attach(BAN, token_ids=range(2)), attach(FORCE, token_ids=[3], eos_token_ids=[2])]
+    )
 
     assert chain.processor is builtins.ChainLogitProcessor
     assert chain.payload == builtins.ChainLogitProcessor.to_str()
@@ -28,7 +30,7 @@ def test_a_list_becomes_a_chain_with_the_parameters_of_each_link():
         "chain": ["DisallowedTokensLogitsProcessor", "ForcedSequenceLogitProcessor"],
         "0.token_ids": [0, 1],
         "1.token_ids": [3],
-        "1.eos_token_id": 2,
+        "1.eos_token_ids": [2],
     }
 
 

@@ -156,7 +156,8 @@ def test_the_command_takes_the_names_that_its_messages_and_the_client_use(model,
     options = [f"--{name.replace('_', '-')}={text}" for name, text in named.items()]
 
     assert main(["resolve", str(model), *options]) == 0
-    assert json.dumps(resolve(model, **named)) in capsys.readouterr().out
+    printed = capsys.readouterr().out.partition("params      ")[2]
+    assert json.loads(printed) == resolve(model, **named)
     assert main(["resolve", str(model), *options[:1]]) == 2
     assert "neither, got only thinking_start" in capsys.readouterr().err
 
@@ -239,7 +240,7 @@ def test_what_a_budget_forced_is_what_the_model_would_not_have_said(script, budg
 
 def test_a_chain_is_counted_by_the_budget_in_it():
     prompt, output = [1], [5, 7, 5, 6, 6, 2, 3, 9]
-    chain = attach([attach("MinLengthLogitProcessor", min_tokens=1, end_token_ids=[9]), THINK])
+    chain = attach([attach("MinLengthLogitProcessor", min_tokens=1, eos_token_ids=[9]), THINK])
 
     assert thinking_blocks(chain, prompt, output) == thinking_blocks(THINK, prompt, output)
 

@@ -1,4 +1,4 @@
-"""A model's thinking delimiters, from its tokenizer."""
+"""A model's thinking delimiters, found in its tokenizer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from os import PathLike
 from typing import Any
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins._delimiters import Delimiters, ask_anew, encode
-from sglang_lp.builtins._delimiters import resolve as resolve_delimiters
+from sglang_lp.builtins.thinking.delimiters import Delimiters, encode, forget_answers
+from sglang_lp.builtins.thinking.delimiters import resolve as resolve_delimiters
 from sglang_lp.errors import RequestError, shown
 
-__all__ = ["delimiters_of", "loaded", "resolve"]
+__all__ = ["find_delimiters", "load_tokenizer", "resolve"]
 
 
 def resolve(
@@ -31,11 +31,11 @@ def resolve(
         closing: A message to close a block with, made ``closing_token_ids``.
 
     Raises:
-        RequestError: There is no such tokenizer, it does not tell the ids, a text does not come
-            back from its tokens, or the processor does not take the ids.
+        RequestError: There is no such tokenizer, it has no tokens for a delimiter, a text does not
+            decode back from its tokens, or the processor does not take the ids.
     """
-    tokenizer = loaded(tokenizer)
-    found = delimiters_of(tokenizer, thinking_start, thinking_end)
+    tokenizer = load_tokenizer(tokenizer)
+    found = find_delimiters(tokenizer, thinking_start, thinking_end)
     params: dict[str, Any] = {}
     for side, ids in (("start", found.start_ids), ("end", found.end_ids)):
         if len(ids) == 1:
@@ -58,18 +58,18 @@ def resolve(
     return params
 
 
-def delimiters_of(
+def find_delimiters(
     tokenizer: Any, thinking_start: str | None = None, thinking_end: str | None = None
 ) -> Delimiters:
     """Return the delimiters with their texts and family.
 
     Args:
-        tokenizer: What :func:`loaded` returned.
+        tokenizer: What :func:`load_tokenizer` returned.
         thinking_start: As in :func:`resolve`.
         thinking_end: As in :func:`resolve`.
 
     Raises:
-        RequestError: The tokenizer does not tell the ids.
+        RequestError: The tokenizer has no tokens for a delimiter.
     """
     texts = {"thinking_start": thinking_start, "thinking_end": thinking_end}
     given = {name: text for name, text in texts.items() if text is not None}
@@ -79,7 +79,7 @@ def delimiters_of(
         )
     for name, text in given.items():
         _check_text(name, text)
-    ask_anew()
+    forget_answers()
     return resolve_delimiters(tokenizer, thinking_start, thinking_end)
 
 
@@ -91,7 +91,7 @@ def _check_text(name: str, text: Any) -> None:
         )
 
 
-def loaded(tokenizer: Any) -> Any:
+def load_tokenizer(tokenizer: Any) -> Any:
     """Return the tokenizer of a model's directory, or the one that was given.
 
     Raises:

@@ -7,13 +7,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from sglang_lp.client.attachment import Attachment, mapping, with_payload
-from sglang_lp.client.values import nested
+from sglang_lp.client.attachment import Attachment, add_payload, copy_mapping
+from sglang_lp.client.json_values import to_lists
 from sglang_lp.errors import RequestError, shown
 
 __all__ = ["Attachments", "attach_each"]
 
-#: How deep one prompt is nested in each field that may hold prompts: a text, ids, embeddings.
+#: How deep one prompt is nested in each field that may hold prompts: text, ids, embeddings.
 _NESTING = {"prompt": 0, "text": 0, "input_ids": 1, "input_embeds": 2}
 
 
@@ -49,17 +49,17 @@ class Attachments(msgspec.Struct, frozen=True):
             body: The body without the processors. Its ``sampling_params`` are one object for all
                 prompts, or one for each.
         """
-        result = with_payload(body, [one.payload if one else None for one in self.each])
+        result = add_payload(body, [one.payload if one else None for one in self.each])
         for field, nesting in _NESTING.items():
             if result.get(field) is not None:
-                result[field] = nested(result[field])
+                result[field] = to_lists(result[field])
                 self._check_prompts(field, result[field], nesting)
         given = result.get("sampling_params")
         if not isinstance(given, list | tuple):
             given = [given] * len(self.each)
         self._check_length("sampling_params", len(given))
         result["sampling_params"] = [
-            _sampling_params(one, params) for one, params in zip(self.each, given, strict=True)
+            _add_sampling_params(one, params) for one, params in zip(self.each, given, strict=True)
         ]
         return result
 
@@ -104,7 +104,7 @@ def attach_each(attachments: Iterable[Attachment | None], /) -> Attachments:
         attachments: In the order of the prompts, what :func:`attach` returned or ``None``.
 
     Raises:
-        RequestError: It is no list, an entry is something else, or there is none.
+        RequestError: ``attachments`` is not a list or is empty, or an entry is something else.
     """
     if not isinstance(attachments, Iterable):
         raise RequestError(
@@ -122,8 +122,8 @@ def attach_each(attachments: Iterable[Attachment | None], /) -> Attachments:
     return Attachments(each)
 
 
-def _sampling_params(attachment: Attachment | None, given: Any) -> dict[str, Any]:
-    params = {} if given is None else mapping(given, "sampling_params")
+def _add_sampling_params(attachment: Attachment | None, given: Any) -> dict[str, Any]:
+    params = {} if given is None else copy_mapping(given, "sampling_params")
     if params.get("n") not in (None, 1):
         raise RequestError(
             f"attach_each: SGLang takes no list of processors with n above 1, got n = "

@@ -1,4 +1,4 @@
-"""Which token ids a tokenizer gives the delimiters of thinking, and whether it is the right one.
+"""Thinking delimiters in a tokenizer: finding their ids, and checking those of a family.
 
 Takes tokenizers of ``transformers``, as SGLang serves them, and of ``tokenizers``.
 """
@@ -9,12 +9,12 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sglang_lp.builtins._families import FAMILIES, Family
+from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.errors import RequestError, shown
 
 __all__ = ["PAIRS", "Delimiters", "check_family", "encode", "resolve"]
 
-#: What opens and closes thinking in the models that SGLang 0.5.23 has a reasoning parser for
+#: What opens and closes thinking in the models with a reasoning parser in SGLang 0.5.23
 #: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
 PAIRS = (
     ("<think>", "</think>"),
@@ -61,7 +61,7 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
     """Find the delimiters of thinking in a tokenizer.
 
     A string is first looked for as one token, then among the added tokens with a suffix
-    (``<think:opensource>``), then encoded. Each result has to lead back to the string.
+    (``<think:opensource>``), then encoded. Each result has to decode back to the string.
 
     Args:
         tokenizer: Of ``transformers`` or ``tokenizers``.
@@ -70,34 +70,34 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
         end: What closes it; given exactly if ``start`` is.
 
     Raises:
-        RequestError: It cannot be told which tokens they are.
+        RequestError: The tokenizer has no tokens for them, or several known pairs.
     """
-    found = _resolved(tokenizer, start, end)
+    found = _resolve(tokenizer, start, end)
     if isinstance(found, str):
         raise RequestError(found)
     return found
 
 
-def ask_anew() -> None:
-    """Ask every tokenizer again: a client may have added what was missing.
+def forget_answers() -> None:
+    """Forget what tokenizers answered: a client may have added tokens since.
 
-    A server does not, and finding out whether its tokenizer has grown may take it 75 ms
+    A server never does, and checking whether its tokenizer has grown may take 75 ms
     (tokenizers 0.22).
     """
-    _resolved.cache_clear()
-    _added.cache_clear()
+    _resolve.cache_clear()
+    _added_tokens.cache_clear()
 
 
 @lru_cache(maxsize=64)
-def _resolved(tokenizer: Any, start: str | None, end: str | None) -> Delimiters | str:
-    """Return what ``resolve`` does, or the message of its error: that, too, is asked for once."""
+def _resolve(tokenizer: Any, start: str | None, end: str | None) -> Delimiters | str:
+    """Return what ``resolve`` does, or the message of its error, so that both are cached."""
     if start is not None and end is not None:
-        named = _named(tokenizer, start, end)
+        named = _look_up(tokenizer, start, end)
         if isinstance(named, str):
             return named
         found = [named]
     else:
-        found = [pair for texts in PAIRS if (pair := _detected(tokenizer, *texts))]
+        found = [pair for texts in PAIRS if (pair := _detect(tokenizer, *texts))]
         if len(found) != 1:
             return (
                 f"expected one known pair of thinking delimiters in the tokenizer, found "
@@ -116,39 +116,39 @@ def _resolved(tokenizer: Any, start: str | None, end: str | None) -> Delimiters 
 
 
 def check_family(tokenizer: Any, family: Family) -> None:
-    """Refuse a tokenizer that gives the delimiters of a family other ids.
+    """Refuse a tokenizer in which the delimiters of a family have other ids.
 
     Args:
         tokenizer: The served model's.
         family: The one that the request's processor is for.
 
     Raises:
-        RequestError: It is another model's, with the class for it where there is one.
+        RequestError: It is another model's. The message names the class for it, if there is one.
     """
-    if problem := _mismatch(tokenizer, family):
+    if problem := _find_mismatch(tokenizer, family):
         raise RequestError(problem)
 
 
 @lru_cache(maxsize=64)
-def _mismatch(tokenizer: Any, family: Family) -> str:
+def _find_mismatch(tokenizer: Any, family: Family) -> str:
     if _is(tokenizer, family):
         return ""
     right = next((other for other in FAMILIES if not other.native and _is(tokenizer, other)), None)
     if family.native and right is None:
         return ""
-    says = " and ".join(
-        f"{text!a} is {_shown(_single(tokenizer, text))}, not {_shown(ids)}"
+    found = " and ".join(
+        f"{text!a} is {_show(_find_single(tokenizer, text))}, not {_show(ids)}"
         for text, ids in ((family.start, family.start_ids), (family.end, family.end_ids))
     )
     advice = f"{right.processor}, or " if right else ""
     return (
-        f"the served model is not of this family ({family.models}): in its tokenizer {says}; "
+        f"the served model is not of this family ({family.models}): in its tokenizer {found}; "
         f"use {advice}ThinkingBudgetLogitProcessor, which asks the tokenizer"
     )
 
 
 def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Return the tokens of a text, or none at all if they do not lead back to it."""
+    """Return the tokens of a text; none if they do not decode back to it."""
     # Some models' settings have transformers drop spaces around punctuation.
     as_is = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "init_kwargs") else {}
     try:
@@ -156,7 +156,7 @@ def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
         ids = tuple(getattr(ids, "ids", ids))
         back = tokenizer.decode([*ids], skip_special_tokens=False, **as_is)
     except (KeyError, IndexError, ValueError, TypeError, OverflowError):
-        return ()  # such a tokenizer cannot be asked
+        return ()  # this tokenizer cannot encode or decode it
     return ids if back == text else ()
 
 
@@ -169,27 +169,27 @@ def _is(tokenizer: Any, family: Family) -> bool:
 def _is_called(tokenizer: Any, ids: tuple[int, ...], text: str) -> bool:
     if len(ids) > 1:
         return encode(tokenizer, text) == ids
-    token = _token(tokenizer, ids[0])
-    return token is not None and (token == text or token == _suffixed(tokenizer, text))
+    token = _find_token(tokenizer, ids[0])
+    return token is not None and (token == text or token == _find_suffixed(tokenizer, text))
 
 
-def _named(tokenizer: Any, start: str, end: str) -> _Pair | str:
+def _look_up(tokenizer: Any, start: str, end: str) -> _Pair | str:
     ids = []
     for text in (start, end):
-        found = _single(tokenizer, text) or encode(tokenizer, text)
+        found = _find_single(tokenizer, text) or encode(tokenizer, text)
         if not found:
             return f"the tokenizer has no tokens that spell {shown(text)}"
         ids.append(found)
     return start, ids[0], end, ids[1]
 
 
-def _detected(tokenizer: Any, start: str, end: str) -> _Pair | None:
+def _detect(tokenizer: Any, start: str, end: str) -> _Pair | None:
     """Return the pair if the tokenizer has its control tokens."""
     ids = []
     for text in (start, end):
-        found = _single(tokenizer, text)
+        found = _find_single(tokenizer, text)
         controls = _CONTROL.findall(text)
-        if not found and controls and all(_single(tokenizer, control) for control in controls):
+        if not found and controls and all(_find_single(tokenizer, control) for control in controls):
             found = encode(tokenizer, text)
         if not found:
             return None
@@ -197,36 +197,36 @@ def _detected(tokenizer: Any, start: str, end: str) -> _Pair | None:
     return start, ids[0], end, ids[1]
 
 
-def _single(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Return the one token of a text, suffixed if need be; nothing if it has none."""
-    for candidate in (text, _suffixed(tokenizer, text)):
+def _find_single(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the single token of a text, perhaps with a suffix; empty if there is none."""
+    for candidate in (text, _find_suffixed(tokenizer, text)):
         if candidate is not None:
-            token_id = _id(tokenizer, candidate)
-            if token_id is not None and _token(tokenizer, token_id) == candidate:
+            token_id = _find_id(tokenizer, candidate)
+            if token_id is not None and _find_token(tokenizer, token_id) == candidate:
                 return (token_id,)
     return ()
 
 
-def _suffixed(tokenizer: Any, text: str) -> str | None:
+def _find_suffixed(tokenizer: Any, text: str) -> str | None:
     """Return the only added token that is ``text`` with a suffix, as ``<think:opensource>``."""
     if not re.fullmatch(r"</?\w+>", text):
         return None
     pattern = re.compile(re.escape(text[:-1]) + r":[\w\-]+>")
-    names = [name for name in _added(tokenizer) if pattern.fullmatch(name)]
+    names = [name for name in _added_tokens(tokenizer) if pattern.fullmatch(name)]
     return names[0] if len(names) == 1 else None
 
 
 @lru_cache(maxsize=8)
-def _added(tokenizer: Any) -> tuple[str, ...]:
-    """Return the added tokens; a tokenizer takes milliseconds to list them."""
+def _added_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """Return the added tokens, cached because a tokenizer takes milliseconds to list them."""
     if hasattr(tokenizer, "get_added_vocab"):
         return (*tokenizer.get_added_vocab(),)
     decoder: dict[int, Any] = getattr(tokenizer, "get_added_tokens_decoder", dict)()
     return tuple(token.content for token in decoder.values())
 
 
-def _id(tokenizer: Any, token: str) -> int | None:
-    """Return the id of a token; ``None`` if there is none or the unknown token stands for it."""
+def _find_id(tokenizer: Any, token: str) -> int | None:
+    """Return the id of a token; ``None`` if there is none or it is the unknown token's."""
     ask = getattr(tokenizer, "convert_tokens_to_ids", None) or getattr(
         tokenizer, "token_to_id", None
     )
@@ -239,7 +239,7 @@ def _id(tokenizer: Any, token: str) -> int | None:
     return token_id
 
 
-def _token(tokenizer: Any, token_id: int) -> str | None:
+def _find_token(tokenizer: Any, token_id: int) -> str | None:
     """Return what a tokenizer calls a token; ``None`` if it has no such id."""
     ask = getattr(tokenizer, "convert_ids_to_tokens", None) or getattr(
         tokenizer, "id_to_token", None
@@ -251,7 +251,7 @@ def _token(tokenizer: Any, token_id: int) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _shown(ids: tuple[int, ...]) -> str:
+def _show(ids: tuple[int, ...]) -> str:
     if not ids:
         return "no token"
     return str(ids[0]) if len(ids) == 1 else str([*ids])

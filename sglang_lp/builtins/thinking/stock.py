@@ -1,7 +1,7 @@
 """Closing a thinking block on a stock server, whose history lacks the newest token.
 
-What was forced is known without being seen; and a block cannot be closed by the model itself at
-the last token of its budget, so that it is known to be open then.
+Two things are known without seeing that token: what was forced, and that the block is still open
+at the last token of its budget, because the model may not close it there.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
         edits: Takes the edits.
         budget: Tokens that a block may have.
     """
-    thinking, position = request.state, request.position
-    (start,), (end,) = thinking.by.start, thinking.by.end
+    progress, position = request.state, request.position
+    (start,), (end,) = progress.markers.start, progress.markers.end
     newest = _newest(request)
-    if thinking.opened < 0 or newest == end:
+    if progress.opened < 0 or newest == end:
         if budget > 1:
             edits.wake_at(position + budget - 1)
         else:
-            # A block would be over budget before its start can be seen. None may open with no
-            # budget; with one token, none may end unseen.
+            # A block would exceed its budget before its start is seen: with a budget of 0 none may
+            # open, with 1 none may end unseen.
             edits.ban((end if budget else start,))
         return
-    due = thinking.opened + budget - len(request.prompt_ids)
+    due = progress.opened + budget - len(request.prompt_ids)
     if position < due:
         if position == due - 1:
             edits.ban((end, start))
         edits.wake_at(due - 1 if position < due - 1 else due)
         return
-    first = thinking.by.closing[0]
-    thinking.forced = end if newest == first else first
-    thinking.forced_at = position
-    edits.force(thinking.forced)
+    first = progress.markers.closing[0]
+    progress.forced = end if newest == first else first
+    progress.forced_at = position
+    edits.force(progress.forced)
 
 
 def _newest(request: Request) -> int | None:

@@ -1,4 +1,4 @@
-"""Where a request is with its thinking, read from its tokens alone."""
+"""How far a request is with its thinking, read from its tokens alone."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from functools import lru_cache
 
 from sglang_lp.builtins._sequences import Automaton
 
-__all__ = ["Delimiting", "Thinking", "delimiting"]
+__all__ = ["Markers", "Progress", "markers_for"]
 
 
-class Delimiting:
-    """The sequences that a request's blocks begin and end with.
+class Markers:
+    """The token sequences that open and close the blocks of a request.
 
     Attributes:
         start: Opens a block.
         end: Closes it.
-        closing: What is forced to close it: what comes before the end, and the end.
-        closer: Follows how much of whichever of ``closing`` and ``end`` is further the block
-            ends with.
-        next_token: For each state of ``closer``, the token that goes on with it.
+        closing: Forced to close it: what comes before the end, then the end.
+        closer: Follows the longest prefix of ``closing`` or ``end`` that is a suffix of the block.
+        next_token: For each state of ``closer``, the token that continues it.
         lasts: The last tokens of ``start`` and ``end``.
-        telling: The first tokens of ``closing`` and ``end``, and the last ones of delimiters: while
-            there is none of them, and nothing is begun, nothing begins, opens or closes.
-        reach: How many tokens a delimiter may have before its last one.
+        telling: The first tokens of ``closing`` and ``end``, and the last tokens of ``start`` and
+            ``end``. Tokens without any of these change nothing, unless a closing is begun.
+        reach: Most tokens of a delimiter before its last one.
     """
 
     __slots__ = (
@@ -45,7 +44,7 @@ class Delimiting:
         self.end = end
         self.closing = before_end + end
         self.closer = Automaton([self.closing, end])
-        # ``closing`` was put in first, so where both go on, it does.
+        # ``closing`` was added first, so it comes first where both continue.
         self.next_token = [next(iter(after), self.closing[0]) for after in self.closer.children]
         self.lasts = start[-1], end[-1]
         self.telling = frozenset({*self.closer.children[0], *self.lasts})
@@ -56,7 +55,8 @@ class Delimiting:
 
         Args:
             tokens: Oldest first.
-            known: How many of them are no longer looked at as the last of a delimiter.
+            known: How many of the first tokens were searched before. No delimiter that ends
+                among them is found again.
 
         Returns:
             The index after it, and whether it opens a block; ``None`` if there is none.
@@ -68,41 +68,42 @@ class Delimiting:
 
 
 @lru_cache(maxsize=64)
-def delimiting(
+def markers_for(
     start: tuple[int, ...], end: tuple[int, ...], before_end: tuple[int, ...]
-) -> Delimiting:
-    """Return a :class:`Delimiting`, made once for all requests that are alike."""
-    return Delimiting(start, end, before_end)
+) -> Markers:
+    """Return a :class:`Markers`, shared by all requests with the same delimiters."""
+    return Markers(start, end, before_end)
 
 
-class Thinking:
-    """What was read of one request.
+class Progress:
+    """What the tokens of one request have shown so far.
 
     Attributes:
-        by: Its delimiters.
+        markers: Its delimiters.
         length: How many tokens were read, prompt included.
         opened: Index of the first token inside the open block, prompt included; -1 if none is.
-        begun: State of ``by.closer`` after the tokens generated in the open block.
+        begun: State of ``markers.closer`` after the tokens generated in the open block.
         newest: The newest of them, or -1 before there is one.
         waits: How many of them are the token that is counted.
-        forced: The last token forced without seeing the one before, and its position.
+        forced: The last token that was forced without seeing the one before, or -1.
+        forced_at: Its position, or -1.
     """
 
     __slots__ = (
         "_counted",
         "_tail",
         "begun",
-        "by",
         "forced",
         "forced_at",
         "length",
+        "markers",
         "newest",
         "opened",
         "waits",
     )
 
-    def __init__(self, by: Delimiting, counted: int | None, prompt_ids: Sequence[int]) -> None:
-        self.by = by
+    def __init__(self, markers: Markers, counted: int | None, prompt_ids: Sequence[int]) -> None:
+        self.markers = markers
         self.opened = -1
         self.forced = self.forced_at = -1
         self._counted = counted
@@ -110,21 +111,21 @@ class Thinking:
         self._tail: Sequence[int] = ()
         self._reset()
         self.read(prompt_ids)
-        self._reset()  # of the prompt counts only where a block opened
+        self._reset()  # the prompt only counts for where a block opened
 
     def _reset(self) -> None:
-        """Start with a block of which nothing was read."""
+        """Begin a block with no generated tokens."""
         self.begun = self.waits = 0
         self.newest = -1
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Take in tokens."""
-        by, inside = self.by, token_ids
+        markers, inside = self.markers, token_ids
         self.length += len(token_ids)
-        if self.begun or not by.telling.isdisjoint(token_ids):  # hardly ever
+        if self.begun or not markers.telling.isdisjoint(token_ids):  # rare
             inside = self._follow(token_ids)
-        if by.reach:
-            self._tail = [*self._tail, *token_ids[-by.reach :]][-by.reach :]
+        if markers.reach:
+            self._tail = [*self._tail, *token_ids[-markers.reach :]][-markers.reach :]
         if inside:
             self.newest = inside[-1]
         if self._counted is not None:
@@ -132,28 +133,28 @@ class Thinking:
 
     @property
     def of_end(self) -> int:
-        """With how many tokens of the end, but not all, the history ends, prompt included."""
-        end, tail = self.by.end, tuple(self._tail)
+        """How many tokens of the end, but not all, the history ends with, prompt included."""
+        end, tail = self.markers.end, tuple(self._tail)
         lengths = range(len(end) - 1, 0, -1)
         return next((length for length in lengths if tail[-length:] == end[:length]), 0)
 
     def _follow(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """Note what of the delimiters and the closing there is; return the tokens after that."""
-        by, inside = self.by, token_ids
-        last_of_start, last_of_end = by.lasts
-        # Found out twenty times as fast as by looking at each.
+        """Note delimiters and the beginning of a closing; return the tokens after a delimiter."""
+        markers, inside = self.markers, token_ids
+        last_of_start, last_of_end = markers.lasts
+        # Twenty times as fast as looking at each token.
         if last_of_start in token_ids or last_of_end in token_ids:
             inside = self._delimit(token_ids)
         if self.opened >= 0:
-            for token_id in inside[-len(by.closing) :]:  # none before these matters
-                self.begun = by.closer.step(self.begun, token_id)
+            for token_id in inside[-len(markers.closing) :]:  # none before these matters
+                self.begun = markers.closer.step(self.begun, token_id)
         return inside
 
     def _delimit(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """Note where the latest block opens or closes; return the tokens after that."""
+        """Note where the latest block opens or closes; return the tokens after the delimiter."""
         tail = self._tail
         tokens = [*tail, *token_ids] if tail else token_ids
-        latest = self.by.latest(tokens, len(tail))
+        latest = self.markers.latest(tokens, len(tail))
         if latest is None:
             return token_ids
         index, opens = latest

@@ -1,4 +1,4 @@
-"""What became of the thinking in an answer, counted from its tokens."""
+"""The thinking blocks of an answer, counted from its tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ThinkingBlock(NamedTuple):
     Attributes:
         tokens: Tokens between its delimiters, generated or in the prompt.
         ended: Whether its end was generated.
-        forced: How many generated tokens, those of the end included, the spent
-            ``thinking_budget`` forced: all from that number of tokens on. Zero if the model, a
-            soft budget or an early end of sequence closed the block.
-        message: Whether ``closing_token_ids`` stand right before the end.
-        waits: How many of ``wait_token_id`` were generated in it, the model's own included.
+        forced: How many generated tokens, including those of the end, came after the
+            ``thinking_budget`` was spent, which forces all of them. Zero if the model, a soft
+            budget or an early end of sequence closed the block.
+        message: Whether ``closing_token_ids`` come right before the end.
+        waits: Number of ``wait_token_id`` generated in it, by force or by the model itself.
     """
 
     tokens: int
@@ -35,7 +35,7 @@ class ThinkingBlock(NamedTuple):
 def thinking_blocks(
     attachment: Attachment, prompt_ids: Sequence[int], output_ids: Sequence[int]
 ) -> list[ThinkingBlock]:
-    """Say what became of each thinking block of an answer.
+    """Report on each thinking block of an answer.
 
     Args:
         attachment: What :func:`attach` returned for a thinking budget, alone or in a list of
@@ -44,10 +44,9 @@ def thinking_blocks(
         output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
 
     Raises:
-        RequestError: It is no thinking budget, or its ids are only known to the
-            server.
+        RequestError: It is no thinking budget, or only the server knows its ids.
     """
-    params = _budget(attachment)
+    params = _find_budget(attachment)
     if params.start is None:
         raise RequestError(
             "thinking_blocks: only the server knows these delimiters; give their token ids to "
@@ -62,14 +61,14 @@ def thinking_blocks(
             if count > len(prompt_ids):
                 inside, in_prompt = tokens[opened:count], len(prompt_ids) - opened
                 delimiter = len(params.end) * ends + len(params.start) * opens
-                blocks.append(_block(params, inside, in_prompt, delimiter, ended=ends))
+                blocks.append(_report_block(params, inside, in_prompt, delimiter, ended=ends))
             opened = None
         if opens:
             opened = count
     return blocks
 
 
-def _budget(attachment: Any) -> Any:
+def _find_budget(attachment: Any) -> Any:
     """Return the parameters of the one thinking budget that is attached."""
     got = shown(attachment)
     if isinstance(attachment, Attachment):
@@ -89,7 +88,7 @@ def _budget(attachment: Any) -> Any:
     )
 
 
-def _block(
+def _report_block(
     params: Any, inside: Sequence[int], in_prompt: int, delimiter: int, *, ended: bool
 ) -> ThinkingBlock:
     tokens = len(inside) - delimiter

@@ -8,16 +8,16 @@ from typing import Any
 
 from sglang_lp.errors import InvalidParameter, shown
 
-__all__ = ["READY", "fresh", "nested", "plain"]
+__all__ = ["copy_value", "to_json_value", "to_lists"]
 
 _LISTS = (list, tuple, set, frozenset, range)
 
-#: Types that need no look at the value.
-READY = {int, str, bool, type(None)}
+#: Types whose every value is JSON's.
+_READY = {int, str, bool, type(None)}
 _NUMBERS_AND_TEXT = {int, float, str}
 
 
-def plain(processor: str, key: str, value: Any) -> Any:
+def to_json_value(processor: str, key: str, value: Any) -> Any:
     """Return a value as JSON's: a scalar, a flat list, or a flat object, newly made.
 
     Tuples, sets and ranges become lists; whatever has ``tolist()``, as the numbers and arrays of
@@ -31,44 +31,44 @@ def plain(processor: str, key: str, value: Any) -> Any:
     Raises:
         InvalidParameter: It is not such a value: SGLang carries no other.
     """
-    if type(value) in READY:
+    if type(value) in _READY:
         return value
-    value = _native(value)
+    value = _to_python(value)
     if isinstance(value, _LISTS):
-        if {*map(type, value)} <= READY:
+        if {*map(type, value)} <= _READY:
             return [*value]
-        return [_scalar(processor, key, item) for item in value]
+        return [_to_scalar(processor, key, item) for item in value]
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             raise InvalidParameter(processor, key, "expected text for the keys of an object")
-        return {name: _scalar(processor, key, item) for name, item in value.items()}
-    return _scalar(processor, key, value)
+        return {name: _to_scalar(processor, key, item) for name, item in value.items()}
+    return _to_scalar(processor, key, value)
 
 
-def fresh(value: Any) -> Any:
-    """Return a copy of what :func:`plain` returned, so that its reader may change it."""
+def copy_value(value: Any) -> Any:
+    """Return a copy of what :func:`to_json_value` returned, so that its reader may change it."""
     return value.copy() if isinstance(value, list | dict) else value
 
 
-def nested(value: Any) -> Any:
+def to_lists(value: Any) -> Any:
     """Return prompts with lists and numbers of Python in place of those of NumPy and torch.
 
     Args:
         value: A text, token ids, embeddings, or a list of any of these. Not changed.
     """
-    value = _native(value)
+    value = _to_python(value)
     if isinstance(value, list | tuple) and not {*map(type, value)} <= _NUMBERS_AND_TEXT:
-        return [nested(item) for item in value]
+        return [to_lists(item) for item in value]
     return value
 
 
-def _native(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _scalar(processor: str, key: str, value: Any) -> Any:
-    value = _native(value)
-    if type(value) in READY:
+def _to_scalar(processor: str, key: str, value: Any) -> Any:
+    value = _to_python(value)
+    if type(value) in _READY:
         return value
     if isinstance(value, str):
         return str(value)

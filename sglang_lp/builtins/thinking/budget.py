@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.builtins._delimiters import check_family, resolve
-from sglang_lp.builtins._thinking import Thinking, delimiting
-from sglang_lp.builtins._unseen import close_unseen
+from sglang_lp.builtins.thinking.delimiters import check_family, resolve
+from sglang_lp.builtins.thinking.known import FAMILIES, Family
+from sglang_lp.builtins.thinking.progress import Progress, markers_for
+from sglang_lp.builtins.thinking.stock import close_unseen
 from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
 from sglang_lp.params import (
-    MAPPINGS,
     NonNegativeInt,
     Parameters,
     PositiveInt,
@@ -24,7 +24,6 @@ from sglang_lp.params import (
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins._families import Family
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
@@ -34,7 +33,7 @@ __all__ = ["ThinkingBudgetLogitProcessor"]
 _MAX_DELIMITER = 16
 _DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_DELIMITER)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
-#: Some paragraphs; it is followed token by token while the batch waits.
+#: Some paragraphs; it is matched token by token while the batch waits.
 _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
@@ -47,7 +46,7 @@ _IDS = frozenset(_START + _END + _NEW_LINE)
 
 _NO_LAG = (
     "this server does not show the newest token of a request in time, and only a plain "
-    "thinking_budget with delimiters of one token each can do without it: run the server with the "
+    "thinking_budget with delimiters of one token each works without it: run the server with the "
     "sglang-lp plugin, set SGLANG_ENABLE_DELAY_SAMPLE=1, or start it with "
     "--disable-overlap-schedule"
 )
@@ -62,46 +61,52 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     1. ``inside >= thinking_budget``: the closing is forced, token by token: the message
        ``closing_token_ids``, or without one a newline (``new_line_token_id``, if known); then
-       the end. What the generated tokens of the block have begun of it is gone on with.
-    2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are kept out. Where the
-       likeliest token is one of these, ``wait_token_id`` is forced instead, if given and fewer
-       than ``max_waits`` of it were generated in the block.
-    3. ``inside >= soft_thinking_budget``: the closing is forced as soon as it is begun, after a
-       generated newline, or when the next token of the end or one of ``eos_token_ids`` is among the
-       ``soft_top_n`` likeliest.
-    4. ``eos_token_ids``: where one of them is the likeliest token, the next token of the end is
-       forced; otherwise they are kept out.
+       the end. If the model has already written part of the closing, forcing continues from
+       there.
+    2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are banned. If one of them is
+       the likeliest token, ``wait_token_id`` is forced instead, provided that it is given and the
+       block has fewer than ``max_waits`` of it.
+    3. ``inside >= soft_thinking_budget``: the closing is forced once the model has begun it, after
+       a generated newline, or when the next token of the end or one of ``eos_token_ids`` is among
+       the ``soft_top_n`` likeliest.
+    4. ``eos_token_ids``: if one of them is the likeliest token, the next token of the end is
+       forced; otherwise they are banned.
 
-    The next block, if there is one, gets the same budget. A budget of 0 closes a block as soon as
-    it opens: the answer has an empty one. Outside a block nothing is edited, so that an end which
+    Each block of an answer gets the same budget. A budget of 0 closes a block as soon as it opens,
+    which leaves an empty block in the answer. Outside a block nothing is edited, so an end that
     also ends other messages stays free there.
 
-    The delimiters are token ids, ``thinking_start_token_id`` and ``thinking_end_token_id``, or
-    with several tokens ``thinking_start_token_ids`` and ``thinking_end_token_ids``; or text,
-    ``thinking_start`` and ``thinking_end``, for the served tokenizer; or the class's own, which
-    are checked against the served tokenizer; or, by default, the only known pair that the served
-    tokenizer has.
+    The delimiters are, in this order: the request's token ids (``thinking_start_token_id`` and
+    ``thinking_end_token_id``, or with several tokens ``thinking_start_token_ids`` and
+    ``thinking_end_token_ids``); the request's texts for the served tokenizer (``thinking_start``
+    and ``thinking_end``); the class's own, which are checked against the served tokenizer; the only
+    known pair that the served tokenizer has.
 
-    Given the same history, the parameters that SGLang 0.5.23's class of this name knows do the
-    same as there, except that a budget or ids that cannot work are refused. On a server without
-    the plugin whose history lacks the newest token, a plain budget with delimiters of one token
-    works, and a block cannot be closed by the model itself at the last token of its budget: that
-    is how the processor knows, without seeing it, that the block is still open. Anything else
-    ends the request with an error there.
+    Given the same history, the parameters of SGLang 0.5.23's class of this name do the same as
+    there, except that a budget or ids that cannot work are refused. A server without the plugin may
+    lack the newest token of the history. There a plain budget with delimiters of one token still
+    works: the model may not close a block at the last token of its budget, so the processor knows
+    that the block is open. Anything else ends the request with an error.
 
     Rules 2 (with a wait token), 3 and 4 wait for the device once a step, where they apply.
     """
 
     __module__ = "sglang_lp.builtins"
     tolerates_lag = True
+    example: ClassVar[Mapping[str, Any]] = {
+        "thinking_budget": 512,
+        "thinking_start": "<think>",
+        "thinking_end": "</think>",
+    }
+    reads_prompt = True
 
-    #: What a subclass for other models sets, under the names that SGLang's class has.
+    #: What a subclass for other models sets, under the names of SGLang's class.
     THINKING_START_TOKEN_ID: ClassVar[int | None] = None
     THINKING_END_TOKEN_ID: ClassVar[int | None] = None
     NEW_LINE_TOKEN_ID: ClassVar[int | None] = None
-    #: The models of a built-in class; sets the ids above where they are single tokens.
+    #: The model family of a class in ``families``; its single tokens set the ids above.
     family: ClassVar[Family | None] = None
-    #: As parameters, what the above says.
+    #: The same ids as parameters.
     _own_ids: ClassVar[Mapping[str, Any]] = {"new_line_token_id": None}
 
     class Params(Parameters, frozen=True):
@@ -109,16 +114,15 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
         Attributes:
             thinking_budget: Tokens that a block may have before it is closed.
-            soft_thinking_budget: Tokens after which a good moment closes the block; ``None`` for
-                no such moment. At most ``thinking_budget``.
-            soft_top_n: Among how many of the likeliest tokens the end counts as a good moment.
-            min_thinking_tokens: Tokens that a block has at least. At most
-                ``soft_thinking_budget``.
-            wait_token_id: Put in place of an end that comes before the minimum.
-            max_waits: How many of it a block gets at most, the model's own included.
+            soft_thinking_budget: Tokens after which the block is closed at a good moment; at most
+                ``thinking_budget``. ``None``: never.
+            soft_top_n: It is a good moment if the end is among so many likeliest tokens.
+            min_thinking_tokens: Fewest tokens of a block, at most ``soft_thinking_budget``.
+            wait_token_id: Forced in place of an end that comes before the minimum.
+            max_waits: Most wait tokens in a block, counting those that the model wrote itself.
             closing_token_ids: A message to close with, instead of a newline.
-            eos_token_ids: What ends the answer; inside a block it ends the block. Those that are
-                part of the end itself do not count.
+            eos_token_ids: Tokens that end the answer; inside a block they end the block instead.
+                Tokens of the end itself do not count.
             thinking_start_token_id: Opens a block.
             thinking_end_token_id: Closes it.
             thinking_start_token_ids: Opens a block, in several tokens.
@@ -162,9 +166,12 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                     "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                     "in place of an end that comes too early"
                 )
-            texts = self.thinking_start, self.thinking_end
-            several = self.thinking_start_token_ids, self.thinking_end_token_ids
-            if texts != (None, None) or several != (None, None):  # hardly ever, so found out fast
+            if (
+                self.thinking_start
+                or self.thinking_end
+                or self.thinking_start_token_ids
+                or self.thinking_end_token_ids
+            ):  # else the check takes 1 µs for nothing, and attach() has 5: benchmarks/cost.py
                 self._check_ways()
 
         def _check_ways(self) -> None:
@@ -179,22 +186,24 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
         @property
         def start(self) -> tuple[int, ...] | None:
-            """The tokens that open a block; ``None`` if they are to be found."""
+            """The tokens that open a block; ``None`` if the tokenizer has to tell."""
             if self.thinking_start_token_id is not None:
                 return (self.thinking_start_token_id,)
             return self.thinking_start_token_ids
 
         @property
         def end(self) -> tuple[int, ...] | None:
-            """The tokens that close it; ``None`` if they are to be found."""
+            """The tokens that close it; ``None`` if the tokenizer has to tell."""
             if self.thinking_end_token_id is not None:
                 return (self.thinking_end_token_id,)
             return self.thinking_end_token_ids
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, family: Family | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        family = cls.__dict__.get("family")
         if family is not None:
+            cls.family = family = family._replace(processor=cls.__name__)
+            FAMILIES.append(family)
+            cls.example = {"thinking_budget": 512}
             cls.NEW_LINE_TOKEN_ID = family.new_line_id
             if len(family.start_ids) == 1:
                 (cls.THINKING_START_TOKEN_ID,) = family.start_ids
@@ -214,7 +223,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
         """Check the parameters and fill in the class's ids."""
-        if custom_params is None or isinstance(custom_params, MAPPINGS):
+        if custom_params is None or isinstance(custom_params, Mapping):
             custom_params = cls._with_ids(custom_params or {})
         params = parse(cls.Params, cls.__name__, custom_params)
         cls._check(params, vocab_size)
@@ -265,9 +274,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     @classmethod
     def _with_ids(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a request gave, with the class's ids where it left them out."""
+        """Return the request's parameters, with the class's ids for those it left out."""
         own = cls._own_ids
-        if _IDS.isdisjoint(given):
+        if _IDS.isdisjoint(given):  # the loop takes 2 µs, and attach() has 5: benchmarks/cost.py
             return {**given, **own}
         filled = dict(given)
         for names in (_START, _END, _NEW_LINE):
@@ -289,45 +298,45 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if vocab_size is not None:
             check_vocabulary(params, cls.__name__, vocab_size)
 
-    def start(self, request: Request) -> Thinking:
+    def start(self, request: Request) -> Progress:
         """Find out whether the prompt leaves a block open."""
         params = request.params
         if params.start is None:
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
         newline = params.new_line_token_id
         before_end = params.closing_token_ids or (() if newline is None else (newline,))
-        by = delimiting(params.start, params.end, before_end)
-        return Thinking(by, params.wait_token_id, request.prompt_ids)
+        markers = markers_for(params.start, params.end, before_end)
+        return Progress(markers, params.wait_token_id, request.prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Note where blocks open and close, and what of the closing is begun."""
+        """Follow where blocks open and close, and how far the closing is written."""
         request.state.read(token_ids)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Do what the rules of the class say for this step, else sleep until one could apply."""
-        params, thinking, position = request.params, request.state, request.position
+        """Apply the rules of the class to this step, or sleep until one could apply."""
+        params, progress, position = request.params, request.state, request.position
         if request.may_lag and _is_plain(params):
             close_unseen(request, edits, params.thinking_budget)
             return
         if not request.exact:
             raise Unsupported(f"{self.name}: {_NO_LAG}")
-        if thinking.opened < 0:
+        if progress.opened < 0:
             # A block opens with the next token at the earliest.
             edits.wake_at(position + 1 + _quiet(params, 0))
         else:
-            inside = thinking.length - thinking.opened
+            inside = progress.length - progress.opened
             if inside >= params.thinking_budget:
-                edits.force(thinking.by.next_token[thinking.begun])
+                edits.force(progress.markers.next_token[progress.begun])
             elif inside < params.min_thinking_tokens:
                 _keep_open(request, edits)
             elif not _close_well(request, edits, inside):
                 edits.wake_at(position + _quiet(params, inside))
         if request.may_lag and not position:
-            edits.wake_at(1)  # whether this server lags shows at the second token
+            edits.wake_at(1)  # the second token shows whether this server lags
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
-    """Tell whether there is nothing but a budget and delimiters of one token each."""
+    """Tell whether the request has only a budget, and delimiters of one token each."""
     return (
         params.soft_thinking_budget is None
         and not (params.min_thinking_tokens or params.closing_token_ids or params.eos_token_ids)
@@ -336,23 +345,23 @@ def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
 
 
 def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
-    """Return after how many more tokens in a block a rule could apply, from ``inside`` on."""
+    """Return how many more tokens of a block no rule can apply to, after ``inside`` of them."""
     soft = params.soft_thinking_budget
     if params.min_thinking_tokens or params.eos_token_ids:
-        return 0  # also beyond the minimum: any token may open the next block, inside this one
+        return 0  # beyond the minimum too: any token may open the next block inside this one
     return max(0, (params.thinking_budget if soft is None else soft) - inside)
 
 
 def _keep_open(request: Request, edits: Edits) -> None:
-    """Keep ends out of a block that is too short."""
-    params, thinking = request.params, request.state
-    early = {*params.eos_token_ids}.difference(thinking.by.end)
-    if thinking.of_end == len(thinking.by.end) - 1:
-        early.add(thinking.by.end[-1])
+    """Keep the end out of a block that is too short."""
+    params, progress = request.params, request.state
+    early = {*params.eos_token_ids}.difference(progress.markers.end)
+    if progress.of_end == len(progress.markers.end) - 1:
+        early.add(progress.markers.end[-1])
     wait = params.wait_token_id
     if (
         wait is not None
-        and thinking.waits < params.max_waits
+        and progress.waits < params.max_waits
         and not early.isdisjoint(request.top(1))
     ):
         edits.force(wait)
@@ -361,21 +370,21 @@ def _keep_open(request: Request, edits: Edits) -> None:
 
 
 def _close_well(request: Request, edits: Edits, inside: int) -> bool:
-    """Close the block at a good moment, or let it go on.
+    """Close the block at a good moment.
 
     Returns:
-        Whether it is being closed.
+        Whether a token was forced to close it.
     """
-    params, thinking = request.params, request.state
+    params, progress = request.params, request.state
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
-    if soft and (thinking.begun or thinking.newest == params.new_line_token_id):
-        edits.force(thinking.by.next_token[thinking.begun])
+    if soft and (progress.begun or progress.newest == params.new_line_token_id):
+        edits.force(progress.markers.next_token[progress.begun])
         return True
-    ends = {*params.eos_token_ids}.difference(thinking.by.end)
-    next_of_end = thinking.by.end[thinking.of_end]
+    ends = {*params.eos_token_ids}.difference(progress.markers.end)
+    next_of_end = progress.markers.end[progress.of_end]
     likeliest = request.top(params.soft_top_n if soft else 1) if soft or ends else []
     if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
-        edits.force(thinking.by.next_token[thinking.begun])
+        edits.force(progress.markers.next_token[progress.begun])
         return True
     if not ends.isdisjoint(likeliest):  # only without a soft budget, so this is the likeliest
         edits.force(next_of_end)
@@ -390,18 +399,18 @@ def _check_ids(
     start: tuple[int, ...],
     end: tuple[int, ...],
 ) -> None:
-    """Refuse ids that are fine each by itself and cannot work together."""
+    """Refuse ids that are valid one by one and cannot work together."""
     if start[-1] == end[-1] and (start[-len(end) :] == end or end[-len(start) :] == start):
         raise InvalidParameter(
             processor,
             "thinking_end_token_id" + "s" * (params.thinking_end_token_id is None),
-            f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}, of "
-            "which one ends with the other",
+            f"expected other tokens than the start, got {_listed(end)} and {_listed(start)}: "
+            "one ends with the other",
         )
     message, newline = params.closing_token_ids, params.new_line_token_id
     closing = (message or (() if newline is None else (newline,))) + end
     after = start[1:] + closing
-    # The first of these is false for nearly all, and found out fast.
+    # The first condition spares nearly all requests the rest; attach() has 5 µs.
     if (start[0] in after and _holds(after, start)) or (message and _holds(closing[:-1], end)):
         _refuse_closing(processor, params, start, end)
     wait = params.wait_token_id
@@ -420,7 +429,7 @@ def _refuse_closing(
     start: tuple[int, ...],
     end: tuple[int, ...],
 ) -> NoReturn:
-    """Refuse a closing in which, after the start, another block opens, or that ends early."""
+    """Refuse a closing that opens another block, or contains the end before it is complete."""
     if _holds(start[1:] + end, start):
         name = "thinking_start_token_ids"
         problem = (
