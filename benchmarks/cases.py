@@ -159,10 +159,10 @@ _OTHERS: Mapping[str, Mapping[str, Any]] = {
         "2.window_size": 90,
     },
     "DRYLogitProcessor": {},
-    "ForcedSequenceLogitProcessor": {"token_ids": [5], "eos_token_id": NEWLINE},
+    "ForcedSequenceLogitProcessor": {"token_ids": [5], "eos_token_ids": [NEWLINE]},
     "ForcedWordsLogitProcessor": {"token_ids": [3, 4], "lengths": [2], "eos_token_ids": [5]},
     "LoopBreakerLogitProcessor": {"max_pattern_size": 64, "min_count": 4},
-    "MinLengthLogitProcessor": {"min_tokens": 1_000_000, "end_token_ids": [5]},
+    "MinLengthLogitProcessor": {"min_tokens": 1_000_000, "eos_token_ids": [5]},
     "ScheduledBiasLogitProcessor": {
         "token_ids": [5],
         "bias": 0.0,

@@ -53,7 +53,7 @@ async def _play(engine: Any, model: Model) -> Scene:
     forced = attach(
         "ForcedSequenceLogitProcessor",
         token_ids=model.encode(GREETING),
-        eos_token_id=model.ids.end_turn,
+        eos_token_ids=[model.ids.end_turn],
     )
 
     def ask(number: int, attachment: Any = None) -> Coroutine[Any, Any, Any]:

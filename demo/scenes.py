@@ -200,7 +200,7 @@ def forced(http: httpx.Client, model: Model) -> Scene:
     processor = attach(
         "ForcedSequenceLogitProcessor",
         token_ids=model.encode(GREETING),
-        eos_token_id=model.ids.end_turn,
+        eos_token_ids=[model.ids.end_turn],
     )
     one = generate(http, processor.generate_body(body(QUESTION)))
     scene.row(QUESTION, f"forced: {GREETING}", one["text"])

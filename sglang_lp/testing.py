@@ -172,8 +172,8 @@ class ProcessorContract:
 
         class TestNoEarlyStop(ProcessorContract):
             processor = NoEarlyStop
-            valid_params = ({"eos_token_id": 2, "min_tokens": 5},)
-            invalid_params = (({"eos_token_id": -1}, "eos_token_id"),)
+            valid_params = ({"eos_token_ids": [2], "min_tokens": 5},)
+            invalid_params = (({"eos_token_ids": [-1]}, "eos_token_ids"),)
 
     Works with pytest and with anything else that calls methods named ``test_*``.
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence, Sized
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from sglang_lp._engine.recording import Recording
 from sglang_lp.edits import MAX_BIAS
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.recording import Recording
 
 __all__ = ["Cells", "Plan", "Standing", "place", "place_standing"]
 
@@ -209,19 +209,16 @@ def _clash_with(standing: Standing | None, recording: Recording) -> str | None:
     """Return how a forced token contradicts edits that always hold, or ``None``."""
     if standing is None:
         return None
-    if recording.forced is not None and not standing.permits(recording.forced):
-        if standing.forced is not None:
-            return f"tokens {standing.forced} and {recording.forced} are both forced"
+    now, always = recording.forced, standing.forced
+    if always is None:
+        if now is None or standing.permits(now):
+            return None
         how = "both forced and banned" if standing.allowed is None else "forced but not allowed"
-        return f"token {recording.forced} is {how}"
-    forced = standing.forced
-    if forced is None:
-        return None
-    if any(forced not in ids for ids in recording.allowed):
-        return f"token {forced} is forced but not allowed"
-    if any(forced in ids for ids in recording.banned):
-        return f"token {forced} is both forced and banned"
-    return None
+        return f"token {now} is {how}"
+    both = Recording(recording.vocab_size)
+    both.add(recording)
+    both.force(always)
+    return _clash(both)
 
 
 def _allowed(recording: Recording, standing: Standing | None = None) -> Sequence[int]:

@@ -43,12 +43,12 @@ CASES = [
     ),
     (
         builtins.ChoiceLogitProcessor,
-        {"token_ids": [300, 301, 300, 302, 303], "lengths": [2, 3], "eos_token_id": EOS},
+        {"token_ids": [300, 301, 300, 302, 303], "lengths": [2, 3], "eos_token_ids": [EOS]},
     ),
     (builtins.DRYLogitProcessor, {"dry_multiplier": 4.0, "dry_allowed_length": 1}),
     (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT]}),
     (builtins.ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 310)]}),
-    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [301, 301, 301], "eos_token_id": EOS}),
+    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [301, 301, 301], "eos_token_ids": [EOS]}),
     (
         builtins.ForcedWordsLogitProcessor,
         {
@@ -59,7 +59,7 @@ CASES = [
         },
     ),
     (builtins.LoopBreakerLogitProcessor, {"max_pattern_size": 3, "min_count": 2}),
-    (builtins.MinLengthLogitProcessor, {"min_tokens": 20, "end_token_ids": [EOS, *FREQUENT]}),
+    (builtins.MinLengthLogitProcessor, {"min_tokens": 20, "eos_token_ids": [EOS, *FREQUENT]}),
     (builtins.DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 1, "window_size": 20}),
     (
         builtins.DeepseekOCRNoRepeatNGramLogitProcessor,
@@ -198,7 +198,7 @@ def test_a_request_ends_by_length_eos_and_stop_string(server, oracle):
     by_eos = body(
         prompt,
         builtins.ForcedSequenceLogitProcessor,
-        {"token_ids": [600, 601], "eos_token_id": EOS},
+        {"token_ids": [600, 601], "eos_token_ids": [EOS]},
     )
     by_string = recorder(prompt, steering=True)
     first = server.post("/generate", by_length)

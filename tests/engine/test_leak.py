@@ -33,7 +33,7 @@ SLACK = 16 << 20
 
 _LIVELY = [
     (recording.Burdened, {}),
-    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [300], "eos_token_id": EOS}),
+    (builtins.ForcedSequenceLogitProcessor, {"token_ids": [300], "eos_token_ids": [EOS]}),
     (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*range(100)]}),
     (
         builtins.ThinkingBudgetLogitProcessor,

@@ -30,9 +30,9 @@ WORDS = attach(
 ASKED = [
     attach("AllowedTokensLogitProcessor", token_ids=[A, B, C]),
     attach("BadWordsLogitProcessor", token_ids=[A, B, C, C, B], lengths=[1, 2, 2]),
-    attach("ChoiceLogitProcessor", token_ids=[A, B, A, C, C], lengths=[2, 3], eos_token_id=EOS),
+    attach("ChoiceLogitProcessor", token_ids=[A, B, A, C, C], lengths=[2, 3], eos_token_ids=[EOS]),
     WORDS,
-    attach("MinLengthLogitProcessor", min_tokens=12, end_token_ids=[A, EOS]),
+    attach("MinLengthLogitProcessor", min_tokens=12, eos_token_ids=[A, EOS]),
     attach("ScheduledBiasLogitProcessor", token_ids=[300], bias=0, final_bias=30, start=5, end=25),
     attach("ScheduledBiasLogitProcessor", token_ids=[A], start=3),
     attach("TriggerPhraseLogitProcessor", trigger_token_ids=[A], phrase_token_ids=[300, 301]),
@@ -43,7 +43,7 @@ ASKED = [
         [
             attach("AllowedTokensLogitProcessor", token_ids=[A, B, C, 300, 301, 302]),
             attach("LoopBreakerLogitProcessor", max_pattern_size=4, min_count=2),
-            attach("MinLengthLogitProcessor", min_tokens=8, end_token_ids=[A]),
+            attach("MinLengthLogitProcessor", min_tokens=8, eos_token_ids=[A]),
         ]
     ),
     attach(

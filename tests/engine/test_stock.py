@@ -27,7 +27,7 @@ def test_forced_sequences_are_exact(server, oracle):
     rng = random.Random(1)
     cases = [
         {"token_ids": [rng.randrange(2, 1024) for _ in range(rng.randint(1, 20))]}
-        | ({"eos_token_id": EOS} if i % 2 else {})
+        | ({"eos_token_ids": [EOS]} if i % 2 else {})
         for i in range(16)
     ]
     requests = [

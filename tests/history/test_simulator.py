@@ -104,7 +104,7 @@ def forced_sequence(row, params, _prompt, output):
     sequence = [*params["token_ids"]]
     if len(output) < len(sequence):
         return forced(row, sequence[len(output)])
-    return forced(row, params["eos_token_id"]) if "eos_token_id" in params else row
+    return forced(row, params["eos_token_ids"][0]) if "eos_token_ids" in params else row
 
 
 def no_repeat_ngram(row, params, prompt, output):
@@ -164,7 +164,7 @@ KINDS = [
     Kind(ForcedSequenceLogitProcessor, {"token_ids": [7, 7, 3, 7]}, forced_sequence),
     Kind(
         ForcedSequenceLogitProcessor,
-        {"token_ids": [7, 8], "eos_token_id": EOS},
+        {"token_ids": [7, 8], "eos_token_ids": [EOS]},
         forced_sequence,
     ),
     ngram(1, 4),

@@ -1,6 +1,7 @@
 """Rules about the project as a whole: who imports whom, what may be committed."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -17,18 +18,17 @@ PACKAGE = ROOT / "sglang_lp"
 RANKS = {
     "errors": 0,
     "params": 1,
-    "wire": 2,
-    "request": 3,
-    "edits": 4,
-    "batch": 5,
-    "processor": 6,
-    "builtins": 7,
-    "adapters": 8,
-    "trust": 9,
-    "client": 9,
-    "server": 10,
-    "cli": 11,
-    "testing": 12,
+    "wire": 1,
+    "request": 2,
+    "edits": 2,
+    "_engine": 3,
+    "processor": 4,
+    "builtins": 5,
+    "trust": 6,
+    "client": 6,
+    "server": 7,
+    "cli": 8,
+    "testing": 9,
 }
 
 
@@ -92,8 +92,58 @@ def test_imports_run_one_way(module):
         assert RANKS[imported] < RANKS[part], f"{module} may not import sglang_lp.{imported}"
 
 
+def test_every_rank_is_that_of_a_part_that_exists():
+    assert {part_of(module) for module in modules()} == {*RANKS}
+
+
 def test_the_package_itself_imports_nothing_of_its_own():
     assert imported_parts((PACKAGE / "__init__.py").read_text(), "sglang_lp.__init__") == set()
+
+
+def test_only_the_server_touches_sglang():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in PACKAGE.rglob("*.py")
+        if path.parent != PACKAGE / "server"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"(from|import) sglang\b", line)
+    ]
+
+    # The command line starts SGLang's own server.
+    assert {place.partition(":")[0] for place in found} <= {"sglang_lp/cli/serve.py"}
+
+
+def test_the_range_of_sglang_versions_is_written_once():
+    from sglang_lp.server.versions import NEWEST, OLDEST
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"sglang>={OLDEST},<={NEWEST}" in extras["optional-dependencies"]["sglang"]
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (
+            "sglang_lp",
+            "Edits History LogitProcessor Parameters Request __version__ attach",
+        ),
+        ("sglang_lp.processor", "LogitProcessor prepare subclasses_of"),
+        ("sglang_lp.request", "History Request"),
+        ("sglang_lp.edits", "Edits MAX_BIAS"),
+        (
+            "sglang_lp.client",
+            "Attachment Attachments ThinkingBlock attach attach_each resolve thinking_blocks",
+        ),
+        ("sglang_lp.trust", "Allowed Audit Gate Limits Pin Policy Verifier"),
+        ("sglang_lp.server", "install"),
+        ("sglang_lp.testing", "FakeRequest Model ProcessorContract Transcript run"),
+    ],
+)
+def test_the_public_names_are_these(module, names):
+    found = importlib.import_module(module)
+
+    assert sorted(found.__all__) == sorted(names.split())
+    assert all(hasattr(found, name) for name in found.__all__)
 
 
 def committed_files() -> list[Path]:
