@@ -30,8 +30,8 @@ import torch
 from benchmarks import bounds_report
 from benchmarks.bounds_cases import VOCAB, Dear, dearest
 from benchmarks.cost import machine
+from sglang_lp._engine.rows import rows_of
 from sglang_lp.errors import RequestError
-from sglang_lp.processor import rows_of
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.sampling import make_apply
 from sglang_lp.server.sink import make_admit_req
