@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest check bench bench-trust fuzz mutants lock
+TARGETS := env demo test test-oldest check bench bench-bounds bench-trust fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -13,6 +13,7 @@ help:
 	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the benchmarks"
+	@echo "make bench-bounds  the dearest requests that are accepted, and a search for dearer ones"
 	@echo "make bench-trust  what the trust boundary costs, and what gets past it"
 	@echo "make fuzz   two minutes of coverage-guided fuzzing of the verifier"
 	@echo "make mutants  break the trust boundary on purpose, and see the tests notice"

@@ -194,6 +194,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
+    "bench-bounds": (
+        *ENV,
+        Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds")),
+    ),
     "bench-trust": (
         *ENV,
         Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),

@@ -1,0 +1,469 @@
+"""The dearest requests that the default policy accepts, as far as anybody has found them.
+
+Each has parameters, a prompt and the tokens that the model generates, all chosen by whoever wants
+it to cost the most. What a model generates counts as chosen: a prompt can make it repeat anything.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = ["LONGEST", "VOCAB", "Dear", "dearest"]
+
+#: Logits in a row: Qwen3's.
+VOCAB = 151_936
+#: Most tokens of a prompt.
+LONGEST = 131_072
+
+Tokens: TypeAlias = "array[int]"
+
+
+@dataclass(frozen=True)
+class Dear:
+    """A request to measure.
+
+    Attributes:
+        key: Its name in the results.
+        processor: Name of the built-in.
+        params: ``custom_params`` of each copy.
+        prompt: Returns the tokens of the prompt.
+        output: Returns the tokens that are generated, over and over.
+        copies: Rows of the batch that it becomes.
+        texts: Whether the copies are texts of their own, admitted one by one, and not ``n``.
+        warm: Tokens that are generated before steps are measured.
+        steps: Steps that are measured, as far as there is time.
+    """
+
+    key: str
+    processor: str
+    params: Mapping[str, Any]
+    prompt: Callable[[], Tokens]
+    output: Callable[[], Tokens]
+    copies: int = 1
+    texts: bool = False
+    warm: int = 0
+    steps: int = 60
+
+
+# Texts
+
+
+def _short() -> Tokens:
+    return array("q", range(1000, 1016))
+
+
+def _fresh() -> Tokens:
+    """Tokens of which none comes twice, and none is in a prompt."""
+    return array("q", range(140_000, 145_000))
+
+
+def _distinct(count: int) -> Callable[[], Tokens]:
+    return lambda: array("q", random.Random(count).sample(range(VOCAB - 20_000), count))
+
+
+def _random(alphabet: int, count: int = LONGEST) -> Callable[[], Tokens]:
+    return lambda: array(
+        "q", random.Random(alphabet).choices(range(1000, 1000 + alphabet), k=count)
+    )
+
+
+def _over_and_over(pattern: range | list[int], count: int = LONGEST) -> Callable[[], Tokens]:
+    return lambda: (array("q", pattern) * (count // len(pattern) + 1))[:count]
+
+
+def _one(count: int = LONGEST) -> Callable[[], Tokens]:
+    return _over_and_over([7], count)
+
+
+def _after_one(count: int = LONGEST) -> Callable[[], Tokens]:
+    """Token 7 before every one of many others."""
+    return lambda: array(
+        "q", [token for other in range(1000, 1000 + count // 2) for token in (7, other)]
+    )
+
+
+# Parameters
+
+
+def _ids(count: int, first: int = 100) -> list[int]:
+    """Ids all over the vocabulary."""
+    return random.Random(first).sample(range(VOCAB), count)
+
+
+def _words(sequences: list[list[int]]) -> dict[str, Any]:
+    return {
+        "token_ids": [token for sequence in sequences for token in sequence],
+        "lengths": [*map(len, sequences)],
+    }
+
+
+def _single_words(first: int = 0, count: int = 4000) -> dict[str, Any]:
+    return _words([[first + i] for i in range(count)])
+
+
+def _runs_of_one() -> dict[str, Any]:
+    """Words that all end at every state of the longest: token 7 some times, then another."""
+    return _words([[7] * length + [2000 + length] for length in range(89)])
+
+
+def _chain(*links: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
+    params: dict[str, Any] = {"chain": [f"{name}LogitProcessor" for name, _ in links]}
+    for place, (_, own) in enumerate(links):
+        params |= {f"{place}.{name}": value for name, value in own.items()}
+    return params
+
+
+_NGRAM = "DeepseekOCRNoRepeatNGramLogitProcessor"
+_EVER = 2**31 - 1
+_THINK = {"thinking_start_token_id": 3, "thinking_end_token_id": 4, "new_line_token_id": 5}
+_ENDS = [*range(145_000, 146_024)]
+
+
+def _lists() -> list[Dear]:
+    ids = _ids(65_536)
+    found = []
+    for name in ("AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"):
+        short = name.partition("Tokens")[0].lower()
+        for copies, count in ((1, 65_536), (16, 65_536), (256, 65_536), (256, 4096)):
+            found.append(
+                Dear(
+                    f"{short}-{count}-x{copies}",
+                    name,
+                    {"token_ids": ids[:count]},
+                    _short,
+                    _fresh,
+                    copies,
+                    texts=True,
+                )
+            )
+    found.append(
+        Dear(
+            "min-length-1024-x256",
+            "MinLengthLogitProcessor",
+            {"min_tokens": _EVER, "end_token_ids": _ENDS},
+            _short,
+            _fresh,
+            256,
+        )
+    )
+    for copies in (1, 256):
+        ramp = {"token_ids": _ids(1024), "bias": 0.5, "final_bias": 9.5, "end": _EVER}
+        found.append(
+            Dear(
+                f"scheduled-bias-1024-x{copies}",
+                "ScheduledBiasLogitProcessor",
+                ramp,
+                _short,
+                _fresh,
+                copies,
+            )
+        )
+    found.append(
+        Dear(
+            "forced-sequence-65536-x32",
+            "ForcedSequenceLogitProcessor",
+            {"token_ids": ids},
+            _short,
+            lambda: array("q", ids),
+            32,
+            texts=True,
+        )
+    )
+    return found
+
+
+def _sequences() -> list[Dear]:
+    eos = {"eos_token_ids": _ENDS}
+    kinds: list[tuple[str, str, dict[str, Any], Callable[[], Tokens]]] = [
+        ("bad-words-single", "BadWordsLogitProcessor", _single_words(), _fresh),
+        ("bad-words-runs", "BadWordsLogitProcessor", _runs_of_one(), _one(4096)),
+        (
+            "bad-words-after-one",
+            "BadWordsLogitProcessor",
+            _words([[7, other] for other in range(2000, 4048)]),
+            _one(4096),
+        ),
+        ("choice-single", "ChoiceLogitProcessor", _single_words(), _one(4096)),
+        ("forced-words-single", "ForcedWordsLogitProcessor", _single_words() | eos, _fresh),
+        (
+            "forced-words-long",
+            "ForcedWordsLogitProcessor",
+            _words([[7] * 2047 + [8], [7] * 2047 + [9]]) | eos,
+            _over_and_over([*[7] * 2046, 8], 4096),
+        ),
+        (
+            "trigger-4096",
+            "TriggerPhraseLogitProcessor",
+            {"trigger_token_ids": [7] * 4095 + [8], "phrase_token_ids": [9]},
+            _over_and_over([*[7] * 4094, 9], 8192),
+        ),
+        (
+            "trigger-before-1024",
+            "TriggerPhraseLogitProcessor",
+            {"before_token_ids": _ENDS, "phrase_token_ids": _ids(65_536)},
+            _fresh,
+        ),
+    ]
+    return [
+        Dear(
+            f"{key}-x{copies}",
+            name,
+            params,
+            _short,
+            output,
+            copies,
+            texts=True,
+            steps=5000 if key == "trigger-4096" else 60,
+        )
+        for key, name, params, output in kinds
+        for copies in (1, 100)
+    ]
+
+
+def _repetitions() -> list[Dear]:
+    found = []
+    for copies in (1, 32, 256):
+        found += [
+            Dear(
+                f"dry-one-token-x{copies}",
+                "DRYLogitProcessor",
+                {"dry_penalty_last_n": 2048},
+                _one(),
+                _one(),
+                copies,
+            ),
+            Dear(
+                f"loop-one-token-x{copies}",
+                "LoopBreakerLogitProcessor",
+                {"max_pattern_size": 1024, "min_count": 2},
+                _short,
+                _one(),
+                copies,
+                warm=1100,
+            ),
+        ]
+    found += [
+        Dear(
+            "dry-many-followers",
+            "DRYLogitProcessor",
+            {"dry_penalty_last_n": 2048, "dry_allowed_length": 1},
+            _after_one(),
+            _one(),
+        ),
+        Dear(
+            "dry-breakers-65536-x16",
+            "DRYLogitProcessor",
+            {"dry_penalty_last_n": 2048, "dry_sequence_breaker_ids": _ids(65_536)},
+            _one(),
+            _one(),
+            16,
+            texts=True,
+        ),
+        Dear(
+            "dry-two-tokens-x32",
+            "DRYLogitProcessor",
+            {"dry_penalty_last_n": 2048, "dry_allowed_length": 1},
+            _random(2),
+            _random(2, 4096),
+            32,
+        ),
+    ]
+    return found
+
+
+def _ngrams() -> list[Dear]:
+    texts: list[tuple[str, int, Callable[[], Tokens], Callable[[], Tokens], tuple[int, ...]]] = [
+        ("ngram-1-distinct", 1, _distinct(LONGEST), _fresh, (1, 16)),
+        ("ngram-1-distinct-64k", 1, _distinct(65_536), _fresh, (1, 16)),
+        ("ngram-2-after-one", 2, _after_one(), _one(), (1, 16)),
+        ("ngram-3-random", 3, _random(1000), _random(1000, 4096), (1, 8, 32)),
+        ("ngram-6-random", 6, _random(300), _random(300, 4096), (1,)),
+        ("ngram-30-loop", 30, _over_and_over(range(1000, 1040)), _over_and_over(range(1000, 1040)),
+         (1, 32)),
+        ("ngram-4-one-token", 4, _one(), _one(), (1, 32)),
+    ]  # fmt: skip
+    found = [
+        Dear(
+            f"{key}-x{copies}",
+            _NGRAM,
+            {"ngram_size": size, "window_size": _EVER},
+            prompt,
+            output,
+            copies,
+        )
+        for key, size, prompt, output, counts in texts
+        for copies in counts
+    ]
+    found += [
+        Dear(
+            f"ngram-wakes-late-x{copies}",
+            _NGRAM,
+            {"ngram_size": 15_000, "window_size": _EVER},
+            _short,
+            _over_and_over(range(1000, 90_000), 89_000),
+            copies,
+            steps=12_000,
+        )
+        for copies in (1, 64)
+    ]
+    found.append(
+        Dear(
+            "ngram-whitelist-65536-x16",
+            _NGRAM,
+            {"ngram_size": 1, "window_size": _EVER, "whitelist_token_ids": _ids(65_536)},
+            _distinct(LONGEST),
+            _fresh,
+            16,
+            texts=True,
+        )
+    )
+    return found
+
+
+def _thinking() -> list[Dear]:
+    name = "ThinkingBudgetLogitProcessor"
+    opened = array("q", [3])
+
+    def begins() -> Tokens:
+        return opened + _random(1000, LONGEST - 1)()
+
+    return [
+        Dear(
+            "thinking-prompt-x32",
+            name,
+            {**_THINK, "thinking_budget": _EVER},
+            begins,
+            _fresh,
+            32,
+        ),
+        Dear(
+            "thinking-delimiters-x32",
+            name,
+            {**_THINK, "thinking_budget": _EVER},
+            _over_and_over([3, 4]),
+            _over_and_over([3, 4], 4096),
+            32,
+        ),
+        Dear(
+            "thinking-wakes-late-x256",
+            name,
+            {**_THINK, "thinking_budget": 10_000},
+            lambda: opened,
+            _fresh,
+            256,
+            steps=10_100,
+        ),
+        Dear(
+            "thinking-soft-1000-x256",
+            name,
+            {
+                **_THINK,
+                "thinking_budget": _EVER,
+                "soft_thinking_budget": 0,
+                "soft_top_n": 1000,
+                "eos_token_ids": [*range(145_000, 145_064)],
+            },
+            lambda: opened,
+            _fresh,
+            256,
+        ),
+        Dear(
+            "thinking-wait-x256",
+            name,
+            {
+                **_THINK,
+                "thinking_budget": _EVER,
+                "min_thinking_tokens": _EVER,
+                "wait_token_id": 9,
+                "max_waits": _EVER,
+                "eos_token_ids": [*range(145_000, 145_064)],
+            },
+            lambda: opened,
+            _fresh,
+            256,
+        ),
+        Dear(
+            "thinking-closing-1024-x256",
+            name,
+            {
+                **_THINK,
+                "thinking_budget": _EVER,
+                "soft_thinking_budget": 0,
+                "closing_token_ids": [7] * 1023 + [8],
+            },
+            lambda: opened,
+            _over_and_over([*[7] * 1022, 9], 8192),
+            256,
+            steps=1100,
+        ),
+    ]
+
+
+def _chains() -> list[Dear]:
+    chain = "ChainLogitProcessor"
+    half, other = _ids(65_536)[:32_768], _ids(65_536)[16_384:49_152]
+    two = (("AllowedTokens", {"token_ids": half}), ("AllowedTokens", {"token_ids": other}))
+    loop = ("LoopBreaker", {"max_pattern_size": 8, "min_count": 100})
+    bans = ("DeepseekOCRNoRepeatNGram", {"ngram_size": 1, "window_size": _EVER})
+    eight = {
+        "bad-words": [("BadWords", _single_words(4000 * link)) for link in range(8)],
+        "choice": [("Choice", _single_words()) for _ in range(8)],
+        "forced-words": [
+            ("ForcedWords", _single_words() | {"eos_token_ids": [150_000]}) for _ in range(8)
+        ],
+    }
+    found = [
+        Dear(f"chain-8-{name}-x{copies}", chain, _chain(*links), _short, _one(4096), copies,
+             texts=True)
+        for name, links in eight.items()
+        for copies in (1, 100)
+    ]  # fmt: skip
+    bias = {"bias": 0.5, "final_bias": 9.5, "end": _EVER}
+    for copies in (1, 8, 16, 256):
+        found += [
+            Dear(f"chain-allowed-allowed-x{copies}", chain, _chain(*two), _short, _fresh, copies,
+                 texts=True),
+            Dear(f"chain-loop-allowed-allowed-x{copies}", chain, _chain(loop, *two), _short,
+                 _fresh, copies, texts=True),
+            Dear(f"chain-8-scheduled-bias-x{copies}", chain,
+                 _chain(*(("ScheduledBias", {"token_ids": _ids(1024, i), **bias})
+                          for i in range(8))),
+                 _short, _fresh, copies),
+        ]  # fmt: skip
+    for copies in (1, 16):
+        found += [
+            Dear(f"chain-ngram-1-allowed-x{copies}", chain,
+                 _chain(bans, ("AllowedTokens", {"token_ids": _ids(65_536)})),
+                 _distinct(65_536), _fresh, copies, texts=True),
+            Dear(f"chain-reads-all-x{copies}", chain,
+                 _chain(("DeepseekOCRNoRepeatNGram", {"ngram_size": 3, "window_size": _EVER}),
+                        ("DRY", {"dry_penalty_last_n": 2048, "dry_allowed_length": 1}),
+                        ("ThinkingBudget", {**_THINK, "thinking_budget": _EVER}),
+                        *(("LoopBreaker", {"max_pattern_size": 1024, "min_count": 2}),) * 5),
+                 _random(2), _random(2, 4096), copies),
+            Dear(f"chain-8-loops-x{copies}", chain,
+                 _chain(*(("LoopBreaker", {"max_pattern_size": 1024, "min_count": 2}),) * 8),
+                 _short, _one(), copies, warm=1100),
+            Dear(f"chain-8-triggers-x{copies}", chain,
+                 _chain(*(("TriggerPhrase",
+                           {"before_token_ids": [*range(145_000 + 900 * i, 145_900 + 900 * i)],
+                            "phrase_token_ids": [7]}) for i in range(7))),
+                 _short, _fresh, copies),
+        ]  # fmt: skip
+    return found
+
+
+def dearest() -> list[Dear]:
+    """Return every request to measure."""
+    return [
+        *_lists(),
+        *_sequences(),
+        *_repetitions(),
+        *_ngrams(),
+        *_thinking(),
+        *_chains(),
+    ]
