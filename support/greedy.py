@@ -57,8 +57,8 @@ def _disallowed(params: Mapping[str, Any], _prompt: list[int], _history: list[in
 
 def _forced(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -> int | None:
     rest: list[int] = params["token_ids"][len(history) :]
-    end: int | None = params.get("eos_token_id")
-    return rest[0] if rest else end
+    ends: list[int] = params.get("eos_token_ids", [])
+    return next(iter([*rest, *ends]), None)
 
 
 def _thinking(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> int | None:
