@@ -5,7 +5,8 @@ Those in ``PLUGIN`` schedule in different ways; ``stock`` is SGLang without this
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.versions import OLDEST
+from support.server import SGLANG
 
 #: Allows the processors of :mod:`support.recording`.
 POLICY = Path(__file__).with_name("policy.toml")
@@ -20,6 +22,8 @@ POLICY = Path(__file__).with_name("policy.toml")
 PROBE = Path(__file__).with_name("plugin")
 
 Settings = tuple[Mapping[str, Any], Mapping[str, str]]
+#: How a program of its own starts a server.
+OWN_PROGRAM = (sys.executable, "-m", "support.own_program")
 
 #: Few enough tokens that concurrent requests are retracted, with prefill in chunks of a few.
 _SQUEEZED = {
@@ -41,7 +45,14 @@ SERVERS: Mapping[str, Settings] = {
     "data parallel": ({"dp_size": 2}, {"SGLANG_CPU_OMP_THREADS_BIND": _CORES}),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
 }
+#: Server -> what starts it, where that is not SGLang's own command.
+STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 PLUGIN = tuple(name for name in SERVERS if name != "stock")
+
+
+def command(name: str) -> Sequence[str | Path]:
+    """Return what starts a server."""
+    return STARTED_BY.get(name, SGLANG)
 
 
 def on_servers(*names: str) -> pytest.MarkDecorator:

@@ -22,6 +22,9 @@ def install() -> None:
         SystemExit: The guard cannot be put in place.
     """
     try:
+        from sglang_lp.server.door import shut
+
+        shut()  # also for a program that catches what is raised here, and goes on
         from sglang_lp.server.hooks import put_in_place
 
         put_in_place()

@@ -11,7 +11,13 @@ from typing import Any
 
 from sglang_lp.server import process
 from sglang_lp.server.guard import Guard
-from sglang_lp.server.launch import check_launch, make_guard_schedulers, make_learn
+from sglang_lp.server.launch import (
+    check_engine,
+    check_launch,
+    check_parsed,
+    make_guard_schedulers,
+    make_learn,
+)
 from sglang_lp.server.process import policy_in_force, refuse
 
 __all__ = ["put_in_place"]
@@ -71,9 +77,11 @@ def put_in_place() -> None:
             make_delay(),
             HookType.AROUND,
         ),
+        (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
+        (_SRT + "server_args.ServerArgs.check_server_args", check_launch, HookType.BEFORE),
         (
             _SRT + "entrypoints.engine.Engine._launch_subprocesses",
-            check_launch,
+            check_engine,
             HookType.BEFORE,
         ),
         (

@@ -1,36 +1,111 @@
 """Checks at start-up: no process without the guard, and the same policy in all of them.
 
-Some arguments make SGLang start processes that never load plugins; those are refused. Scheduler
-processes are started through a function of this module, which checks, in the new process and
-before SGLang's own code runs there, that the guard is in place.
+Some ways to start SGLang make processes that never load plugins, or a front end that passes no
+processor on; those are refused. Scheduler processes are started through a function of this module,
+which checks, in the new process and before SGLang's own code runs there, that the guard is in
+place. What starts schedulers in another way meets ``sglang_lp.server.door``.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sglang_lp.server import process
 from sglang_lp.server.process import installed_guard, refuse
+from sglang_lp.server.versions import resolved
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sglang_lp.server.guard import Guard
 
-logger = logging.getLogger(__name__)
+__all__ = [
+    "REFUSED",
+    "Refused",
+    "check_engine",
+    "check_launch",
+    "check_parsed",
+    "make_guard_schedulers",
+    "make_learn",
+    "run_guarded",
+]
 
-__all__ = ["check_launch", "make_guard_schedulers", "make_learn"]
+
+class Refused(NamedTuple):
+    """A way to start a server that is refused.
+
+    Attributes:
+        way: What the operator wrote.
+        why: What would not be guarded, or not be said.
+        is_asked: Tells it from SGLang's arguments.
+    """
+
+    way: str
+    why: str
+    is_asked: Callable[[Any], bool]
 
 
-def check_launch(cls: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Refuse to start where SGLang has processes that never load plugins."""
-    workers = getattr(server_args, "tokenizer_worker_num", 1)
-    if workers > 1:
-        refuse(f"--tokenizer-worker-num {workers}: SGLang loads no plugin in tokenizer workers")
-    if getattr(server_args, "use_ray", False) or "ray" in cls.__module__.split("."):
-        refuse("Ray: SGLang loads no plugin in its actors")
+def _asks_for_rust(_server_args: Any) -> bool:
+    from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_RUST_SERVER.get())
+
+
+#: All of them. An encoder (``--encoder-only``) samples nothing, so there is nothing to guard.
+REFUSED = (
+    Refused(
+        "--tokenizer-worker-num above 1",
+        "SGLang loads no plugin in tokenizer workers",
+        lambda server_args: server_args.tokenizer_worker_num > 1,
+    ),
+    Refused(
+        "--use-ray",
+        "SGLang loads no plugin in Ray's actors",
+        lambda server_args: server_args.use_ray,
+    ),
+    Refused(
+        "SGLANG_RUST_SERVER=1",
+        "SGLang's Rust front end drops custom logit processors without a word",
+        _asks_for_rust,
+    ),
+    Refused(
+        "--smg-grpc-mode",
+        "SMG's requests have no custom logit processor",
+        lambda server_args: (
+            (server_args.smg_grpc_mode or server_args.grpc_mode) and not server_args.encoder_only
+        ),
+    ),
+    Refused(
+        "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)",
+        "SMG's requests have no custom logit processor",
+        lambda _server_args: "SMG_SGLANG_ZMQ_HANDSHAKE" in os.environ,
+    ),
+)
+
+
+def check_launch(server_args: Any) -> None:
+    """Refuse a way to start that stands in ``REFUSED``.
+
+    Stands before ``ServerArgs.check_server_args``, which every launch calls after it has loaded
+    plugins: a program's own call of ``launch_server`` loads them too late for a hook on that.
+    """
+    decided = resolved(server_args)
+    for refused in REFUSED:
+        if refused.is_asked(decided):
+            refuse(f"{refused.way}: {refused.why}")
+
+
+def check_parsed(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Refuse the same after ``prepare_server_args``: a command line, before anything is started."""
+    check_launch(server_args)
+
+
+def check_engine(cls: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Refuse an engine that starts Ray actors, whatever its arguments say."""
+    if "ray" in cls.__module__.split("."):
+        refuse(f"{cls.__module__}.{cls.__name__}: SGLang loads no plugin in Ray's actors")
 
 
 def make_guard_schedulers(guard: Guard) -> Any:
@@ -45,6 +120,7 @@ def make_guard_schedulers(guard: Guard) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        process.schedulers_are_guarded = True
         run = functools.partial(run_guarded, run_scheduler_process_func, guard.fingerprint)
         return original(cls, server_args, port_args, run, *args, **kwargs)
 
@@ -71,6 +147,7 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
         refuse("SGLang did not load the plugin in a scheduler process")
     elif guard.fingerprint != fingerprint:
         refuse("a scheduler process has another policy than the process that started it")
+    process.schedulers_are_guarded = True
     run(*args, **kwargs)
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "installed_guard",
     "policy_in_force",
     "refuse",
+    "schedulers_are_guarded",
     "status",
 ]
 
@@ -28,6 +29,8 @@ POLICY_VARIABLE = "SGLANG_LP_POLICY"
 #: Name of the function of SGLang -> our function there. Empty until the plugin was loaded.
 installed: dict[str, Any] = {}
 guard: Guard | None = None
+#: Whether this process starts its schedulers, or was started as one, through the guard.
+schedulers_are_guarded = False
 
 #: Far more plugins than anybody stacks on one function.
 _MOST_WRAPPERS = 20

@@ -17,6 +17,7 @@ __all__ = [
     "committed_length",
     "diffusion_algorithm",
     "has_sampling_mask",
+    "resolved",
     "speculative_algorithm",
 ]
 
@@ -80,6 +81,15 @@ def diffusion_algorithm(server_args: Any) -> str | None:
     """Return the name of the server's diffusion language model algorithm, or ``None``."""
     name = getattr(server_args, "dllm_algorithm", None)
     return None if name is None else str(name)
+
+
+def resolved(server_args: Any) -> Any:
+    """Return the arguments with what SGLang decided from them, as far as it has."""
+    try:
+        from sglang.srt.arg_groups.overrides import resolving_view
+    except ImportError:  # SGLang 0.5.18 writes its decisions over the arguments
+        return server_args
+    return resolving_view(server_args)
 
 
 def speculative_algorithm(server_args: Any) -> str | None:

@@ -20,7 +20,7 @@ else:
     from support import tiny_model
     from support.greedy import Oracle
     from support.server import launch
-    from support.servers import POLICY, PROBE, SERVERS
+    from support.servers import POLICY, PROBE, SERVERS, command
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +37,12 @@ def oracle(tiny):
 def server(request, tiny, tmp_path_factory):
     arguments, variables = SERVERS[request.param]
     directory = tmp_path_factory.mktemp(request.param)
-    variables = {"SGLANG_LP_POLICY": str(POLICY), **variables}
-    with launch(tiny, directory, arguments, paths=[PROBE], variables=variables) as running:
+    with launch(
+        tiny,
+        directory,
+        arguments,
+        command=command(request.param),
+        paths=[PROBE],
+        variables={"SGLANG_LP_POLICY": str(POLICY), **variables},
+    ) as running:
         yield running

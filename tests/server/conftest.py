@@ -32,6 +32,7 @@ def sglang(monkeypatch):
     monkeypatch.delenv(process.POLICY_VARIABLE, raising=False)
     monkeypatch.setattr(process, "installed", {})
     monkeypatch.setattr(process, "guard", None)
+    monkeypatch.setattr(process, "schedulers_are_guarded", False)
     HookRegistry.reset()
     custom_logit_processor._cache_from_str.cache_clear()  # of what other tests unpickled
     owners: list[Any] = [
@@ -43,6 +44,7 @@ def sglang(monkeypatch):
             sglang.srt.managers.tp_worker.TpModelWorker,
             sglang.srt.entrypoints.engine.Engine,
             sglang.srt.managers.scheduler.Scheduler,
+            sglang.srt.server_args.ServerArgs,
             HookRegistry,
             ChainLogitProcessor,
         ),

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
+import tempfile
 import types
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 PROCESSOR = "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor"
@@ -110,20 +114,192 @@ def scheduler_has_another_policy() -> None:
     run_guarded(lambda: None, "fingerprint of another policy")
 
 
-def _check(**arguments: Any) -> None:
-    load()
-    from sglang.srt.entrypoints.engine import Engine
+# A program that goes on after a SystemExit, for which load_plugins does nothing any more.
+def _load_and_go_on() -> None:
+    with suppress(SystemExit):
+        load()
 
-    Engine._launch_subprocesses(types.SimpleNamespace(**arguments))
+
+def front_end_after_a_swallowed_exit() -> None:
+    policy_file = "there/is/no/such/policy.toml"
+    os.environ["SGLANG_LP_POLICY"] = policy_file
+    _load_and_go_on()
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    TokenizerManager(_arguments(), None)
+
+
+def scheduler_after_a_swallowed_exit() -> None:
+    sys.modules["sglang_lp.server.hooks"] = None  # type: ignore[assignment]
+    _load_and_go_on()
+    from sglang.srt.managers.scheduler import Scheduler
+
+    Scheduler(_arguments(), None)
+
+
+def front_end_after_a_swallowed_exit_at_the_last_check() -> None:
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    create = TokenizerManager._create_tokenized_object
+    del TokenizerManager._create_tokenized_object
+    _load_and_go_on()
+    TokenizerManager._create_tokenized_object = create
+    TokenizerManager(_arguments(), None)
+
+
+def launch_server_after_a_swallowed_exit() -> None:
+    os.environ["SGLANG_LP_POLICY"] = "there/is/no/such/policy.toml"
+    _load_and_go_on()
+    _launch_server()
+
+
+def plugin_is_loaded_again_after_a_swallowed_exit() -> None:
+    from sglang.srt import plugins
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    os.environ["SGLANG_LP_POLICY"] = "there/is/no/such/policy.toml"
+    _load_and_go_on()
+    plugins._plugins_loaded = False
+    _load_and_go_on()
+    TokenizerManager(_arguments(), None)
+
+
+def nothing_is_wrong_with_a_plugin_that_is_loaded_twice() -> None:
+    from sglang.srt import plugins
+
+    load()
+    plugins._plugins_loaded = False
+    nothing_is_wrong()
+
+
+def _arguments(**arguments: Any) -> Any:
+    """Return SGLang's own arguments of a server that could run here, but for its weights."""
+    from sglang.srt.server_args import ServerArgs
+
+    model = Path(tempfile.mkdtemp())
+    (model / "config.json").write_text(
+        json.dumps({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})
+    )
+    return ServerArgs(
+        model_path=str(model),
+        device="cpu",
+        attention_backend="torch_native",
+        grammar_backend="none",
+        skip_tokenizer_init=True,
+        **arguments,
+    )
+
+
+def _launch_server(**arguments: Any) -> None:
+    """Do what a program does that starts a server by itself: no plugin was loaded before."""
+    from sglang.srt.entrypoints import http_server
+
+    http_server.launch_server(_arguments(**arguments))
+
+
+def _command_line(*arguments: str) -> None:
+    """Run ``python -m sglang.launch_server``."""
+    sys.argv = ["sglang.launch_server", "--model-path", "no/such/model", *arguments]
+    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 
 # 59: processes that never load plugins.
 def several_tokenizer_workers() -> None:
-    _check(tokenizer_worker_num=2, use_ray=False)
+    _command_line("--tokenizer-worker-num", "2")
 
 
-def ray_actors() -> None:
-    _check(tokenizer_worker_num=1, use_ray=True)
+def several_tokenizer_workers_of_a_program() -> None:
+    _launch_server(tokenizer_worker_num=2)
+
+
+def several_tokenizer_workers_of_an_engine() -> None:
+    from sglang.srt.entrypoints.engine import Engine
+
+    Engine(server_args=_arguments(tokenizer_worker_num=2))
+
+
+def ray_without_ray() -> None:
+    _command_line("--use-ray")
+
+
+def ray_of_a_program() -> None:
+    _launch_server(use_ray=True)
+
+
+def _import_ray() -> Any:
+    """Import SGLang's engine for Ray, which is not installed here."""
+    ray = types.ModuleType("ray")
+    ray.remote = lambda actor: actor  # type: ignore[attr-defined]
+    strategies = types.ModuleType("ray.util.scheduling_strategies")
+    strategies.PlacementGroupSchedulingStrategy = None  # type: ignore[attr-defined]
+    placement = types.ModuleType("ray.util.placement_group")
+    placement.PlacementGroup = None  # type: ignore[attr-defined]
+    sys.modules.update(
+        {
+            "ray": ray,
+            "ray.util": types.ModuleType("ray.util"),
+            "ray.util.scheduling_strategies": strategies,
+            "ray.util.placement_group": placement,
+        }
+    )
+    from sglang.srt.ray.engine import RayEngine
+
+    return RayEngine
+
+
+def ray_engine() -> None:
+    _import_ray()(**_named(_arguments()))
+
+
+def _named(server_args: Any) -> dict[str, Any]:
+    names = ("model_path", "device", "attention_backend", "grammar_backend", "skip_tokenizer_init")
+    return {name: getattr(server_args, name) for name in names}
+
+
+def ray_launch_server_of_a_program() -> None:
+    engine = _import_ray()
+    from sglang.srt.entrypoints.engine import SchedulerInitResult
+    from sglang.srt.ray import http_server
+
+    # Its actors are started, and the process for text.
+    started = SchedulerInitResult(scheduler_infos=[{}])
+    engine._launch_scheduler_processes = classmethod(lambda *_args, **_kwargs: (started, None))
+    engine._launch_detokenizer_subprocesses = classmethod(lambda _cls, **_kwargs: ([], []))
+    http_server.launch_server(_arguments())
+
+
+# Front ends without a TokenizerManager, which pass no processor on.
+def rust_server() -> None:
+    os.environ["SGLANG_RUST_SERVER"] = "1"
+    _command_line()
+
+
+def rust_server_of_a_program() -> None:
+    os.environ["SGLANG_RUST_SERVER"] = "1"
+    _launch_server()
+
+
+def smg_grpc() -> None:
+    _command_line("--smg-grpc-mode")
+
+
+def smg_grpc_by_its_old_name() -> None:
+    _command_line("--grpc-mode")
+
+
+def smg_headless() -> None:
+    from smg_grpc_servicer.sglang import headless
+
+    headless.run(_arguments(), "tcp://127.0.0.1:1")
+
+
+def scheduler_that_a_program_starts() -> None:
+    from sglang.srt.managers.scheduler import run_scheduler_process
+    from sglang.srt.server_args import PortArgs
+
+    arguments = _arguments()
+    arguments.resolve_once()
+    run_scheduler_process(arguments, PortArgs.init_new(arguments), 0, 0, 0, None, None)
 
 
 def serve() -> None:
@@ -185,8 +361,25 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         another_plugin_replaces_the_sampler_by_assignment,
         scheduler_did_not_load_the_plugin,
         scheduler_has_another_policy,
+        front_end_after_a_swallowed_exit,
+        scheduler_after_a_swallowed_exit,
+        front_end_after_a_swallowed_exit_at_the_last_check,
+        launch_server_after_a_swallowed_exit,
+        plugin_is_loaded_again_after_a_swallowed_exit,
+        nothing_is_wrong_with_a_plugin_that_is_loaded_twice,
         several_tokenizer_workers,
-        ray_actors,
+        several_tokenizer_workers_of_a_program,
+        several_tokenizer_workers_of_an_engine,
+        ray_without_ray,
+        ray_of_a_program,
+        ray_engine,
+        ray_launch_server_of_a_program,
+        rust_server,
+        rust_server_of_a_program,
+        smg_grpc,
+        smg_grpc_by_its_old_name,
+        smg_headless,
+        scheduler_that_a_program_starts,
         serve,
         serve_where_the_plugin_is_not_installed,
         serve_where_the_plugin_does_not_load,
@@ -219,7 +412,7 @@ def play(scenario: Callable[[], None]) -> dict[str, Any]:
 
 
 def main() -> None:
-    import sglang.srt.entrypoints.engine
+    import sglang.srt.entrypoints.http_server
     import sglang.srt.managers.scheduler
     import sglang.srt.managers.tp_worker  # noqa: F401 - what the hooks resolve, once for all forks
 

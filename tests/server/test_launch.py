@@ -6,45 +6,102 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp.server import launch
-from sglang_lp.server.launch import check_launch, make_guard_schedulers, make_learn, run_guarded
+from sglang_lp.server import launch, process
+from sglang_lp.server.launch import (
+    REFUSED,
+    check_engine,
+    check_launch,
+    check_parsed,
+    make_guard_schedulers,
+    make_learn,
+    run_guarded,
+)
 from sglang_lp.trust import Gate
 
-
-def engine(module):
-    return SimpleNamespace(__module__=module)
+ENGINE = SimpleNamespace(__module__="sglang.srt.entrypoints.engine", __name__="Engine")
 
 
-ENGINE = engine("sglang.srt.entrypoints.engine")
+@pytest.fixture
+def arguments():
+    """Return SGLang's own arguments, not resolved yet."""
+    from sglang.srt.server_args import ServerArgs
+
+    return lambda **given: ServerArgs(model_path="none", **given)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch):
+    monkeypatch.delenv("SGLANG_RUST_SERVER", raising=False)
+    monkeypatch.delenv("SMG_SGLANG_ZMQ_HANDSHAKE", raising=False)
+    monkeypatch.setattr(process, "schedulers_are_guarded", False)
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"tokenizer_worker_num": 1}, {"tokenizer_worker_num": 1, "use_ray": False}]
-)
-def test_a_server_whose_processes_all_load_plugins_starts(arguments):
-    # A value would replace SGLang's arguments.
-    assert check_launch(ENGINE, SimpleNamespace(**arguments), "more", of="SGLang's") is None
-    assert check_launch(engine("my.array_tools"), SimpleNamespace(**arguments)) is None
-
-
-@pytest.mark.parametrize(
-    ("cls", "arguments", "why"),
+    "given",
     [
-        (
-            ENGINE,
-            {"tokenizer_worker_num": 2},
-            "--tokenizer-worker-num 2: SGLang loads no plugin in tokenizer workers",
-        ),
-        (ENGINE, {"use_ray": True}, "Ray: SGLang loads no plugin in its actors"),
-        (engine("sglang.srt.ray.engine"), {}, "Ray: SGLang loads no plugin in its actors"),
+        {},
+        {"grpc_port": 1},
+        {"skip_tokenizer_init": True},
+        {"encoder_only": True, "grpc_mode": True},
     ],
 )
-def test_a_server_with_processes_that_load_no_plugin_does_not_start(capfd, cls, arguments, why):
+def test_a_server_whose_processes_are_all_guarded_starts(arguments, given):
+    # A value would replace SGLang's arguments.
+    assert check_launch(arguments(**given)) is None
+    assert check_parsed(arguments(**given), ["--its", "command line"]) is None
+
+
+@pytest.mark.parametrize("module", ["sglang.srt.entrypoints.engine", "my.array_tools"])
+def test_an_engine_without_actors_starts(module):
+    engine = SimpleNamespace(__module__=module, __name__="Engine")
+
+    assert check_engine(engine, "server args", of="SGLang's") is None
+
+
+ASKED = {
+    "--tokenizer-worker-num above 1": ({"tokenizer_worker_num": 2}, {}),
+    "--use-ray": ({"use_ray": True}, {}),
+    "SGLANG_RUST_SERVER=1": ({}, {"SGLANG_RUST_SERVER": "1"}),
+    "--smg-grpc-mode": ({"grpc_mode": True}, {}),
+    "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)": (
+        {},
+        {"SMG_SGLANG_ZMQ_HANDSHAKE": "tcp://127.0.0.1:1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("check", [check_launch, check_parsed])
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.way)
+def test_a_way_to_start_that_is_refused_is_named(monkeypatch, capfd, arguments, refused, check):
+    given, variables = ASKED[refused.way]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as end:
-        check_launch(cls, SimpleNamespace(**arguments))
+        check(arguments(**given))
 
     assert end.value.code == 78
-    assert capfd.readouterr().err.endswith(f": {why}\n")
+    assert capfd.readouterr().err.endswith(f": {refused.way}: {refused.why}\n")
+
+
+def test_what_sglang_decided_counts_and_not_only_what_was_given(monkeypatch, arguments):
+    monkeypatch.setattr(
+        launch,
+        "resolved",
+        lambda _server_args: SimpleNamespace(tokenizer_worker_num=2),
+    )
+    with pytest.raises(SystemExit):
+        check_launch(arguments())
+
+
+def test_an_engine_for_ray_does_not_start_whatever_its_arguments(capfd):
+    engine = SimpleNamespace(__module__="sglang.srt.ray.engine", __name__="RayEngine")
+    with pytest.raises(SystemExit) as end:
+        check_engine(engine, "server args")
+
+    assert end.value.code == 78
+    assert capfd.readouterr().err.endswith(
+        ": sglang.srt.ray.engine.RayEngine: SGLang loads no plugin in Ray's actors\n"
+    )
 
 
 # A scheduler process
@@ -68,6 +125,7 @@ def scheduler(monkeypatch, guard):
 
 def test_a_scheduler_loads_its_plugins_and_runs_if_the_guard_is_there(scheduler, guard):
     assert scheduler(guard) == ["plugins", ((1,), {"two": 2})]
+    assert process.schedulers_are_guarded
 
 
 @pytest.mark.parametrize("missing", [True, False])
@@ -82,6 +140,7 @@ def test_a_scheduler_without_this_policys_guard_does_not_run(capfd, scheduler, g
 
     assert end.value.code == 78
     assert capfd.readouterr().err.endswith(f": {why}\n")
+    assert not process.schedulers_are_guarded
 
 
 def test_schedulers_are_started_through_that_check_in_the_new_process(guard, monkeypatch):
@@ -103,6 +162,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
 
     assert result == (ENGINE, "server", "port", ("more",), {"placement_group": "group"})
     assert done == [((run, guard.fingerprint, "scheduler's"), {"own": "arguments"})]
+    assert process.schedulers_are_guarded
 
 
 @pytest.mark.parametrize("tokenizer", [None, "its tokenizer"])
