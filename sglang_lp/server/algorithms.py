@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
+
+if TYPE_CHECKING:
+    from sglang_lp.processor import LogitProcessor
 
 __all__ = ["ALGORITHMS", "Speculation"]
 
@@ -53,26 +56,31 @@ class Speculation(NamedTuple):
             return None
         lossy = None
         for option in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
-            value = getattr(server_args, option)
+            value = getattr(server_args, option, 1.0)
             if value != 1.0:
                 lossy = f"--{option.replace('_', '-')} {value}"
         return cls(str(server_args.speculative_algorithm).upper(), lossy)
 
-    def check(self, name: str, needs: History, *, sampled: bool) -> None:
+    def check(self, name: str, processor: LogitProcessor, *, sampled: bool) -> None:
         """Refuse a processor that could not be exact.
 
         Args:
-            name: Its class name.
-            needs: What it must know of the tokens generated so far.
+            name: Its name, for the message.
+            processor: Serves the request.
             sampled: Whether the request's tokens are sampled, not the most likely ones.
 
         Raises:
             Unsupported: With the reason.
         """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
-        if why is not None and (self.algorithm in _FIXED_EDITS and needs is History.NONE):
+        fixed = processor.needs is History.NONE
+        if fixed and self.algorithm in _FIXED_EDITS:
             return
-        if why is None and self.lossy is not None and sampled:
+        if why is None and processor.dense:
+            why = "it computes on whole rows, without a view of the drafted tokens"
+        elif why is None and not fixed and not processor.can_fork:
+            why = "its state cannot be forked, which following a draft takes (can_fork)"
+        elif why is None and self.lossy is not None and sampled:
             why = (
                 f"it was started with {self.lossy}, which accepts drafted tokens that the edited "
                 "distribution does not give; expected 1.0, or a request with temperature 0"

@@ -10,10 +10,13 @@ the step. It counts if the tokens before it were committed, and unless a conditi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["end_request", "update_finish_state"]
+
+logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's request; it lives and dies with it.
 _ENDINGS = "sglang_lp_endings"
@@ -80,5 +83,8 @@ def update_finish_state(
             break
         if output_ids[one.processed : one.length - 1].tolist() == list(one.expected):
             req.finished_reason, req.finished_len = one.reason, one.length
+            message = getattr(one.reason, "message", None)  # of an error
+            if message is not None:
+                logger.warning("request ended: %s", message)
             break
     return None

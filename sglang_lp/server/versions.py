@@ -17,7 +17,6 @@ __all__ = [
     "committed_length",
     "diffusion_algorithm",
     "has_sampling_mask",
-    "speculative_algorithm",
 ]
 
 #: The first version whose sampling can be delayed (``SGLANG_ENABLE_DELAY_SAMPLE``).
@@ -80,9 +79,3 @@ def diffusion_algorithm(server_args: Any) -> str | None:
     """Return the name of the server's diffusion language model algorithm, or ``None``."""
     name = getattr(server_args, "dllm_algorithm", None)
     return None if name is None else str(name)
-
-
-def speculative_algorithm(server_args: Any) -> str | None:
-    """Return the name of the server's speculative decoding algorithm, or ``None``."""
-    name = server_args.speculative_algorithm
-    return None if name is None else str(name).upper()

@@ -24,8 +24,9 @@ def served(algorithm, single=1.0, acc=1.0):
     )
 
 
-def check(speculation, needs=History.TOKENS, *, sampled=True):
-    speculation.check("A processor", needs, sampled=sampled)
+def check(speculation, needs=History.TOKENS, *, sampled=True, **attributes):
+    processor = SimpleNamespace(**{"needs": needs, "dense": False, "can_fork": True} | attributes)
+    speculation.check("A processor", processor, sampled=sampled)
 
 
 def test_a_server_without_speculation_has_none():
@@ -73,6 +74,17 @@ def test_a_server_that_accepts_unlikely_drafts_takes_greedy_requests_only(thresh
     option = next(iter(thresholds))
     with pytest.raises(Unsupported, match=f"--speculative-accept-threshold-{option} 0"):
         check(speculation, sampled=True)
+
+
+def test_processors_that_compute_on_whole_rows_are_refused():
+    with pytest.raises(Unsupported, match="computes on whole rows"):
+        check(served("EAGLE"), History.NONE, dense=True)
+
+
+def test_processors_that_cannot_be_forked_are_refused_if_they_follow_the_tokens():
+    check(served("EAGLE"), History.NONE, can_fork=False)
+    with pytest.raises(Unsupported, match="can_fork"):
+        check(served("EAGLE"), can_fork=False)
 
 
 def test_the_table_names_every_algorithm_of_sglang():

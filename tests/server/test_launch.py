@@ -8,6 +8,7 @@ import pytest
 
 from sglang_lp.server import launch
 from sglang_lp.server.launch import check_launch, make_guard_schedulers, make_learn, run_guarded
+from sglang_lp.server.pending import PendingResults
 from sglang_lp.trust import Gate
 
 
@@ -106,7 +107,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
 
 
 @pytest.mark.parametrize("tokenizer", [None, "its tokenizer"])
-def test_in_the_scheduler_the_guard_learns_what_is_served(guard, tokenizer):
+def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
     served = SimpleNamespace(
         model_config=SimpleNamespace(vocab_size=77),
         server_args=SimpleNamespace(speculative_algorithm="eagle"),
@@ -114,8 +115,10 @@ def test_in_the_scheduler_the_guard_learns_what_is_served(guard, tokenizer):
     if tokenizer:
         served.tokenizer = tokenizer
     # A value would replace what SGLang returned.
-    assert make_learn(guard)({}, served, "more", of="SGLang's") is None
-    assert (guard.gate, guard.vocab_size, guard.speculative, guard.tokenizer) == (
+    pending = PendingResults()
+    assert make_learn(guard, pending)({}, served, "more", of="SGLang's") is None
+    assert pending.scheduler is served
+    assert (guard.gate, guard.vocab_size, guard.speculation.algorithm, guard.tokenizer) == (
         Gate.SCHEDULER,
         77,
         "EAGLE",
