@@ -32,8 +32,9 @@ from benchmarks.bounds_cases import VOCAB, Dear, dearest
 from benchmarks.cost import machine
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.errors import RequestError
+from sglang_lp.server import sampling
 from sglang_lp.server.guard import Guard
-from sglang_lp.server.sampling import make_apply
+from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.sink import make_admit_req
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
@@ -52,8 +53,9 @@ class Server:
     def __init__(self) -> None:
         self._front, self._scheduler = Guard(Policy.default()), Guard(Policy.default())
         self._front.vocab_size = self._scheduler.vocab_size = VOCAB
-        self._admit_req = make_admit_req(self._scheduler)
-        self._apply = make_apply()
+        pending = PendingResults()
+        self._admit_req = make_admit_req(self._scheduler, pending)
+        self._apply = sampling.make_apply(sampling.Steps(pending))
 
     def admit(self, processor: str, params: Mapping[str, Any]) -> None:
         """Do what the HTTP process does for one text; raises ``RequestError`` to refuse it."""
@@ -80,6 +82,8 @@ class _Req(FakeRequest):
         own = pickle.loads(pickle.dumps(dict(params)))
         self.sampling_params = SimpleNamespace(custom_params=self.custom_params(own))
         self.vocab_size = VOCAB
+        self.inflight_middle_chunks = 0
+        self.disagg_kv_sender = None
 
     def set_finish_with_abort(self, message: str, status_code: int, err_type: str) -> None:
         raise RuntimeError(f"{err_type} {status_code}: {message}")

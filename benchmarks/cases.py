@@ -20,7 +20,7 @@ import torch
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.processor import prepare
-from sglang_lp.server.host import SglangHost
+from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest
 
 __all__ = [
@@ -227,7 +227,9 @@ class Batch:
             # Every request has its own, as it comes out of a message from another process.
             params = pickle.loads(pickle.dumps(case.params(row)))
             given = request.custom_params(params)
-            attach_row(given, *prepare(processor(), params, None, VOCAB), SglangHost(request))
+            attach_row(
+                given, *prepare(processor(), params, None, VOCAB), StockHost(request, may_lag=False)
+            )
             self._requests.append(request)
             self._coming.append(iter(own[len(output) :]))
             custom_params.append(given)

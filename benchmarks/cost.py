@@ -43,7 +43,8 @@ from benchmarks.cases import (
 )
 from benchmarks.stored import as_json, store
 from sglang_lp import client
-from sglang_lp.server.sampling import make_apply
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.sampling import Steps, make_apply
 
 THREADS = 2
 ROUNDS = 15
@@ -87,7 +88,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
 
     batch = Batch(case)
     logits = torch.randn(case.rows, VOCAB)
-    apply = partial(make_apply(), logits, batch.info)
+    apply = partial(make_apply(Steps(PendingResults())), logits, batch.info)
     started = time.perf_counter()
     apply()
     first = time.perf_counter() - started
@@ -128,7 +129,7 @@ def _check(case: Case, batch: Batch) -> None:
 
     ours = torch.randn(case.rows, VOCAB)
     expected = ours.clone()
-    make_apply()(ours, batch.info)
+    make_apply(Steps(PendingResults()))(ours, batch.info)
     getattr(stock, case.processor)()(expected, batch.info.custom_params)
     if not same_bits(ours, expected):
         raise RuntimeError(f"{case.key}: the toolkit and SGLang left different logits")

@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks import reference
 from benchmarks.cases import VOCAB, Batch, Case, cases, median, same_bits
 from benchmarks.stored import store
-from sglang_lp.server.sampling import make_apply
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.sampling import Steps, make_apply
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 QUICK_ROWS = (1, 8)
@@ -114,7 +115,7 @@ def check(case: Case, device: Device) -> None:
         RuntimeError: They differ.
     """
     batch = Batch(case)
-    apply = make_apply()
+    apply = make_apply(Steps(PendingResults()))
     for dtype in DTYPES:
         for logits in layouts(case.rows, dtype, device):
             expected = logits.clone()
@@ -133,7 +134,7 @@ def measure(case: Case, device: Device, stock: ModuleType | None) -> dict[str, A
     """
     batch = Batch(case)
     logits = torch.randn(case.rows, VOCAB, device=device.kind)
-    apply = partial(make_apply(), logits, batch.info)
+    apply = partial(make_apply(Steps(PendingResults())), logits, batch.info)
     for _ in range(3):
         apply()
         batch.decode()

@@ -1,9 +1,10 @@
 """Time what processors cost in SGLang's own process: a plugin that stands in for the toolkit's.
 
-With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with both of its functions that
-run at every step under a stopwatch; otherwise SGLang's own function is. Each line in the file
-that ``SGLANG_LP_TIMING`` names is a thing and its seconds: ``apply`` and ``delay`` are what a step
-spent in such a function, ``step`` is the time from the start of one step to that of the next.
+With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with its functions that run at
+every step under a stopwatch; otherwise SGLang's own function is. Each line in the file that
+``SGLANG_LP_TIMING`` names is a thing and its seconds: ``apply`` is what a step spent in its
+processors, ``finish`` in deciding whether one request ends, ``step`` is the time from the start of
+one step to that of the next.
 """
 
 from __future__ import annotations
@@ -46,40 +47,35 @@ def _make_clocked() -> Any:
 
 def _install_ours() -> None:
     import sglang_lp.server
-    from sglang_lp.server import sampling
+    from sglang_lp.server import endings, sampling
 
-    make_apply, make_delay = sampling.make_apply, sampling.make_delay
+    make_apply, update_finish_state = sampling.make_apply, endings.update_finish_state
 
-    def make_timed_apply() -> Any:
-        apply = make_apply()
+    def make_timed_apply(steps: Any) -> Any:
+        apply = make_apply(steps)
 
         def timed(*args: Any, **kwargs: Any) -> None:
             _timed(apply, *args, **kwargs)
 
         return timed
 
-    def make_timed_delay() -> Any:
-        delay = make_delay()
+    def timed_finish(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        inside = 0.0
 
-        def timed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            inside = 0.0
-
-            def step(*args: Any, **kwargs: Any) -> Any:
-                nonlocal inside
-                started = time.perf_counter()
-                result = original(*args, **kwargs)
-                inside = time.perf_counter() - started
-                return result
-
+        def sglangs(*args: Any, **kwargs: Any) -> Any:
+            nonlocal inside
             started = time.perf_counter()
-            result = delay(step, *args, **kwargs)
-            _note("delay", time.perf_counter() - started - inside)
+            result = original(*args, **kwargs)
+            inside = time.perf_counter() - started
             return result
 
-        return timed
+        started = time.perf_counter()
+        result = update_finish_state(sglangs, *args, **kwargs)
+        _note("finish", time.perf_counter() - started - inside)
+        return result
 
     sampling.make_apply = make_timed_apply
-    sampling.make_delay = make_timed_delay
+    endings.update_finish_state = timed_finish
     sglang_lp.server.install()
 
 

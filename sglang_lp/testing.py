@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, prepare
-from sglang_lp.server.host import SglangHost
+from sglang_lp.server.host import StockHost
 
 if TYPE_CHECKING:
     import torch
@@ -345,7 +345,7 @@ class ProcessorContract:
             request = FakeRequest(case.prompt_ids, served=True)
             custom_params = request.custom_params(case.params)
             served = prepare(self.processor(), case.params, None, self.vocab_size)
-            attach_row(custom_params, *served, SglangHost(request))
+            attach_row(custom_params, *served, StockHost(request, may_lag=False))
             length = len(case.prompt_ids)
             for position, token_id in enumerate(case.output_ids):
                 for chunk_end in (length // 2, length, length + position - 1):

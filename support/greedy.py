@@ -93,9 +93,9 @@ class Oracle:
     """Checks greedy answers of the model in a directory."""
 
     def __init__(self, model: Path) -> None:
-        from transformers import GPT2LMHeadModel
+        from transformers import AutoModelForCausalLM
 
-        self._model = GPT2LMHeadModel.from_pretrained(model)  # in evaluation mode
+        self._model = AutoModelForCausalLM.from_pretrained(model)  # in evaluation mode
 
     def logits(self, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
         """Return the logits before each token of the answer, shape ``(tokens, vocab)``."""

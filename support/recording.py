@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from sglang_lp._engine.rows import Row
-from sglang_lp.params import NonNegativeInt, Parameters
+from sglang_lp.params import NonNegativeInt, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import Request
 from support.settings import RECORD
@@ -136,6 +136,33 @@ class Raises(LogitProcessor):
         """Raise."""
         if request.position == request.params.at:
             raise KeyError("a processor's own mistake")
+
+
+class Finishes(LogitProcessor):
+    """End the request with the token at a position."""
+
+    Params = _At
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """End it."""
+        if request.position == request.params.at:
+            edits.finish("enough")
+
+
+class OnlyAlong(LogitProcessor):
+    """Raise at whatever is not the beginning of one answer."""
+
+    class Params(Parameters, frozen=True):
+        """What a request may set."""
+
+        answer: TokenIds
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Raise."""
+        seen = [*request.output_ids]
+        if seen != [*request.params.answer[: len(seen)]]:
+            write("astray", output_ids=seen)
+            raise KeyError("a draft that does not come")
 
 
 class OutOfVocabulary(LogitProcessor):

@@ -1,6 +1,7 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways; ``stock`` is SGLang without this toolkit's plugin.
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``stock`` is
+SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,20 @@ _SQUEEZED = {
 IS_OLDEST = version("sglang") == OLDEST
 #: One list for each process; the oldest takes one for all.
 _CORES = "0-1" if IS_OLDEST else "0|1"
+#: Drafts need their own room.
+_ROOM = {"mem_fraction_static": 0.4, "max_running_requests": 32}
+_NGRAM = {**_ROOM, "speculative_algorithm": "NGRAM"}
+_TREES = {
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 2,
+    "speculative_num_draft_tokens": 6,
+}
+#: See :mod:`support.cpu_speculation`.
+_SPECULATIVE = {
+    "TRITON_INTERPRET": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
+}
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
@@ -43,11 +58,65 @@ SERVERS: Mapping[str, Settings] = {
     ),
     "squeezed": (_SQUEEZED, {}),
     "data parallel": ({"dp_size": 2}, {"SGLANG_CPU_OMP_THREADS_BIND": _CORES}),
+    "ngram trees, mixed chunks": (
+        {
+            **_NGRAM,
+            "speculative_num_draft_tokens": 8,
+            "speculative_ngram_max_bfs_breadth": 4,
+            "chunked_prefill_size": 16,
+            "enable_mixed_chunk": True,
+        },
+        _SPECULATIVE,
+    ),
+    "ngram chains, no overlap": (
+        {
+            **_NGRAM,
+            "speculative_num_draft_tokens": 4,
+            "speculative_ngram_max_bfs_breadth": 1,
+            "disable_overlap_schedule": True,
+            "grammar_backend": "xgrammar",
+        },
+        _SPECULATIVE,
+    ),
+    "standalone trees, squeezed": (
+        {
+            **_SQUEEZED,
+            **_ROOM,
+            "max_total_tokens": 768,
+            "speculative_algorithm": "STANDALONE",
+            "speculative_draft_model_path": "noisy",
+            **_TREES,
+        },
+        _SPECULATIVE,
+    ),
+    "eagle chains": (
+        {
+            **_ROOM,
+            "model_path": "llama",
+            "speculative_algorithm": "EAGLE",
+            "speculative_draft_model_path": "eagle",
+            "speculative_num_steps": 3,
+            "speculative_eagle_topk": 1,
+            "speculative_num_draft_tokens": 4,
+        },
+        _SPECULATIVE,
+    ),
+    "eagle3 trees": (
+        {
+            **_ROOM,
+            "model_path": "llama",
+            "speculative_algorithm": "EAGLE3",
+            "speculative_draft_model_path": "eagle3",
+            **_TREES,
+        },
+        _SPECULATIVE,
+    ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
 }
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 PLUGIN = tuple(name for name in SERVERS if name != "stock")
+DRAFTING = tuple(name for name in SERVERS if "speculative_algorithm" in SERVERS[name][0])
 
 
 def command(name: str) -> Sequence[str | Path]:

@@ -13,7 +13,7 @@ from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
-from sglang_lp.server.host import SglangHost
+from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 8
@@ -152,7 +152,9 @@ DENSE = {
 def request_of(processor, **params):
     custom_params = FakeRequest([1, 2], [3], served=True).custom_params(params)
     parsed = processor.parse_params(params, VOCAB)
-    attach_row(custom_params, processor(), parsed, SglangHost(custom_params["__req__"]))
+    attach_row(
+        custom_params, processor(), parsed, StockHost(custom_params["__req__"], may_lag=False)
+    )
     return custom_params
 
 
@@ -310,7 +312,7 @@ def test_a_request_whose_own_settings_and_processor_leave_no_token_ends(processo
         **{"min_new_tokens": 0, "logit_bias": None, **setting}
     )
     params = request.custom_params({})
-    attach_row(params, processor(), processor.parse_params({}), SglangHost(request))
+    attach_row(params, processor(), processor.parse_params({}), StockHost(request, may_lag=False))
     requests = [params, request_of(Good)]
     logits = torch.zeros(2, VOCAB)
     logits[0, 3] = -math.inf  # as SGLang sets an end token before min_new_tokens

@@ -88,6 +88,17 @@ class Batch:
             _call(step, indices)
         self._apply(step)
 
+    @staticmethod
+    def may_act(rows: Sequence[Row | None], width: int) -> bool:
+        """Tell whether the next step will read what was drafted for these rows.
+
+        Args:
+            rows: As for :meth:`step`.
+            width: As for :meth:`step`.
+        """
+        reach = _now + width - 1
+        return any(row is not None and row.wake <= reach and row.needs is not _NONE for row in rows)
+
     def _apply(self, step: _Step) -> None:
         logits = step.logits
         acting = _planned(step) if step.acting else None
@@ -288,6 +299,7 @@ class _Walk:
         """
         row, path = self._row, self._path
         request, tokens = row.request, row.tokens
+        length = len(tokens)
         position = self._root + len(path) + 1
         if position >= row.host.limit:
             return
@@ -309,7 +321,7 @@ class _Walk:
             if goes_on:
                 self.below(child, request.state, owned=True)
             path.pop()
-            del tokens[len(tokens) - 1 :]
+            del tokens[length:]
             child = sibling
 
     def _look(self, index: int, position: int) -> bool:

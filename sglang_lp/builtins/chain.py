@@ -84,6 +84,13 @@ class _Link:
         #: repeats that step after a retraction.
         self.looked = self.wake = 0
 
+    def fork(self, request: Request) -> _Link:
+        """Return a link for a draft of a request, to be advanced and thrown away."""
+        link = _Link(self.processor, _LinkRequest(request, self.request.params))
+        link.request.state = self.processor.fork(self.request)
+        link.looked, link.wake = self.looked, self.wake
+        return link
+
 
 class ChainLogitProcessor(LogitProcessor):
     """Run several processors, the links, on one request.
@@ -256,6 +263,7 @@ class ChainLogitProcessor(LogitProcessor):
         chain.links = [(link().serving(own), own) for link, own in params.links]
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
+        chain.can_fork = all(processor.can_fork for processor in processors)
         chain.tolerates_lag = all(
             processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS
         )

@@ -25,7 +25,9 @@ def make_admit(guard: Guard) -> Any:
         guard.learn(Gate.ADMISSION, manager)
         sampling = tokenized.sampling_params
         beam_width = getattr(sampling, "beam_width", None)
-        admitted = guard.admit(payload, sampling.custom_params, beam_width)
+        # A temperature of 0 has become a top_k of 1.
+        sampled = getattr(sampling, "top_k", None) != 1
+        admitted = guard.admit(payload, sampling.custom_params, beam_width, sampled=sampled)
         # From here on only the operator's own spelling travels.
         tokenized.custom_logit_processor = admitted.payload
         if sampling.custom_params is None:
@@ -56,7 +58,12 @@ def make_admit_stream(guard: Guard) -> Any:
             for payload, sampling in zip(payloads, samplings, strict=False):
                 if payload is not None:
                     merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
-                    guard.admit(payload, _custom_params(obj, merged), merged.get("beam_width"))
+                    guard.admit(
+                        payload,
+                        _custom_params(obj, merged),
+                        merged.get("beam_width"),
+                        sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
+                    )
         except RequestError as error:
             from fastapi import HTTPException
 

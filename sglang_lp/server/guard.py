@@ -9,19 +9,15 @@ import msgspec
 
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
-from sglang_lp.request import History
+from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.foreign import ForeignProcessor
-from sglang_lp.server.versions import diffusion_algorithm, speculative_algorithm
+from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
 
 if TYPE_CHECKING:
     from sglang_lp.params import Parameters
 
 __all__ = ["Admitted", "Guard"]
-
-#: Speculative algorithms whose verify step calls custom processors, with one row per drafted
-#: token (SGLang 0.5.23, speculative/dflash_utils.py and dspark_verify.py). All others never do.
-_CALLED_ON_DRAFTS = frozenset({"DFLASH", "DSPARK"})
 
 
 class Admitted(NamedTuple):
@@ -46,7 +42,7 @@ class Guard:
         audit: Counts and logs what was refused.
         fingerprint: The same in every process that enforces the same policy.
         diffusion: The server's diffusion language model algorithm, once known.
-        speculative: The server's speculative decoding algorithm, once known.
+        speculation: The server's speculative decoding, once known and if there is any.
         tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
     """
@@ -57,7 +53,7 @@ class Guard:
         self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
         self.gate = Gate.ADMISSION
         self.diffusion: str | None = None
-        self.speculative: str | None = None
+        self.speculation: Speculation | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
 
@@ -71,16 +67,24 @@ class Guard:
         self.gate = gate
         self.vocab_size = process.model_config.vocab_size
         self.diffusion = diffusion_algorithm(process.server_args)
-        self.speculative = speculative_algorithm(process.server_args)
+        self.speculation = Speculation.of(process.server_args)
         self.tokenizer = getattr(process, "tokenizer", None)
 
-    def admit(self, payload: Any, custom_params: object, beam_width: object = None) -> Admitted:
+    def admit(
+        self,
+        payload: Any,
+        custom_params: object,
+        beam_width: object = None,
+        *,
+        sampled: bool = True,
+    ) -> Admitted:
         """Check what a request asks for.
 
         Args:
             payload: Its ``custom_logit_processor``.
             custom_params: Its ``custom_params``, or ``None``.
             beam_width: Its ``beam_width``, or ``None``.
+            sampled: Whether its tokens are sampled, not the most likely ones.
 
         Raises:
             RequestError: Refused, with a message for the caller. The refusal is in the audit
@@ -96,7 +100,8 @@ class Guard:
                 made, params = prepare(made, custom_params, self.tokenizer, self.vocab_size)
             else:
                 made = ForeignProcessor(made)
-            self._check_speculative(allowed.name, made.needs)
+            if self.speculation is not None:
+                self.speculation.check(allowed.name, made, sampled=sampled)
         except RequestError as error:
             self.audit.refused(self.gate, error)
             raise
@@ -108,21 +113,6 @@ class Guard:
                 f"{name}: this server runs a diffusion language model ({self.diffusion}), which "
                 "does not call custom logit processors; send the request to another one"
             )
-
-    def _check_speculative(self, name: str, needs: History) -> None:
-        if self.speculative is None or (
-            self.speculative in _CALLED_ON_DRAFTS and needs is History.NONE
-        ):
-            return
-        raise Unsupported(
-            f"{name}: this server runs speculative decoding ({self.speculative}), which "
-            + (
-                "hides the history that the processor needs"
-                if self.speculative in _CALLED_ON_DRAFTS
-                else "does not call custom logit processors"
-            )
-            + "; send the request to a server without it"
-        )
 
 
 def _check_beams(beam_width: object) -> None:

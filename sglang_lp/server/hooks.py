@@ -41,8 +41,11 @@ def put_in_place() -> None:
         make_admit_stream,
         make_supports_sampling_mask,
     )
-    from sglang_lp.server.sampling import make_apply, make_delay
+    from sglang_lp.server.endings import update_finish_state
+    from sglang_lp.server.pending import PendingResults
+    from sglang_lp.server.sampling import Steps, make_apply
     from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
+    from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask
 
     check_version()
@@ -52,6 +55,8 @@ def put_in_place() -> None:
     # Closed before anything else can go wrong.
     stock.dill = NoLoads(stock.dill)
     guard = Guard(policy_in_force())
+    pending = PendingResults()
+    steps = Steps(pending)
     ChainLogitProcessor.resolve = guard.verifier.resolve
     hooks: list[tuple[str, Any, HookType]] = [
         (_PROCESSOR_MODULE + "._cache_from_str", refuse_to_load, HookType.REPLACE),
@@ -70,11 +75,25 @@ def put_in_place() -> None:
             make_admit_stream(guard),
             HookType.BEFORE,
         ),
-        (_SRT + "managers.schedule_batch.Req.__init__", make_admit_req(guard), HookType.AFTER),
-        (_SRT + "layers.sampler.apply_custom_logit_processor", make_apply(), HookType.REPLACE),
+        (
+            _SRT + "managers.schedule_batch.Req.__init__",
+            make_admit_req(guard, pending),
+            HookType.AFTER,
+        ),
+        (_SRT + "layers.sampler.apply_custom_logit_processor", make_apply(steps), HookType.REPLACE),
         (
             _SRT + "managers.tp_worker.TpModelWorker.forward_batch_generation",
-            make_delay(),
+            make_capture(steps.may_act),
+            HookType.BEFORE,
+        ),
+        (
+            _SRT + "speculative.eagle_utils.eagle_sample",
+            make_verify(steps.run_drafts),
+            HookType.BEFORE,
+        ),
+        (
+            _SRT + "managers.schedule_batch.Req.update_finish_state",
+            update_finish_state,
             HookType.AROUND,
         ),
         (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
@@ -89,7 +108,11 @@ def put_in_place() -> None:
             make_guard_schedulers(guard),
             HookType.AROUND,
         ),
-        (_SRT + "managers.scheduler.Scheduler.get_init_info", make_learn(guard), HookType.AFTER),
+        (
+            _SRT + "managers.scheduler.Scheduler.get_init_info",
+            make_learn(guard, pending),
+            HookType.AFTER,
+        ),
     ]
     if has_sampling_mask():
         hooks.append(

@@ -5,32 +5,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.host import Host, Seen
 from sglang_lp.errors import RequestError, SglangLpError
+from sglang_lp.server.endings import end_request
 from sglang_lp.server.versions import committed_length
 
-__all__ = ["Pending", "SglangHost", "StockHost"]
+if TYPE_CHECKING:
+    from sglang_lp.server.pending import PendingResults
+
+__all__ = ["SglangHost", "StockHost"]
 
 logger = logging.getLogger(__name__)
 
 
-class Pending(Protocol):
-    """Tokens that were sampled and are not in their requests yet."""
+class StockHost(Host):
+    """A request of a server without the plugin, whose newest token may be missing.
 
-    def of(self, req: Any) -> Sequence[int]:
-        """Return those of one request, oldest first."""
+    Args:
+        req: SGLang's request, or a proxy of it.
+        may_lag: As for ``Host``; found out if ``None``.
+    """
 
+    __slots__ = ()
 
-class SglangHost(Host):
-    """A request of a server that runs the plugin."""
-
-    __slots__ = ("_pending",)
-
-    def __init__(self, req: Any, pending: Pending | None = None, *, may_lag: bool = False) -> None:
+    def __init__(self, req: Any, *, may_lag: bool | None = None) -> None:
+        if may_lag is None:
+            # A request without SGLang's bookkeeping is a test's, and holds its whole history.
+            may_lag = hasattr(req, "kv") or hasattr(req, "kv_committed_len")
         super().__init__(req, may_lag=may_lag)
-        self._pending = pending
         sampling = getattr(req, "sampling_params", None)
         self.restricted = bool(
             getattr(sampling, "min_new_tokens", 0) or getattr(sampling, "logit_bias", None)
@@ -39,7 +43,7 @@ class SglangHost(Host):
         if limit is not None:
             self.limit = limit
 
-    def look(self, *, tokens: bool) -> Seen:
+    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - they are there, or cannot be had
         req = self.request
         output_ids, prompt_ids = req.output_ids, req.origin_input_ids
         seen = len(output_ids)
@@ -48,11 +52,7 @@ class SglangHost(Host):
         except AttributeError:
             committed, over = committed_length(req), getattr(req, "finished_reason", None)
         position = seen if committed is None else committed - len(prompt_ids)
-        counts = position >= seen and over is None
-        pending: Sequence[int] = ()
-        if tokens and counts and position > seen and self._pending is not None:
-            pending = self._pending.of(req)
-        return Seen(prompt_ids, output_ids, pending, position, counts)
+        return Seen(prompt_ids, output_ids, (), position, position >= seen and over is None)
 
     def end(self, error: SglangLpError) -> None:
         try:
@@ -60,25 +60,65 @@ class SglangHost(Host):
                 raise error
         except ReferenceError:  # the request itself is gone, and nobody waits for it
             return
-        from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
-        blame_client = isinstance(error, RequestError)
-        status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
-        kind = "BadRequestError" if blame_client else "InternalServerError"
-        self.request.to_finish = FINISH_ABORT(str(error), status, kind)
+        self.request.to_finish = _error(error)
         logger.warning("request ended: %s", error)
 
     def finish(self, reason: str) -> None:
         if getattr(self.request, "to_finish", reason) is None:
-            from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
-
-            self.request.to_finish = FINISH_MATCHED_STR(reason)
+            self.request.to_finish = _stop(reason)
 
 
-class StockHost(SglangHost):
-    """A request of a server without the plugin, whose newest token may be missing."""
+class SglangHost(StockHost):
+    """A request of a server that runs the plugin.
 
-    def __init__(self, req: Any) -> None:
-        # A request without SGLang's bookkeeping is a test's, and holds its whole history.
-        lags = hasattr(req, "kv") or hasattr(req, "kv_committed_len")
-        super().__init__(req, may_lag=lags)
+    Args:
+        req: SGLang's request, or a proxy of it.
+        pending: Reads the results that its scheduler has not processed yet.
+    """
+
+    __slots__ = ("_pending",)
+
+    def __init__(self, req: Any, pending: PendingResults) -> None:
+        super().__init__(req, may_lag=False)
+        self._pending = pending
+
+    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - their number is read with them
+        req = self.request
+        output_ids = req.output_ids
+        counts = req.finished_reason is None and not self._pending.discards(req)
+        pending = self._pending.of(req) if counts else ()
+        position = len(output_ids) + len(pending)
+        return Seen(req.origin_input_ids, output_ids, pending, position, counts)
+
+    def end(self, error: SglangLpError) -> None:
+        try:
+            self._end((), _error(error))
+        except ReferenceError:  # the request itself is gone, and nobody waits for it
+            return
+
+    def finish(self, reason: str) -> None:
+        self._end((), _stop(reason))
+
+    def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:  # noqa: ARG002
+        self._end(drafted, _error(error))
+
+    def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:  # noqa: ARG002
+        self._end(drafted, _stop(reason))
+
+    def _end(self, drafted: Sequence[int], reason: Any) -> None:
+        end_request(self.request, self._pending.of(self.request), drafted, reason)
+
+
+def _error(error: SglangLpError) -> Any:
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    blame_client = isinstance(error, RequestError)
+    status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
+    kind = "BadRequestError" if blame_client else "InternalServerError"
+    return FINISH_ABORT(str(error), status, kind)
+
+
+def _stop(reason: str) -> Any:
+    from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
+
+    return FINISH_MATCHED_STR(reason)

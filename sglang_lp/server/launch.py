@@ -20,6 +20,7 @@ from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
     from sglang_lp.server.guard import Guard
+    from sglang_lp.server.pending import PendingResults
 
 __all__ = [
     "REFUSED",
@@ -151,10 +152,11 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
     run(*args, **kwargs)
 
 
-def make_learn(guard: Guard) -> Any:
-    """Return the hook after ``Scheduler.get_init_info``: the guard learns what it serves."""
+def make_learn(guard: Guard, pending: PendingResults) -> Any:
+    """Return the hook after ``Scheduler.get_init_info``: what is served becomes known."""
 
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         guard.learn(Gate.SCHEDULER, scheduler)
+        pending.scheduler = scheduler
 
     return learn

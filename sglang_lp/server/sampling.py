@@ -1,55 +1,141 @@
-"""Running the processors inside SGLang's sampler, and delaying it where a history is needed."""
+"""Running the processors of a scheduler's steps: in SGLang's sampler, and in its verify steps."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import Row, rows_of
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.request import History
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["make_apply", "make_delay"]
+    from sglang_lp._engine.drafts import Drafts
+    from sglang_lp.server.pending import PendingResults
+
+__all__ = ["Steps", "make_apply"]
 
 logger = logging.getLogger(__name__)
 
+_FAILED = "sglang-lp: a step failed; its requests end, the server goes on"
 
-def make_apply() -> Any:
-    """Return the replacement for SGLang's ``apply_custom_logit_processor``."""
-    batch = Batch()
 
-    def apply_custom_logit_processor(
-        logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1
+class Steps:
+    """The steps of one scheduler process.
+
+    None of them raises: they run in the scheduler's thread, which serves everybody.
+
+    Args:
+        pending: What the requests of this process read.
+    """
+
+    def __init__(self, pending: PendingResults) -> None:
+        self._batch = Batch()
+        self._pending = pending
+
+    def run(
+        self, logits: torch.Tensor, info: Any, masked: Sequence[bool], *, repeated: int = 1
     ) -> None:
-        """Edit ``logits``, shape ``(rows * num_tokens_in_batch, vocab)``, in place.
+        """Edit the logits of a step that samples one token of each request, in place.
 
-        Never raises: this is the scheduler's thread, and it serves everybody.
+        Args:
+            logits: Shape ``(requests * repeated, vocab)``.
+            info: SGLang's ``SamplingBatchInfo``.
+            masked: For each request whether a grammar has masked its rows; empty if none has.
+            repeated: Rows of each request: more than one for drafted tokens that are not shown.
         """
         rows: list[Row | None] = []
         try:
-            custom_params: Sequence[Any] = sampling_batch_info.custom_params
-            rows = rows_of(custom_params)
-            repeated = num_tokens_in_batch > 1
-            if repeated:
-                custom_params = [p for p in custom_params for _ in range(num_tokens_in_batch)]
-                rows = [row for row in rows for _ in range(num_tokens_in_batch)]
-            masked = [
-                i * num_tokens_in_batch + draft
-                for i, grammar in enumerate(sampling_batch_info.grammars or ())
-                if grammar is not None
-                for draft in range(num_tokens_in_batch)
-            ]
-            batch.step(logits, rows, custom_params, masked, repeated=repeated)
+            self._pending.begin()
+            rows = rows_of(info.custom_params)
+            custom_params = self._complete(info.custom_params, rows)
+            if repeated > 1:
+                rows = [row for row in rows for _ in range(repeated)]
+                custom_params = [params for params in custom_params for _ in range(repeated)]
+            self._batch.step(
+                logits, rows, custom_params, _spread(masked, repeated), repeated=repeated > 1
+            )
         except Exception:
-            logger.exception("sglang-lp: a step failed; its requests end, the server goes on")
+            logger.exception(_FAILED)
             _end_all(rows)
 
-    return apply_custom_logit_processor
+    def run_drafts(
+        self,
+        logits: torch.Tensor,
+        info: Any,
+        width: int,
+        masked: Sequence[bool],
+        drafts: Callable[[], Drafts],
+    ) -> None:
+        """Edit the logits of a verify step in place.
+
+        Args:
+            logits: Shape ``(requests * width, vocab)``.
+            info: SGLang's ``SamplingBatchInfo``.
+            width: Nodes of each request's draft.
+            masked: As for :meth:`run`.
+            drafts: Reads the drafted tokens.
+        """
+        rows: list[Row | None] = []
+        try:
+            self._pending.begin()
+            rows = rows_of(info.custom_params)
+            cells = _spread(masked, width)
+            self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
+        except Exception:
+            logger.exception(_FAILED)
+            _end_all(rows)
+
+    def may_act(self, info: Any, width: int) -> bool:
+        """Tell whether the verify step that comes next will read what was drafted.
+
+        Args:
+            info: SGLang's ``SamplingBatchInfo``.
+            width: Nodes of each request's draft.
+        """
+        try:
+            return self._batch.may_act(rows_of(info.custom_params), width)
+        except Exception:
+            logger.exception("sglang-lp: a step failed before it began; it reads its drafts later")
+            return False
+
+    def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
+        """Show pending tokens to processors that read SGLang's request themselves."""
+        if not any(row is not None and row.dense for row in rows):
+            return custom_params
+        return [
+            {**params, "__req__": _Whole(row.source, self._pending.of(row.source))}
+            if row is not None and row.dense
+            else params
+            for params, row in zip(custom_params, rows, strict=True)
+        ]
+
+
+class _Whole:
+    """SGLang's request with its whole history."""
+
+    def __init__(self, req: Any, pending: Sequence[int]) -> None:
+        self._req = req
+        self.output_ids = req.output_ids
+        if pending:
+            self.output_ids = self.output_ids[:]
+            self.output_ids.extend(pending)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._req, name)
+
+
+def _spread(masked: Sequence[bool], width: int) -> list[int]:
+    """Return the rows of the logits of masked requests, which have ``width`` each."""
+    return [
+        request * width + node
+        for request, is_masked in enumerate(masked)
+        if is_masked
+        for node in range(width)
+    ]
 
 
 def _end_all(rows: Sequence[Row | None]) -> None:
@@ -61,23 +147,14 @@ def _end_all(rows: Sequence[Row | None]) -> None:
                 logger.exception("sglang-lp: a request could not be ended")
 
 
-def make_delay() -> Any:
-    """Return the hook around ``TpModelWorker.forward_batch_generation``.
+def make_apply(steps: Steps) -> Any:
+    """Return the replacement for SGLang's ``apply_custom_logit_processor``."""
 
-    It delays the sampling of exactly the batches that hold a processor that needs the tokens:
-    then the previous step's result is in the history first.
-    """
-    from sglang.srt.environ import envs
+    def apply_custom_logit_processor(
+        logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1
+    ) -> None:
+        """Edit ``logits``, shape ``(rows * num_tokens_in_batch, vocab)``, in place."""
+        masked = [grammar is not None for grammar in sampling_batch_info.grammars or ()]
+        steps.run(logits, sampling_batch_info, masked, repeated=num_tokens_in_batch)
 
-    def forward_batch_generation(original: Any, worker: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = args[0] if args else next(iter(kwargs.values()), None)
-        info = getattr(batch, "sampling_info", None)
-        if info is None or not info.has_custom_logit_processor:
-            return original(worker, *args, **kwargs)
-        rows = rows_of(info.custom_params)
-        if not any(row is not None and row.needs is History.TOKENS for row in rows):
-            return original(worker, *args, **kwargs)
-        with envs.SGLANG_ENABLE_DELAY_SAMPLE.override(True):  # noqa: FBT003 - SGLang's signature
-            return original(worker, *args, **kwargs)
-
-    return forward_batch_generation
+    return apply_custom_logit_processor

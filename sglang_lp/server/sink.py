@@ -19,13 +19,14 @@ from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
     from sglang_lp.server.guard import Guard
+    from sglang_lp.server.pending import PendingResults
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
 
 
-def make_admit_req(guard: Guard) -> Any:
+def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
     """Return the hook that runs after ``Req.__init__``."""
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -36,7 +37,9 @@ def make_admit_req(guard: Guard) -> Any:
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         given = req.sampling_params.custom_params
         try:
-            admitted = guard.admit(payload, given)
+            # A temperature of 0 has become a top_k of 1.
+            sampled = getattr(req.sampling_params, "top_k", None) != 1
+            admitted = guard.admit(payload, given, sampled=sampled)
         except RequestError as error:
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
@@ -51,7 +54,7 @@ def make_admit_req(guard: Guard) -> Any:
             req.sampling_params = copy.copy(req.sampling_params)
             req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
         custom_params = req.sampling_params.custom_params
-        host = SglangHost(custom_params["__req__"])
+        host = SglangHost(custom_params["__req__"], pending)
         attach_row(custom_params, admitted.processor, admitted.params, host)
 
     return admit_req

@@ -18,7 +18,6 @@ __all__ = [
     "diffusion_algorithm",
     "has_sampling_mask",
     "resolved",
-    "speculative_algorithm",
 ]
 
 #: The first version whose sampling can be delayed (``SGLANG_ENABLE_DELAY_SAMPLE``).
@@ -90,9 +89,3 @@ def resolved(server_args: Any) -> Any:
     except ImportError:  # SGLang 0.5.18 writes its decisions over the arguments
         return server_args
     return resolving_view(server_args)
-
-
-def speculative_algorithm(server_args: Any) -> str | None:
-    """Return the name of the server's speculative decoding algorithm, or ``None``."""
-    name = server_args.speculative_algorithm
-    return None if name is None else str(name).upper()

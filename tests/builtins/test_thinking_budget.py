@@ -9,7 +9,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.server.host import SglangHost
+from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 VOCAB = 8
@@ -194,7 +194,10 @@ def test_every_step_of_a_decode_follows_the_rules(request, wishes):
     custom_params = req.custom_params(params)
     parsed = ThinkingBudgetLogitProcessor.parse_params(params, VOCAB)
     attach_row(
-        custom_params, ThinkingBudgetLogitProcessor(), parsed, SglangHost(custom_params["__req__"])
+        custom_params,
+        ThinkingBudgetLogitProcessor(),
+        parsed,
+        StockHost(custom_params["__req__"], may_lag=False),
     )
     batch, output = Batch(), []
     for wish in wishes:

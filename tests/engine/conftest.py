@@ -17,7 +17,7 @@ import pytest
 if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob = ["*"]
 else:
-    from support import tiny_model
+    from support import draft_models, tiny_model
     from support.greedy import Oracle
     from support.server import launch
     from support.servers import POLICY, PROBE, SERVERS, command
@@ -29,13 +29,24 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def oracle(tiny):
-    return Oracle(tiny)
+def drafting(tiny, tmp_path_factory):
+    return draft_models.make_all(tmp_path_factory.mktemp("draft-models"), tiny)
+
+
+@pytest.fixture(scope="session")
+def oracle(server):
+    return Oracle(server.arguments["model_path"])
 
 
 @pytest.fixture(scope="session")
 def server(request, tiny, tmp_path_factory):
     arguments, variables = SERVERS[request.param]
+    if "speculative_algorithm" in arguments:
+        models = request.getfixturevalue("drafting")
+        arguments = {
+            name: models[value] if name.endswith("model_path") else value
+            for name, value in arguments.items()
+        }
     directory = tmp_path_factory.mktemp(request.param)
     with launch(
         tiny,

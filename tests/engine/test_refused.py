@@ -1,6 +1,6 @@
 """What a server cannot honour is refused at admission, on SGLang's own argument objects.
 
-Speculative decoding does not start without a GPU, so no server runs here. SGLang answers HTTP 400
+No server is started for it. SGLang answers HTTP 400
 to the ``ValueError`` that comes out of admission; ``test_faults`` sees that on a server.
 """
 
@@ -78,17 +78,19 @@ def test_a_server_without_speculative_decoding_takes_all(admitted, processor):
     [
         *("EAGLE", "EAGLE3", "STANDALONE", "NGRAM"),
         pytest.param("NEXTN", marks=not_in_oldest("it calls that EAGLE")),
-        pytest.param("UNO", marks=not_in_oldest("it has no UNO")),
     ],
 )
-def test_an_algorithm_that_skips_processors_is_named(admitted, processor, algorithm):
-    with pytest.raises(Unsupported) as refusal:
-        admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
+def test_an_algorithm_with_which_processors_are_exact_takes_all(admitted, processor, algorithm):
+    request = admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
+    assert request.custom_logit_processor == processor.to_str()
+
+
+@each_processor
+@not_in_oldest("it has no UNO")
+def test_an_algorithm_that_refuses_processors_itself_is_named(admitted, processor):
+    with pytest.raises(Unsupported, match=r"\(UNO\).*SGLang itself refuses") as refusal:
+        admitted(processor, PROCESSORS[processor], speculative_algorithm="UNO")
     assert isinstance(refusal.value, ValueError)
-    assert str(refusal.value).endswith(
-        f"{processor.__name__}: this server runs speculative decoding ({algorithm}), which does "
-        "not call custom logit processors; send the request to a server without it"
-    )
 
 
 @not_in_oldest("its arguments for these ask for a GPU")
@@ -99,12 +101,12 @@ def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
         DisallowedTokensLogitsProcessor, PROCESSORS[DisallowedTokensLogitsProcessor], **arguments
     )
     for processor in (ForcedSequenceLogitProcessor, LoopBreakerLogitProcessor):
-        with pytest.raises(Unsupported, match=rf"\({algorithm}\), which hides the history"):
+        with pytest.raises(Unsupported, match=rf"\({algorithm}\).*does not show which tokens"):
             admitted(processor, PROCESSORS[processor], **arguments)
 
 
 def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
-    assert admitted(None, None, speculative_algorithm="EAGLE").custom_logit_processor is None
+    assert admitted(None, None, speculative_algorithm="DFLASH").custom_logit_processor is None
 
 
 @not_in_oldest("it has no beam search")

@@ -20,7 +20,7 @@ from sglang_lp.errors import Unsupported
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
-from sglang_lp.server.host import SglangHost
+from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 12
@@ -63,7 +63,7 @@ def recorded(cls=Recorder, **more):
     served = type(cls.__name__, (cls,), {"log": log, **more})
     request = FakeRequest([1, 2, 3], served=True)
     params = request.custom_params({})
-    attach_row(params, served(), served.parse_params({}), SglangHost(request))
+    attach_row(params, served(), served.parse_params({}), StockHost(request, may_lag=False))
     return request, params, log
 
 

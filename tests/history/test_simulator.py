@@ -246,8 +246,17 @@ class Req:
         self.stream = [*spec.already]
         self.prefilled = bool(spec.already)
         self.chunks = 0
+        self.finished_reason = None
+        self.discarded = False
         self.params = {}
         self.trace = []
+
+    def of(self, _req):
+        """Return what the server's queue of results holds for this request."""
+        return self.stream[len(self.output_ids) :]
+
+    def discards(self, _req):
+        return self.discarded
 
     def flush(self):
         """Process the result of the last step."""
@@ -262,10 +271,12 @@ class Req:
     def enter(self, op):
         """Take part in a step; tell whether the token that is sampled counts."""
         whole = len(self.origin_input_ids) + len(self.stream)
+        self.discarded = False
         if not self.prefilled and op == CHUNK and self.chunks < whole - 1:
             self.flush()
             self.chunks += 1
             self.kv.kv_committed_len = self.chunks
+            self.discarded = True
             return False
         if not self.prefilled:
             self.flush()
@@ -373,8 +384,8 @@ class Plugin(Simulator):
         served = prepare(processor(), req.kind.params, None, VOCAB)
         attach_row(req.params, *served, SglangHost(req, req))
 
-    def allows_lag(self, reqs):
-        return not any(req.kind and req.kind.processor.needs is History.TOKENS for req in reqs)
+    def allows_lag(self, _reqs):
+        return True
 
     def sample(self, logits, reqs, _step):
         params = [req.params for req in reqs]

@@ -9,8 +9,9 @@ from benchmarks.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
 from benchmarks.gpu import DTYPES, Device, layouts
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
-from sglang_lp.server.host import SglangHost
-from sglang_lp.server.sampling import make_apply
+from sglang_lp.server.host import StockHost
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.sampling import Steps, make_apply
 from sglang_lp.testing import FakeRequest
 
 END_THINK = reference.END_THINK
@@ -43,7 +44,10 @@ class Request:
         processor = getattr(builtins, self.processor)
         parsed = processor.parse_params(params, VOCAB)
         attach_row(
-            self.custom_params, processor(), parsed, SglangHost(self.custom_params["__req__"])
+            self.custom_params,
+            processor(),
+            parsed,
+            StockHost(self.custom_params["__req__"], may_lag=False),
         )
 
     def sample(self, random_, row):
@@ -57,7 +61,7 @@ def test_a_batch_that_changes_gets_the_same_bits_as_plain_loops(seed):
     random_ = random.Random(seed)
     torch.manual_seed(seed)
     device = Device("cpu")
-    apply = make_apply()
+    apply = make_apply(Steps(PendingResults()))
     batch = [Request(random_) for _ in range(6)]
     for _ in range(40):
         dtype = random_.choice(DTYPES)
@@ -78,7 +82,7 @@ def test_a_batch_that_changes_gets_the_same_bits_as_plain_loops(seed):
 @pytest.mark.parametrize("case", cases(4), ids=lambda case: case.key)
 def test_the_measured_cases_get_the_same_bits_as_plain_loops(case):
     batch = Batch(case)
-    apply = make_apply()
+    apply = make_apply(Steps(PendingResults()))
     for _ in range(70):
         logits = torch.randn(case.rows, VOCAB)
         expected = logits.clone()

@@ -126,8 +126,20 @@ def test_a_server_of_a_diffusion_language_model_refuses(guard):
 
 
 def test_a_speculative_server_is_known_by_its_arguments(guard):
-    with pytest.raises(Unsupported, match=r"\(EAGLE\)"):
-        make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="eagle"))
+    with pytest.raises(Unsupported, match=r"\(UNO\)"):
+        make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="uno"))
+
+
+@pytest.mark.parametrize(("top_k", "taken"), [(1, True), (40, False)])
+def test_whether_tokens_are_sampled_is_known_by_top_k(guard, top_k, taken):
+    served = manager(speculative="eagle")
+    served.server_args.speculative_accept_threshold_single = 0.5
+    request = tokenized(PAYLOAD, GOOD, top_k=top_k)
+    if taken:
+        make_admit(guard)(request, served)
+    else:
+        with pytest.raises(Unsupported, match=r"--speculative-accept-threshold-single 0\.5"):
+            make_admit(guard)(request, served)
 
 
 @pytest.mark.parametrize("attributes", [{}, {"tokenizer": None}])
@@ -250,7 +262,7 @@ def test_the_answer_to_a_stream_says_why_and_the_refusal_is_counted_at_this_gate
 )
 def test_each_request_of_a_stream_is_checked_once(guard, monkeypatch, payloads, samplings, times):
     checked = []
-    monkeypatch.setattr(guard, "admit", lambda *given: checked.append(given))
+    monkeypatch.setattr(guard, "admit", lambda *given, **_more: checked.append(given))
     answer(guard, streaming(payloads, samplings))
 
     assert checked == [(PAYLOAD, None, None)] * times
@@ -259,7 +271,7 @@ def test_each_request_of_a_stream_is_checked_once(guard, monkeypatch, payloads, 
 def test_a_stream_on_a_speculative_server_is_refused(guard):
     request = streaming(PAYLOAD, with_params(GOOD)[0])
 
-    assert answer(guard, request, speculative="EAGLE")[0] == 400
+    assert answer(guard, request, speculative="UNO")[0] == 400
 
 
 @pytest.mark.parametrize(

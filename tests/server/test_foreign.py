@@ -9,7 +9,8 @@ import torch
 
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.server.foreign import ForeignProcessor
-from sglang_lp.server.sampling import make_apply
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.sampling import Steps, make_apply
 
 
 class Plus:
@@ -41,7 +42,9 @@ def request(processor: Any, **params: Any) -> dict[str, Any]:
 
 
 def apply(logits: torch.Tensor, custom_params: list[Any]) -> None:
-    make_apply()(logits, SimpleNamespace(custom_params=custom_params, grammars=None))
+    make_apply(Steps(PendingResults()))(
+        logits, SimpleNamespace(custom_params=custom_params, grammars=None)
+    )
 
 
 def test_two_foreign_classes_of_one_batch_each_get_their_own_rows() -> None:

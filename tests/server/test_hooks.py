@@ -22,9 +22,11 @@ HOOKED = {
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task": "before",
     "sglang.srt.managers.schedule_batch.Req.__init__": "after",
     "sglang.srt.layers.sampler.apply_custom_logit_processor": "replace",
-    "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation": "around",
     "sglang.srt.server_args.prepare_server_args": "after",
     "sglang.srt.server_args.ServerArgs.check_server_args": "before",
+    "sglang.srt.managers.schedule_batch.Req.update_finish_state": "around",
+    "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation": "before",
+    "sglang.srt.speculative.eagle_utils.eagle_sample": "before",
     "sglang.srt.entrypoints.engine.Engine._launch_subprocesses": "before",
     "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes": "around",
     "sglang.srt.managers.scheduler.Scheduler.get_init_info": "after",
@@ -55,8 +57,9 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     names = {hook.__name__ for _, hook in hooks.values()}
     assert names == {
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
-        *("admit_req", "apply_custom_logit_processor", "forward_batch_generation"),
-        *("check_launch", "check_parsed", "check_engine", "launch", "learn"),
+        *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
+        *("update_finish_state", "check_launch", "check_parsed", "check_engine"),
+        *("launch", "learn"),
     }
 
 

@@ -16,6 +16,7 @@ from sglang_lp.server.launch import (
     make_learn,
     run_guarded,
 )
+from sglang_lp.server.pending import PendingResults
 from sglang_lp.trust import Gate
 
 ENGINE = SimpleNamespace(__module__="sglang.srt.entrypoints.engine", __name__="Engine")
@@ -166,7 +167,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
 
 
 @pytest.mark.parametrize("tokenizer", [None, "its tokenizer"])
-def test_in_the_scheduler_the_guard_learns_what_is_served(guard, tokenizer):
+def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
     served = SimpleNamespace(
         model_config=SimpleNamespace(vocab_size=77),
         server_args=SimpleNamespace(speculative_algorithm="eagle"),
@@ -174,8 +175,10 @@ def test_in_the_scheduler_the_guard_learns_what_is_served(guard, tokenizer):
     if tokenizer:
         served.tokenizer = tokenizer
     # A value would replace what SGLang returned.
-    assert make_learn(guard)({}, served, "more", of="SGLang's") is None
-    assert (guard.gate, guard.vocab_size, guard.speculative, guard.tokenizer) == (
+    pending = PendingResults()
+    assert make_learn(guard, pending)({}, served, "more", of="SGLang's") is None
+    assert pending.scheduler is served
+    assert (guard.gate, guard.vocab_size, guard.speculation.algorithm, guard.tokenizer) == (
         Gate.SCHEDULER,
         77,
         "EAGLE",

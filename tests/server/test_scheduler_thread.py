@@ -10,7 +10,8 @@ import torch
 
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.server.sampling import make_apply
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.sampling import Steps, make_apply
 
 
 @pytest.mark.parametrize("sent", [[1], "text", 7, (1,), {"any": "thing"}, {}, None])
@@ -21,7 +22,9 @@ def test_whatever_a_neighbour_without_a_processor_sent_is_left_alone(sent: Any) 
     row = attach_row(custom_params, processor, processor.parse_params(custom_params))
     logits = torch.zeros(2, 3)
 
-    make_apply()(logits, SimpleNamespace(custom_params=[sent, custom_params], grammars=None))
+    make_apply(Steps(PendingResults()))(
+        logits, SimpleNamespace(custom_params=[sent, custom_params], grammars=None)
+    )
 
     assert rows_of([sent, custom_params]) == [None, row]
     assert logits.tolist() == [[0, 0, 0], [float("-inf"), 0, 0]]

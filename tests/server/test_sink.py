@@ -17,6 +17,7 @@ from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
+from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
 from sglang_lp.trust import Gate, Policy
 
@@ -77,7 +78,7 @@ def allowing(monkeypatch):
 
 def admit(guard, req):
     # A value would replace what the constructor returned.
-    assert make_admit_req(guard)(None, req, "more", of="SGLang's") is None
+    assert make_admit_req(guard, PendingResults())(None, req, "more", of="SGLang's") is None
 
 
 def test_a_request_without_a_processor_is_not_looked_at(guard):

@@ -13,7 +13,6 @@ from sglang_lp.server.versions import (
     abort_unstarted,
     check_version,
     has_sampling_mask,
-    speculative_algorithm,
 )
 
 
@@ -81,10 +80,3 @@ def test_a_request_ends_as_a_bad_one_and_on_the_oldest_sglang_as_it_says_itself(
         abort_unstarted(SimpleNamespace(set_finish_with_abort=set_finish_with_abort), "why")
 
     assert said == [("why", 400, "BadRequestError"), "why"]
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [(None, None), ("eagle", "EAGLE"), ("DFLASH", "DFLASH"), (7, "7")]
-)
-def test_a_speculative_algorithm_is_known_by_its_name_in_capitals(given, name):
-    assert speculative_algorithm(SimpleNamespace(speculative_algorithm=given)) == name

@@ -1,0 +1,230 @@
+"""An SGLang plugin that makes its speculative decoding run on a machine without a GPU.
+
+The scheduler, the workers and ``eagle_sample`` are SGLang's own. Its Triton kernels run in Triton's
+interpreter, for which ``TRITON_INTERPRET=1`` must be in the environment before Triton is imported;
+without it nothing is changed. :mod:`support.kernels` stands in for the slow ones and for those that
+exist in CUDA only, and plain torch computes the attention of drafts and trees.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any
+
+
+def install() -> None:
+    """Change SGLang in this process; SGLang calls this before it makes a scheduler."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return
+    _take_triton_kernels()
+    _take_plain_kernels()
+    _verify_trees()
+    _attend_in_drafts()
+    _rotate()
+    _keep_overlap()
+
+
+def _take_triton_kernels() -> None:
+    """Take the kernels that SGLang has in Triton for Intel's devices, and in CUDA otherwise."""
+    # One module of the compiled kernels, which need CUDA's library to be imported.
+    names = ("sgl_kernel", "sgl_kernel.speculative")
+    before = {name: sys.modules.get(name) for name in names}
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[names[1]])["reconstruct_indices_from_tree_mask"] = None
+    try:
+        from sglang.kernels.ops.speculative import cache_locs, reconstruct_tree, spec_tree
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+    for module in (reconstruct_tree, cache_locs, spec_tree):
+        module._is_xpu = True
+
+
+def _take_plain_kernels() -> None:
+    from sglang.kernels.ops.speculative import (
+        cache_locs,
+        eagle,
+        gather_spec_extras,
+        reconstruct_tree,
+        spec_tree,
+    )
+    from sglang.srt.mem_cache import allocation
+    from sglang.srt.plugins.hook_registry import _propagate_patch
+    from sglang.srt.speculative import eagle_utils
+
+    from support import kernels
+
+    # Nothing at all where there is no CUDA.
+    eagle_utils.tree_speculative_sampling_target_only = (
+        kernels.tree_speculative_sampling_target_only
+    )
+    reconstruct = "reconstruct_indices_from_tree_mask_triton"
+    for module, name, plain in (
+        (allocation, "assign_req_to_token_pool_func", kernels.assign_req_to_token_pool),
+        (cache_locs, "assign_draft_cache_locs_contiguous_func", kernels.assign_draft_cache_locs),
+        (cache_locs, "assign_extend_cache_locs_func", kernels.assign_extend_cache_locs),
+        (cache_locs, "fill_front_out_cache_loc_func", kernels.fill_front_out_cache_loc),
+        (eagle, "fill_accept_out_cache_loc_func", kernels.fill_accept_out_cache_loc),
+        (gather_spec_extras, "gather_spec_extras", kernels.gather_spec_extras),
+        (reconstruct_tree, reconstruct, kernels.reconstruct_tree),
+        (spec_tree, "sgl_build_tree_kernel_triton", kernels.build_tree),
+        (spec_tree, "verify_tree_greedy_triton", kernels.verify_tree_greedy),
+    ):
+        original = getattr(module, name)
+        setattr(module, name, plain)
+        _propagate_patch(original, plain, module)
+
+
+def _verify_trees() -> None:
+    """Teach the ``torch_native`` backend to verify drafted tokens, each with its own path."""
+    import torch
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+    from torch.nn.functional import scaled_dot_product_attention
+
+    original = TorchNativeAttnBackend.forward_extend
+
+    def forward_extend(
+        self: Any,
+        q: Any,
+        k: Any,
+        v: Any,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+    ) -> Any:
+        if not forward_batch.forward_mode.is_target_verify():
+            return original(self, q, k, v, layer, forward_batch, save_kv_cache)
+        verify_input = forward_batch.spec_info
+        width = verify_input.draft_token_num
+        if save_kv_cache and k is not None:
+            places = KVWriteLoc(forward_batch.out_cache_loc, None)
+            self.token_to_kv_pool.set_kv_buffer(layer, places, k, v)
+        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        values = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
+        q = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        out = torch.empty((q.shape[0], layer.tp_q_head_num, layer.v_head_dim), dtype=q.dtype)
+        at = 0
+        for i, prefix in enumerate(forward_batch.seq_lens.tolist()):
+            length = prefix + width
+            row = self.req_to_token_pool.req_to_token[forward_batch.req_pool_indices[i], :length]
+            rows = slice(i * width, (i + 1) * width)
+            # FULL_MASK: of each request, one row of prefix + width per node.
+            mask = verify_input.custom_mask[at : at + width * length].view(1, width, length)
+            at += width * length
+            out[rows] = scaled_dot_product_attention(
+                q[rows].movedim(0, 1),
+                keys[row].movedim(0, 1).to(q.dtype),
+                values[row].movedim(0, 1).to(q.dtype),
+                attn_mask=mask,
+                enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
+                scale=layer.scaling,
+            ).movedim(1, 0)
+        return out.view(q.shape[0], -1)
+
+    TorchNativeAttnBackend.forward_extend = forward_extend
+
+
+def _attend_in_drafts() -> None:  # noqa: C901 - two classes with a base that is SGLang's
+    """Give draft models a ``torch_native`` backend, one object for each of their steps."""
+    import torch
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+    from sglang.srt.speculative.draft_utils import DraftBackendFactory
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class DraftStep(TorchNativeAttnBackend):  # type: ignore[misc]
+        """Step ``step`` attends to the prefix and to ``step + 1`` places of its own branch."""
+
+        def __init__(self, model_runner: Any, topk: int, steps: int, step: int) -> None:
+            super().__init__(model_runner)
+            self.topk, self.steps, self.step = topk, steps, step
+
+        def forward_decode(
+            self,
+            q: Any,
+            k: Any,
+            v: Any,
+            layer: Any,
+            forward_batch: Any,
+            save_kv_cache: bool = True,
+        ) -> Any:
+            if save_kv_cache and k is not None:
+                places = KVWriteLoc(forward_batch.out_cache_loc, None)
+                self.token_to_kv_pool.set_kv_buffer(layer, places, k, v)
+            keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+            values = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
+            q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
+            out = torch.empty((q.shape[0], layer.tp_q_head_num, layer.v_head_dim), dtype=q.dtype)
+            pool = self.req_to_token_pool.req_to_token
+            for i, length in enumerate(forward_batch.seq_lens.tolist()):
+                row = pool[forward_batch.req_pool_indices[i]]
+                for branch in range(self.topk):
+                    own = length + branch * self.steps
+                    slots = torch.cat((row[:length], row[own : own + self.step + 1]))
+                    at = i * self.topk + branch
+                    out[at] = scaled_dot_product_attention(
+                        q[at : at + 1].movedim(0, 1),
+                        keys[slots].movedim(0, 1).to(q.dtype),
+                        values[slots].movedim(0, 1).to(q.dtype),
+                        enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
+                        scale=layer.scaling,
+                    ).squeeze(1)
+            return out.view(q.shape[0], -1)
+
+    class DraftSteps:
+        """As SGLang's multi-step backends."""
+
+        needs_cpu_seq_lens = True
+
+        def __init__(self, model_runner: Any, topk: int, steps: int) -> None:
+            self.attn_backends = [
+                DraftStep(model_runner, topk, steps, step) for step in range(steps - 1)
+            ]
+
+        def init_forward_metadata(self, forward_batch: Any) -> None:
+            """Do nothing."""
+
+    def create_decode_backend(self: Any) -> Any:
+        if self.speculative_num_steps <= 1:
+            return None
+        return DraftSteps(self.draft_model_runner, self.topk, self.speculative_num_steps)
+
+    def create_draft_extend_backend(self: Any) -> Any:
+        return TorchNativeAttnBackend(self.draft_model_runner)
+
+    DraftBackendFactory.create_decode_backend = create_decode_backend
+    DraftBackendFactory.create_draft_extend_backend = create_draft_extend_backend
+
+
+def _rotate() -> None:
+    """Let models with rotary embeddings run, for which SGLang wants vLLM on a CPU."""
+    from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
+
+    original = RotaryEmbedding.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        operations = types.ModuleType("vllm._custom_ops")
+        vars(operations)["rotary_embedding"] = None
+        sys.modules["vllm"] = types.ModuleType("vllm")
+        sys.modules["vllm._custom_ops"] = operations
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            del sys.modules["vllm"], sys.modules["vllm._custom_ops"]
+
+    RotaryEmbedding.__init__ = init
+    RotaryEmbedding.forward_cuda = RotaryEmbedding.forward_native
+
+
+def _keep_overlap() -> None:
+    """Keep overlap scheduling, which SGLang switches off for speculation on a CPU."""
+    from sglang.srt.arg_groups import speculative_hook
+
+    speculative_hook._disable_overlap_schedule_for_cpu = lambda _server_args: None

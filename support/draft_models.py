@@ -1,0 +1,170 @@
+"""Models for speculative decoding without a GPU: targets, and drafts that are right now and then.
+
+Three kinds of draft, none of them trained: a copy of the target with noise in it, which often
+agrees; and heads for EAGLE and EAGLE3 over a random Llama whose next token depends mostly on its
+last one, which is what the heads know.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from support.tiny_model import BOS, EOS, VOCAB_SIZE
+
+_MATRIX = 2
+#: In the draft: of the standard deviation of each weight matrix.
+NOISE = 0.3
+#: The standard deviation of the Llama's weights but for its embeddings, whose is 1: small enough
+#: that its next token hangs on the last one, and large enough that it does on the others too.
+NARROW = 0.06
+HIDDEN = 64
+LAYERS = 6
+#: The default, [2, n // 2, n - 3], names one layer twice at 6.
+EAGLE3_LAYERS = (1, 3, 4)
+
+
+def make_noisy(target: Path, directory: Path) -> Path:
+    """Write a copy of the target with noise into ``directory``, and return it."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(target, directory, dirs_exist_ok=True)
+    generator = torch.Generator().manual_seed(5)
+    weights = load_file(directory / "model.safetensors")
+    for name, weight in weights.items():
+        if weight.dim() == _MATRIX and ".h." in name:
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.add_(NOISE * weight.std() * noise)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def make_llama(directory: Path, tokenizer: Path) -> Path:
+    """Write a random Llama into ``directory``, with the tokenizer of another, and return it."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    generator = torch.Generator().manual_seed(11)
+    model: Any = LlamaForCausalLM(_config(LAYERS))  # type: ignore[no-untyped-call]
+    for name, weight in model.named_parameters():
+        if weight.dim() == _MATRIX:
+            std = 1.0 if "embed" in name or "lm_head" in name else NARROW
+            torch.nn.init.normal_(weight, std=std, generator=generator)
+    model.save_pretrained(directory)
+    _copy_tokenizer(tokenizer, directory)
+    return directory
+
+
+def make_eagle(target: Path, directory: Path) -> Path:
+    """Write an EAGLE head for that Llama into ``directory``, and return it.
+
+    Its hidden state is nearly the embedding of the newest token.
+    """
+    import torch
+
+    eye = torch.eye(HIDDEN)
+    weights = _weights(target)
+    head = {
+        name.removeprefix("model."): weight * (1 if weight.dim() == 1 else 0.3)
+        for name, weight in weights.items()
+        if ".layers.0." in name and "input_layernorm" not in name
+    }
+    head["fc.weight"] = torch.cat((eye, 0.05 * eye), 1)
+    head["fc.bias"] = torch.zeros(HIDDEN)
+    head["embed_tokens.weight"] = weights["model.embed_tokens.weight"]
+    return _write(head, directory, "LlamaForCausalLMEagle", target)
+
+
+def make_eagle3(target: Path, directory: Path) -> Path:
+    """Write an EAGLE3 head for that Llama into ``directory``, and return it.
+
+    Its hidden state is nearly the mean of those of three layers.
+    """
+    import torch
+
+    eye = torch.eye(HIDDEN)
+    weights = _weights(target)
+    head = {}
+    for name, weight in weights.items():
+        layer, _, own = name.partition(".layers.0.")
+        if layer != "model":
+            continue
+        if own in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"):
+            head[f"midlayer.{own}"] = 0.3 * torch.cat((weight, torch.zeros_like(weight)), 1)
+        else:
+            head[f"midlayer.{own}"] = weight if weight.dim() == 1 else 0.3 * weight
+    head["midlayer.hidden_norm.weight"] = torch.ones(HIDDEN)
+    head["norm.weight"] = torch.ones(HIDDEN)
+    head["fc.weight"] = torch.cat((eye, eye, eye), 1) / 3
+    head["lm_head.weight"] = weights["lm_head.weight"]
+    head["embed_tokens.weight"] = weights["model.embed_tokens.weight"]
+    return _write(
+        head,
+        directory,
+        "LlamaForCausalLMEagle3",
+        target,
+        draft_vocab_size=VOCAB_SIZE,
+        eagle_config={"eagle_aux_hidden_state_layer_ids": EAGLE3_LAYERS},
+    )
+
+
+def _config(layers: int) -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        num_hidden_layers=layers,
+        vocab_size=VOCAB_SIZE,
+        hidden_size=HIDDEN,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=4096,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        tie_word_embeddings=False,
+    )
+
+
+def _weights(target: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(target / "model.safetensors")
+
+
+def _write(
+    weights: dict[str, Any], directory: Path, architecture: str, target: Path, **more: Any
+) -> Path:
+    from safetensors.torch import save_file
+
+    directory.mkdir(exist_ok=True)
+    own = {name: weight.clone().contiguous() for name, weight in weights.items()}
+    save_file(own, directory / "model.safetensors", metadata={"format": "pt"})
+    config = _config(1).to_dict() | {"architectures": [architecture], "dtype": "float32"}
+    (directory / "config.json").write_text(json.dumps(config | more, default=str))
+    _copy_tokenizer(target, directory)
+    return directory
+
+
+def _copy_tokenizer(source: Path, directory: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, directory)
+
+
+def make_all(directory: Path, tiny: Path) -> dict[str, Path]:
+    """Write every model into a folder of its own, and return them by name.
+
+    Args:
+        directory: Where to.
+        tiny: The model of :mod:`support.tiny_model`.
+    """
+    llama = make_llama(directory / "llama", tiny)
+    return {
+        "noisy": make_noisy(tiny, directory / "noisy"),
+        "llama": llama,
+        "eagle": make_eagle(llama, directory / "eagle"),
+        "eagle3": make_eagle3(llama, directory / "eagle3"),
+    }

@@ -1,0 +1,132 @@
+"""Speculative decoding: what one token a step does not have. The rest is in ``test_history``."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from sglang_lp.builtins import (
+    AllowedTokensLogitProcessor,
+    ForcedSequenceLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
+from support.asking import body
+from support.recording import BansAll, Finishes, OnlyAlong, Raises
+from support.servers import DRAFTING, on_servers
+from support.tiny_model import EOS, FREQUENT
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*DRAFTING)]
+
+TOKENS = 30
+PROMPTS = [[*range(first, first + 9)] for first in range(300, 1000, 100)]
+#: An idle budget: no block is ever opened by it.
+IDLE = (ThinkingBudgetLogitProcessor, {"thinking_budget": 1 << 20})
+
+
+def ask(server, prompt, *processor, **sampling):
+    return server.post("/generate", body(prompt, *processor, max_new_tokens=TOKENS, **sampling))
+
+
+@pytest.fixture(scope="module")
+def answers(server):
+    """The model's own answers, which an n-gram draft has seen from now on."""
+    return [ask(server, prompt).output_ids for prompt in PROMPTS]
+
+
+def accepted(reply):
+    """Return how many drafted tokens an answer was spared."""
+    return reply.body["meta_info"]["spec_num_correct_drafts"]
+
+
+def test_drafts_are_accepted_and_others_are_not(server, answers):
+    replies = [ask(server, prompt) for prompt in PROMPTS]
+    meta = [reply.body["meta_info"] for reply in replies]
+    right = sum(one["spec_num_correct_drafts"] for one in meta)
+    assert 10 < right < sum(one["spec_num_proposed_drafts"] for one in meta)
+
+
+def test_a_processor_that_sleeps_leaves_every_draft_as_it_is(server, answers):
+    delimiters = {"thinking_start_token_id": 2, "thinking_end_token_id": 3}
+    for prompt in PROMPTS:
+        alone, idle = (
+            ask(server, prompt, *processor)
+            for processor in ((), (IDLE[0], {**IDLE[1], **delimiters}))
+        )
+        assert idle.output_ids == alone.output_ids
+        assert accepted(idle) == accepted(alone)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 7, 12])
+def test_a_request_ends_with_the_token_at_which_its_processor_says_so(server, answers, at):
+    bodies = [body(prompt, Finishes, {"at": at}, max_new_tokens=TOKENS) for prompt in PROMPTS]
+    for reply, answer in zip(server.at_once(bodies), answers, strict=True):
+        assert reply.output_ids == answer[: at + 1]
+        assert reply.finish_reason == {"type": "stop", "matched": "enough"}
+
+
+def test_a_fault_at_a_drafted_token_that_does_not_come_counts_for_nothing(server, answers):
+    bodies = [
+        body(prompt, OnlyAlong, {"answer": answer}, max_new_tokens=TOKENS)
+        for prompt, answer in zip(PROMPTS, answers, strict=True)
+    ]
+    for reply, answer in zip(server.at_once(bodies), answers, strict=True):
+        assert reply.output_ids == answer
+    assert server.records("astray")
+
+
+@pytest.mark.parametrize("processor", [Raises, BansAll])
+@pytest.mark.parametrize("at", [0, 1, 6, 11])
+def test_a_fault_at_a_token_that_comes_ends_its_own_request(server, answers, processor, at):
+    faulty = [body(prompt, processor, {"at": at}, max_new_tokens=TOKENS) for prompt in PROMPTS[1:]]
+    first, *others = server.at_once([body(PROMPTS[0], max_new_tokens=TOKENS), *faulty])
+    assert first.output_ids == answers[0]
+    for reply in others:
+        assert reply.status == 500
+        assert f"{processor.__name__} failed at token {at}: " in reply.body["message"]
+
+
+@pytest.mark.parametrize("limit", [1, 5, 8, 13])
+def test_a_fault_behind_the_end_counts_for_nothing(server, answers, limit):
+    bodies = [body(prompt, Raises, {"at": limit}, max_new_tokens=limit) for prompt in PROMPTS]
+    for reply, answer in zip(server.at_once(bodies), answers, strict=True):
+        assert reply.output_ids == answer[:limit]
+        assert reply.finish_reason == {"type": "length", "length": limit}
+
+
+def test_a_fault_behind_a_stop_token_counts_for_nothing(server, answers):
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        stop = answer[9]
+        at = answer.index(stop)
+        reply = ask(server, prompt, Raises, {"at": at + 1}, stop_token_ids=[stop])
+        assert reply.output_ids == answer[: at + 1]
+        assert reply.finish_reason == {"type": "stop", "matched": stop}
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 9])
+def test_a_forced_end_token_ends_the_request_again_and_again(server, length):
+    forced = [*FREQUENT, *range(300, 304)][:length]
+    params = {"token_ids": forced, "eos_token_id": EOS}
+    for _ in range(3):  # an n-gram draft knows it after the first time
+        reply = ask(server, PROMPTS[0], ForcedSequenceLogitProcessor, params)
+        assert reply.output_ids == [*forced, EOS]
+        assert reply.finish_reason == {"type": "stop", "matched": EOS}
+
+
+def test_sampled_tokens_are_what_a_processor_leaves(server):
+    rng = random.Random(5)
+    allowed = [*FREQUENT, *rng.sample(range(2, 1024), 5)]
+    request = body(
+        PROMPTS[0],
+        AllowedTokensLogitProcessor,
+        {"token_ids": allowed},
+        max_new_tokens=TOKENS,
+        temperature=0.8,
+        n=8,
+    )
+    replies = server.post("/generate", request).body
+    assert len({tuple(reply["output_ids"]) for reply in replies}) > 1
+    for reply in replies:
+        assert {*reply["output_ids"]} <= {*allowed}
+        assert any(a != b for a, b in pairwise(reply["output_ids"]))

@@ -1,0 +1,161 @@
+"""Where a request ends that a processor ends, on SGLang's own requests."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_STR, Req
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+from sglang_lp.server.endings import end_request, update_finish_state
+
+STOP = 5
+
+
+def request(max_new_tokens=100):
+    sampling = SamplingParams(max_new_tokens=max_new_tokens, stop_token_ids=[STOP])
+    sampling.normalize(None)
+    return Req("a request", "", [1, 2], sampling, vocab_size=100)
+
+
+def commit(req, *token_ids):
+    """Do what SGLang does with a result."""
+    req.output_ids.extend(token_ids)
+    update_finish_state(Req.update_finish_state, req, len(token_ids))
+
+
+def end(req):
+    """Return how a request ended, and with how many tokens."""
+    return req.finished_reason and (req.finished_reason.to_json(), req.finished_len)
+
+
+def test_a_request_ends_with_that_token_although_the_step_accepted_more():
+    req = request()
+    commit(req, 10)
+    reason = FINISH_MATCHED_STR("enough")
+    end_request(req, [], [11, 12], reason)
+    commit(req, 11, 12, 13, 14)
+    assert req.finished_reason is reason
+    assert [*req.output_ids_through_stop] == [10, 11, 12, 13]
+
+
+def test_what_a_node_that_was_not_accepted_decided_does_not_count():
+    req = request()
+    end_request(req, [], [11, 12], FINISH_ABORT("a fault"))
+    commit(req, 11, 99, 13, 14)
+    assert not req.finished()
+    commit(req, 11, 12)
+    assert not req.finished()
+
+
+def test_nor_does_it_where_the_step_ended_before_the_node():
+    req = request()
+    end_request(req, [], [11, 12], FINISH_ABORT("a fault"))
+    commit(req, 11)
+    commit(req, 12, 13)
+    assert not req.finished()
+
+
+def test_an_end_waits_for_the_pending_result_to_be_processed():
+    req = request()
+    reason = FINISH_MATCHED_STR("enough")
+    end_request(req, [10], [], reason)
+    commit(req, 10)
+    assert not req.finished()
+    commit(req, 11)
+    assert req.finished_reason is reason
+    assert req.finished_len == 2
+
+
+@pytest.mark.parametrize(("limit", "tokens"), [(100, [10, STOP, 12, 13]), (2, [10, 11, 12, 13])])
+def test_sglangs_own_end_at_an_earlier_token_stands(limit, tokens):
+    req, alone = request(limit), request(limit)
+    end_request(req, [], tokens[:2], FINISH_ABORT("a fault"))
+    commit(req, *tokens)
+    commit(alone, *tokens)
+    assert end(req) == end(alone)
+    assert req.finished_len == 2
+
+
+def test_a_later_end_of_sglangs_own_gives_way():
+    req = request()
+    end_request(req, [], [], FINISH_MATCHED_STR("enough"))
+    commit(req, 10, STOP)
+    assert (req.finished_reason.matched, req.finished_len) == ("enough", 1)
+
+
+def test_what_ended_the_request_from_outside_stands():
+    req = request()
+    end_request(req, [], [], FINISH_MATCHED_STR("enough"))
+    req.to_finish = FINISH_ABORT("the client left")
+    commit(req, 10)
+    assert req.finished_reason.message == "the client left"
+
+
+def test_the_first_of_several_ends_counts():
+    req = request()
+    for path in ([10, 11], [10], [10, 11, 12]):
+        end_request(req, [], path, FINISH_MATCHED_STR(str(len(path))))
+    commit(req, 10, 11, 12, 13)
+    assert (req.finished_reason.matched, req.finished_len) == ("1", 2)
+
+
+def test_a_server_that_only_prefills_is_told_at_once():
+    req = request()
+    req.disagg_kv_sender = object()
+    end_request(req, [], [], reason := FINISH_ABORT("a fault"))
+    assert req.to_finish is reason
+
+
+def test_nothing_is_kept_once_it_is_decided():
+    req = request()
+    before = set(vars(req))
+    end_request(weakref.proxy(req), [], [10], FINISH_ABORT("a fault"))
+    commit(req, 99)
+    assert set(vars(req)) == before
+
+
+@given(
+    # Few kinds of token, so that drafts that were not accepted agree with what was for a while.
+    tokens=st.lists(st.sampled_from([3, 4, STOP]), min_size=1, max_size=12),
+    ends=st.sets(st.integers(1, 12)),
+    # For the step at each token: how many it accepts, and a draft.
+    steps=st.lists(
+        st.tuples(st.integers(1, 4), st.lists(st.sampled_from([3, 4]), max_size=3)),
+        min_size=12,
+        max_size=12,
+    ),
+    limit=st.integers(1, 12),
+    overlap=st.booleans(),
+)
+def test_it_ends_as_it_would_one_token_a_step(tokens, ends, steps, limit, overlap):
+    # The oracle: the first token, counted from one, that ends the request.
+    last = min(
+        [*ends, limit, *(n + 1 for n, token in enumerate(tokens) if token == STOP)],
+    )
+    reason = FINISH_MATCHED_STR("enough")
+    req, at, pending = request(limit), 0, []
+    while at < len(tokens) and not req.finished():
+        # A processor ends the request at these lengths, and at every drafted token that was not
+        # accepted.
+        length, draft = steps[at]
+        accepted = tokens[at : at + length]
+        for n in range(len(accepted)):
+            if at + n + 1 in ends:
+                end_request(req, pending, accepted[:n], reason)
+        if accepted[: len(draft)] != draft:
+            end_request(req, pending, draft, FINISH_ABORT("not accepted"))
+        if pending or not overlap:
+            commit(req, *(pending if overlap else accepted))
+        at += len(accepted)
+        pending = accepted if overlap else []
+    if pending and not req.finished():
+        commit(req, *pending)
+    if last > len(tokens):
+        assert not req.finished()
+    else:
+        assert req.finished_len == last
+        assert (req.finished_reason is reason) == (last in ends)

@@ -1,0 +1,130 @@
+"""The hooks of a verify step, on tensors of a CPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from sglang_lp._engine.drafts import Drafts
+from sglang_lp.server.speculation import make_capture, make_verify
+
+WIDTH = 3
+#: Two requests: a chain, and a root with two children.
+TREES = Drafts(
+    WIDTH,
+    [[10, 11, 12], [20, 21, 22]],
+    [[1, 2, -1], [1, -1, -1]],
+    [[-1, -1, -1], [-1, 2, -1]],
+)
+
+
+def verify_input(trees=TREES):
+    return SimpleNamespace(
+        draft_token_num=trees.width,
+        draft_token=torch.tensor(trees.token_ids, dtype=torch.int32).flatten(),
+        retrieve_next_token=torch.tensor(trees.first_child),
+        retrieve_next_sibling=torch.tensor(trees.next_sibling),
+    )
+
+
+def step(trees=None, *, mode=ForwardMode.TARGET_VERIFY, processors=True, grammars=(None, None)):
+    return SimpleNamespace(
+        spec_info=verify_input() if trees is None else trees,
+        sampling_info=SimpleNamespace(has_custom_logit_processor=processors),
+        forward_mode=mode,
+        has_grammar=any(grammars),
+        reqs=[SimpleNamespace(grammar=grammar) for grammar in grammars],
+    )
+
+
+class Edit:
+    """Write down what a step was given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, *given):
+        self.calls.append(given)
+
+
+class Mask:
+    def apply(self, logits):
+        logits[0, 0] = -torch.inf
+
+
+def sample(hook, batch, *given):
+    """Do what SGLang does with the grammar's mask; return the logits."""
+    (_, _, output, mask), _ = hook(batch.spec_info, batch, "logits_output", *given)
+    assert output == "logits_output"
+    logits = torch.zeros(2 * WIDTH, 5)
+    mask.apply(logits)
+    return logits
+
+
+def test_a_step_is_given_the_trees_as_they_were_drafted():
+    edit, batch = Edit(), step()
+    logits = sample(make_verify(edit), batch)
+    ((given, info, width, masked, drafts),) = edit.calls
+    assert given is logits
+    assert info is batch.sampling_info
+    assert width == WIDTH
+    assert not any(masked)
+    assert drafts() == TREES
+
+
+@pytest.mark.parametrize("how", ["positional", "keyword"])
+def test_processors_act_behind_the_grammar(how):
+    seen = []
+    hook = make_verify(lambda logits, *_: seen.append(logits.clone()))
+    batch, mask = step(grammars=(object(), None)), Mask()
+    if how == "positional":
+        sample(hook, batch, mask)
+    else:
+        (*_, stand_in), _ = hook(batch.spec_info, batch, "logits_output", grammar_mask=mask)
+        stand_in.apply(torch.zeros(2 * WIDTH, 5))
+    assert seen[0][0, 0] == -torch.inf
+
+
+def test_a_step_is_told_which_requests_a_grammar_has_masked():
+    edit = Edit()
+    sample(make_verify(edit), step(grammars=(None, object())), Mask())
+    assert edit.calls[0][3] == [False, True]
+
+
+def test_whatever_else_sglang_passes_is_passed_on():
+    batch = step()
+    args, kwargs = make_verify(Edit())(batch.spec_info, batch, "output", None, 7, other="more")
+    assert args[4:] == (7,)
+    assert kwargs == {"other": "more"}
+
+
+@pytest.mark.parametrize("batch", [step(processors=False), step(mode=ForwardMode.IDLE)])
+def test_a_step_without_processors_or_requests_is_left_alone(batch):
+    asked = []
+    make_capture(lambda *given: asked.append(given))(None, batch, is_verify=True)
+    assert make_verify(Edit())(batch.spec_info, batch, "logits_output", None) is None
+    assert not asked
+
+
+@pytest.mark.parametrize("which", ["batch", "forward_batch"])
+def test_the_trees_are_copied_before_the_forward(which):
+    batch = step()
+    hook = make_capture(lambda info, width: (info, width) == (batch.sampling_info, WIDTH))
+    hook("worker", **{"batch": None, which: batch}, is_verify=True)
+    edit = Edit()
+    # What is drafted next may be written into the same tensors.
+    for tensor in (batch.spec_info.draft_token, batch.spec_info.retrieve_next_token):
+        tensor.fill_(0)
+    sample(make_verify(edit), batch)
+    assert edit.calls[0][-1]() == TREES
+
+
+@pytest.mark.parametrize(("may_act", "is_verify"), [(False, True), (True, False)])
+def test_nothing_is_copied_while_nobody_may_act_or_nothing_is_verified(may_act, is_verify):
+    batch = step()
+    before = dict(vars(batch.spec_info))
+    make_capture(lambda *_: may_act)("worker", None, batch, None, is_verify)
+    assert vars(batch.spec_info) == before
