@@ -6,7 +6,6 @@ sampled last is in the history only after the next one was sampled, as with SGLa
 scheduling.
 """
 
-import math
 from array import array
 from itertools import cycle, islice
 from types import SimpleNamespace
@@ -19,166 +18,12 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
-from sglang_lp.builtins import (
-    DeepseekOCRNoRepeatNGramLogitProcessor,
-    DisallowedTokensLogitsProcessor,
-    ForcedSequenceLogitProcessor,
-    ThinkingBudgetLogitProcessor,
-)
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.processor import prepare
 from sglang_lp.request import History
 from sglang_lp.server.host import SglangHost
-
-VOCAB = 11
-START, END, NEW_LINE, EOS = 1, 2, 3, 4
-PAD = 1_000_003
-INF = math.inf
-
-
-# Processors of this test
-
-
-class Recorder(LogitProcessor):
-    """Bans what a checksum of the whole history says; its state is all it was told."""
-
-    def start(self, request):
-        return [*request.prompt_ids], []
-
-    def advance(self, request, token_ids):
-        request.state[1].extend(token_ids)
-
-    def edit(self, request, edits):
-        prompt_ids, output_ids = request.state
-        assert output_ids == [*request.output_ids]
-        assert len(output_ids) == request.position
-        edits.ban([checksum(prompt_ids, output_ids)])
-
-
-class Counter(LogitProcessor):
-    """Needs to know how many tokens there are, and no more."""
-
-    needs = History.POSITION
-
-    def edit(self, request, edits):
-        edits.ban([request.position % VOCAB])
-
-
-class Sleeper(LogitProcessor):
-    """Looks at every fourth token, and not at all after the twentieth."""
-
-    def start(self, request):
-        return [*request.prompt_ids], []
-
-    def advance(self, request, token_ids):
-        request.state[1].extend(token_ids)
-
-    def edit(self, request, edits):
-        if request.position > 20:
-            edits.rest()
-            return
-        if request.position % 4 == 0:
-            edits.ban([checksum(*request.state)])
-        edits.wake_at(request.position // 4 * 4 + 4)
-
-
-def checksum(prompt_ids, output_ids):
-    return sum(i * token_id for i, token_id in enumerate([*prompt_ids, *output_ids], 1)) % VOCAB
-
-
-# Oracles: the edited row, given the whole history
-
-
-def banned(row, ids):
-    return [-INF if i in ids else x for i, x in enumerate(row)]
-
-
-def forced(row, token_id):
-    return [0.0 if i == token_id else -INF for i in range(len(row))]
-
-
-def disallowed(row, params, _prompt, _output):
-    return banned(row, params["token_ids"])
-
-
-def forced_sequence(row, params, _prompt, output):
-    sequence = [*params["token_ids"]]
-    if len(output) < len(sequence):
-        return forced(row, sequence[len(output)])
-    return forced(row, params["eos_token_ids"][0]) if "eos_token_ids" in params else row
-
-
-def no_repeat_ngram(row, params, prompt, output):
-    n, tokens = params["ngram_size"], [*prompt, *output]
-    window = tokens[-params["window_size"] :]
-    ngrams = [window[i : i + n] for i in range(len(window) - n + 1)]
-    repeated = {gram[-1] for gram in ngrams if gram[:-1] == tokens[len(tokens) - n + 1 :]}
-    return banned(row, repeated - {*params.get("whitelist_token_ids", ())})
-
-
-def open_for(prompt, output):
-    """Return how many tokens follow the latest start of the open block; ``None`` without one."""
-    tokens = [*prompt, *output]
-    for i, token_id in enumerate(reversed(tokens)):
-        if token_id in (START, END):
-            return i if token_id == START else None
-    return None
-
-
-def thinking_budget(row, params, prompt, output):
-    length = open_for(prompt, output)
-    if length is None or length < params["thinking_budget"]:
-        return row
-    new_line = params.get("new_line_token_id")
-    if new_line is None or output[-1:] == [new_line]:
-        return forced(row, END)
-    return forced(row, new_line)
-
-
-def sleeper(row, _params, prompt, output):
-    due = len(output) % 4 == 0 and len(output) <= 20
-    return banned(row, [checksum(prompt, output)]) if due else row
-
-
-class Kind(NamedTuple):
-    processor: type
-    params: dict
-    oracle: object
-
-
-def budget(tokens, *, new_line=True):
-    ids = {"thinking_start_token_id": START, "thinking_end_token_id": END}
-    if new_line:
-        ids["new_line_token_id"] = NEW_LINE
-    return Kind(ThinkingBudgetLogitProcessor, {"thinking_budget": tokens, **ids}, thinking_budget)
-
-
-def ngram(size, window, *whitelist):
-    params = {"ngram_size": size, "window_size": window, "whitelist_token_ids": [*whitelist]}
-    return Kind(DeepseekOCRNoRepeatNGramLogitProcessor, params, no_repeat_ngram)
-
-
-KINDS = [
-    None,
-    Kind(DisallowedTokensLogitsProcessor, {"token_ids": [5, 6]}, disallowed),
-    Kind(DisallowedTokensLogitsProcessor, {"token_ids": [0]}, disallowed),
-    Kind(ForcedSequenceLogitProcessor, {"token_ids": [7, 7, 3, 7]}, forced_sequence),
-    Kind(
-        ForcedSequenceLogitProcessor,
-        {"token_ids": [7, 8], "eos_token_ids": [EOS]},
-        forced_sequence,
-    ),
-    ngram(1, 4),
-    ngram(2, 6, 3),
-    ngram(3, 3),
-    ngram(2, 100),
-    *(budget(tokens) for tokens in (0, 1, 2, 3, 6)),
-    *(budget(tokens, new_line=False) for tokens in (0, 1, 3)),
-    Kind(Recorder, {}, lambda row, _, prompt, output: banned(row, [checksum(prompt, output)])),
-    Kind(Counter, {}, lambda row, _, __, output: banned(row, [len(output) % VOCAB])),
-    Kind(Sleeper, {}, sleeper),
-]
-BUDGETS = [kind for kind in KINDS if kind and kind.oracle is thinking_budget]
-
+from support.kinds import BUDGETS, END, INF, KINDS, NEW_LINE, PAD, START, VOCAB, Kind, open_for
+from support.kinds import expected as expected_of
+from support.kinds import thinking_budget
 
 # Schedules
 
@@ -414,9 +259,7 @@ class Stock(Simulator):
 
 
 def expected(req, taken):
-    if req.kind is None:
-        return taken.before
-    return req.kind.oracle(taken.before, req.kind.params, req.spec.prompt, taken.history)
+    return expected_of(req.kind, taken.before, req.spec.prompt, taken.history)
 
 
 @settings(max_examples=1200)
