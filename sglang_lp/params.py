@@ -25,6 +25,8 @@ __all__ = [
     "NonNegativeInt",
     "Parameters",
     "PositiveInt",
+    "Text",
+    "Texts",
     "TokenId",
     "TokenIdSet",
     "TokenIds",
@@ -42,6 +44,9 @@ MAX_TOKEN_IDS = 65_536
 #: Most ids in a list that is gone through at every step, some microseconds for each.
 _MAX_FEW = 1_024
 
+#: Most characters of a text that is looked for, and most texts of one list.
+_MAX_TEXT, _MAX_TEXTS = 256, 4_096
+
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
 _MAX_INT = 2**31 - 1
 
@@ -52,6 +57,8 @@ FewTokenIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_
 TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
 NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
 PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
+Text = Annotated[str, Meta(min_length=1, max_length=_MAX_TEXT)]
+Texts = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=_MAX_TEXTS)]
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
