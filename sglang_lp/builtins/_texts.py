@@ -40,7 +40,7 @@ def check_texts(name: str, texts: Sequence[str]) -> None:
         texts: What came.
 
     Raises:
-        ValueError: They are no UTF-8, or too long together.
+        ValueError: They hold what is no character, or are too long together.
     """
     try:
         length = sum(len(text.encode()) for text in texts)
@@ -49,6 +49,10 @@ def check_texts(name: str, texts: Sequence[str]) -> None:
             f"{name}: expected text, got half a character (a lone surrogate) in "
             f"{shown(error.object)}"
         ) from None
+    if any("\ufffd" in text for text in texts):
+        raise ValueError(
+            f"{name}: expected characters, got U+FFFD, which stands for bytes that are none"
+        )
     if length > _MAX_BYTES:
         raise ValueError(
             f"{name}: expected at most {_MAX_BYTES} bytes of UTF-8 in all texts together, got "

@@ -64,6 +64,7 @@ class TestContract(ProcessorContract):
         ({"words": ["a" * 10_000]}, "words"),
         ({"words": ["ab" * 128] * 129}, "words"),
         ({"words": ["\ud800"]}, "words"),
+        ({"words": ["a\ufffd"]}, "words"),
         ({"token_ids": [1], "lengths": [1], "ignore_case": True}, "ignore_case"),
         ({"token_ids": [1], "lengths": [1], "across_prompt": True}, "across_prompt"),
     )
