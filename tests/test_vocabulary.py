@@ -15,6 +15,7 @@ from xgrammar import TokenizerInfo
 
 from sglang_lp.errors import RequestError
 from sglang_lp.vocabulary import Pieces, Vocabulary, folded, lacking, unfinished, vocabulary_of
+from support.trained import END, byte_level
 
 CORPUS = [
     "the cat sat on the mat, and the dog on the log",
@@ -26,18 +27,9 @@ CORPUS = [
 
 
 def of_byte_level():
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=500,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|end|>"],
-        show_progress=False,
-    )
-    made.train_from_iterator(CORPUS, trainer)
+    made = byte_level(CORPUS, 500)
     made.add_tokens(["<think>", "à la carte"])
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
 
 
 def of_sentencepiece(directory):
@@ -62,9 +54,9 @@ class OfTiktoken(PreTrainedTokenizer):
             "trained",
             pat_str=r"\s?\S+|\s+",
             mergeable_ranks=ranks,
-            special_tokens={"<|end|>": len(ranks)},
+            special_tokens={END: len(ranks)},
         )
-        super().__init__(eos_token="<|end|>")
+        super().__init__(eos_token=END)
 
     vocab_size = property(lambda self: self.tokenizer.n_vocab)
 

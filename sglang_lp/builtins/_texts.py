@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.builtins.thinking.delimiters import encode
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.vocabulary import Vocabulary, folded, lacking, unfinished, vocabulary_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BannedTexts", "banned_texts", "check_texts", "served_vocabulary"]
+__all__ = ["BannedTexts", "banned_texts", "check_texts", "forced_text", "served_vocabulary"]
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
 _MAX_BYTES = 32_768
@@ -84,21 +85,64 @@ def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
         raise InvalidParameter(processor, name, str(error)) from None
 
 
-@lru_cache(maxsize=16)
 def banned_texts(
-    vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+    processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool = False
 ) -> BannedTexts:
     """Return what keeps texts out, made once for each list of them.
 
     Args:
-        vocabulary: The served model's.
+        processor: The class whose parameter they are, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
         texts: At least one, each a character or more.
         ignore_case: Whether texts are the same if ``str.casefold`` makes them the same.
 
     Raises:
-        RequestError: The model cannot write such a text, or nothing else.
+        InvalidParameter: The model cannot write such a text, or nothing else, or nobody can tell.
     """
+    vocabulary = served_vocabulary(processor, name, tokenizer)
+    try:
+        return _banned_texts(vocabulary, texts, ignore_case=ignore_case)
+    except RequestError as error:
+        raise InvalidParameter(processor, name, str(error)) from None
+
+
+@lru_cache(maxsize=16)
+def _banned_texts(
+    vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+) -> BannedTexts:
     return BannedTexts(vocabulary, texts, ignore_case=ignore_case)
+
+
+def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the tokens to force for a text.
+
+    Those that the tokenizer itself writes it with, which the model has seen, if they spell exactly
+    it; one of SentencePiece puts a space before. Else the fewest that do.
+
+    Args:
+        processor: The class whose parameter it is, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+        text: A character or more.
+
+    Raises:
+        InvalidParameter: No tokens spell it, or nobody can tell.
+    """
+    vocabulary = served_vocabulary(processor, name, tokenizer)
+    ids = _forced_text(vocabulary, tokenizer, text)
+    if not ids:
+        raise InvalidParameter(
+            processor, name, f"expected text that the served model can write, got {shown(text)}"
+        )
+    return ids
+
+
+@lru_cache(maxsize=256)
+def _forced_text(vocabulary: Vocabulary, tokenizer: Any, text: str) -> tuple[int, ...]:
+    ids = encode(tokenizer, text)
+    written = text.encode()
+    return ids if vocabulary.text(ids) == written else tuple(vocabulary.spell(written))
 
 
 class BannedTexts:

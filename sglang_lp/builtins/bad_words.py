@@ -7,8 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
-from sglang_lp.builtins._texts import BannedTexts, banned_texts, check_texts, served_vocabulary
-from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.builtins._texts import BannedTexts, banned_texts, check_texts
 from sglang_lp.params import Parameters, Texts
 from sglang_lp.processor import LogitProcessor
 
@@ -95,11 +94,9 @@ class BadWordsLogitProcessor(LogitProcessor):
     def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | None:
         if params.words is None:
             return None
-        vocabulary = served_vocabulary(cls.__name__, "words", tokenizer)
-        try:
-            return banned_texts(vocabulary, params.words, ignore_case=params.ignore_case)
-        except RequestError as error:
-            raise InvalidParameter(cls.__name__, "words", str(error)) from None
+        return banned_texts(
+            cls.__name__, "words", tokenizer, params.words, ignore_case=params.ignore_case
+        )
 
     def start(self, request: Request) -> _Progress:
         """Build the automaton of the sequences, and look up that of the words."""

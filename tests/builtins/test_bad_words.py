@@ -12,30 +12,14 @@ from sglang_lp.builtins import BadWordsLogitProcessor
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.vocabulary import vocabulary_of
+from support.trained import byte_level
 
 tokens = st.integers(0, 4)
 words = st.lists(st.lists(tokens, min_size=1, max_size=4), min_size=1, max_size=6)
 
 
-END = "<|end|>"
 CORPUS = ["the foolish cat said foo to the food and fool", "der süße Bär aß in der Straße"] * 9
-
-
-def trained():
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=330,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[END],
-        show_progress=False,
-    )
-    made.train_from_iterator(CORPUS, trainer)
-    return made
-
-
-TOKENIZER = trained()
+TOKENIZER = byte_level(CORPUS, 330)
 
 
 class TestContract(ProcessorContract):
