@@ -21,10 +21,13 @@ from sglang_lp.errors import InvalidParameter, shown
 __all__ = [
     "MAX_TOKEN_IDS",
     "FewTokenIds",
+    "ForcedText",
     "NonEmptyTokenIds",
     "NonNegativeInt",
     "Parameters",
     "PositiveInt",
+    "Text",
+    "Texts",
     "TokenId",
     "TokenIdSet",
     "TokenIds",
@@ -42,6 +45,12 @@ MAX_TOKEN_IDS = 65_536
 #: Most ids in a list that is gone through at every step, some microseconds for each.
 _MAX_FEW = 1_024
 
+#: Most characters of a text that is looked for, and most texts of one list.
+_MAX_TEXT, _MAX_TEXTS = 256, 4_096
+
+#: Most characters of a text that is forced.
+_MAX_FORCED = 4_096
+
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
 _MAX_INT = 2**31 - 1
 
@@ -52,6 +61,9 @@ FewTokenIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_
 TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
 NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
 PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
+Text = Annotated[str, Meta(min_length=1, max_length=_MAX_TEXT)]
+ForcedText = Annotated[str, Meta(min_length=1, max_length=_MAX_FORCED)]
+Texts = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=_MAX_TEXTS)]
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

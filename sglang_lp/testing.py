@@ -41,13 +41,20 @@ class FakeRequest:
             prefill, one higher for a step whose newest token is not in ``output_ids`` yet.
         to_finish: With ``served=True``: the error that ends the request, or ``None``.
         finished_reason: With ``served=True``: set once the request has finished.
+        tokenizer: The served model's, or ``None``.
     """
 
     def __init__(
-        self, prompt_ids: Iterable[int], output_ids: Iterable[int] = (), *, served: bool = False
+        self,
+        prompt_ids: Iterable[int],
+        output_ids: Iterable[int] = (),
+        *,
+        served: bool = False,
+        tokenizer: Any = None,
     ) -> None:
         self.origin_input_ids = array("q", prompt_ids)
         self.output_ids = array("q", output_ids)
+        self.tokenizer = tokenizer
         if served:
             self.kv = SimpleNamespace(kv_committed_len=0)
             self.to_finish: Any = None
@@ -94,6 +101,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     *,
     steps: int,
     vocab_size: int = 1000,
+    tokenizer: Any = None,
 ) -> Transcript:
     """Play a greedy decode of one request.
 
@@ -106,6 +114,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
             the smallest id that is not; after its script it repeats token 0.
         steps: Number of tokens to generate.
         vocab_size: Number of logits in a row.
+        tokenizer: Of the model, for a processor that is given text.
 
     Returns:
         The tokens and what the processor saw on the way.
@@ -130,7 +139,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     Recorded.__name__ = processor.__name__
     if not callable(model):
         model = _scripted(model, len(prompt_ids), vocab_size)
-    request = FakeRequest(prompt_ids)
+    request = FakeRequest(prompt_ids, tokenizer=tokenizer)
     custom_params = request.custom_params(params)
     played = Transcript([], [], [])
     for _ in range(steps):
@@ -160,9 +169,15 @@ class _Case(NamedTuple):
     params: Mapping[str, Any]
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
+    tokenizer: Any
+
+    def request(self, *, served: bool = False) -> FakeRequest:
+        return FakeRequest(self.prompt_ids, served=served, tokenizer=self.tokenizer)
 
     def custom_params(self) -> dict[str, Any]:
-        return FakeRequest(self.prompt_ids, self.output_ids).custom_params(self.params)
+        request = self.request()
+        request.output_ids.extend(self.output_ids)
+        return request.custom_params(self.params)
 
 
 class ProcessorContract:
@@ -184,6 +199,7 @@ class ProcessorContract:
         vocab_size: Number of logits in a row.
         token_ids: Ids that matter to it besides those among its parameters. Random histories are
             made from these and from a few others.
+        tokenizer: The model's, for a processor that is given text.
     """
 
     processor: ClassVar[type[LogitProcessor]]
@@ -191,6 +207,7 @@ class ProcessorContract:
     invalid_params: ClassVar[Sequence[tuple[Mapping[str, Any], str]]] = ()
     vocab_size: ClassVar[int] = 1000
     token_ids: ClassVar[Sequence[int]] = ()
+    tokenizer: ClassVar[Any] = None
 
     # Parameters and payload
 
@@ -326,7 +343,7 @@ class ProcessorContract:
         """
         before = _random_logits(1, self.vocab_size)
         for case in self._cases():
-            request = FakeRequest(case.prompt_ids)
+            request = case.request()
             custom_params = request.custom_params(case.params)
             for position in range(len(case.output_ids) + 1):
                 after = self.processor()(before.clone(), [custom_params])
@@ -342,9 +359,9 @@ class ProcessorContract:
         """A request that is run again goes on as it was, whatever the results thrown away."""
         before = _random_logits(1, self.vocab_size)
         for case in self._cases():
-            request = FakeRequest(case.prompt_ids, served=True)
+            request = case.request(served=True)
             custom_params = request.custom_params(case.params)
-            served = prepare(self.processor(), case.params, None, self.vocab_size)
+            served = prepare(self.processor(), case.params, self.tokenizer, self.vocab_size)
             attach_row(custom_params, *served, StockHost(request, may_lag=False))
             length = len(case.prompt_ids)
             for position, token_id in enumerate(case.output_ids):
@@ -384,7 +401,7 @@ class ProcessorContract:
             for length in (0, 1, 2, 12):
                 pool = [*matter * 2, *(rng.randrange(self.vocab_size) for _ in range(5))]
                 prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
-                cases.append(_Case(params, prompt_ids, rng.choices(pool, k=length)))
+                cases.append(_Case(params, prompt_ids, rng.choices(pool, k=length), self.tokenizer))
         return cases
 
     def _edited(self, cases: Sequence[_Case], logits: torch.Tensor | None = None) -> torch.Tensor:

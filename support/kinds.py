@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
@@ -18,9 +18,11 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.edits import Edits
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History, Request
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
 
 VOCAB = 11
 START, END, NEW_LINE, EOS = 1, 2, 3, 4

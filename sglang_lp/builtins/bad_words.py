@@ -1,12 +1,14 @@
-"""Token sequences that may never be generated."""
+"""Words that may never be generated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
-from sglang_lp.params import Parameters
+from sglang_lp.builtins._texts import BannedTexts, banned_texts, check_texts
+from sglang_lp.params import Parameters, Texts
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -14,54 +16,124 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
 
 
-class _Words:
+class _Progress:
     """Where the output stands among the words."""
 
-    __slots__ = ("state", "words")
+    __slots__ = ("declared", "end", "sequences", "state", "texts")
 
-    def __init__(self, words: Automaton) -> None:
-        self.words = words
+    def __init__(self, sequences: Automaton, texts: BannedTexts | None, end: bytes) -> None:
+        self.sequences = sequences
         self.state = 0
+        self.texts = texts
+        #: What of the output may be the beginning of a word.
+        self.end = end
+        #: Whether the tokens that hold a word are banned for good.
+        self.declared = texts is None
 
 
 class BadWordsLogitProcessor(LogitProcessor):
-    """Ban each token that would complete one of several token sequences.
+    """Keep words out of the output, whichever tokens would spell them.
 
-    Only generated tokens count, as with ``bad_words`` in vLLM: a sequence that begins in the prompt
-    is not banned. A word has several spellings in tokens, for example with and without a space
-    before it; give each one that is to be banned.
+    With ``words``, texts as the client gets them: none is ever in the output, also not inside a
+    longer word. Each token that would complete one is banned, and no other, so that a model that
+    was about to write ``foobar`` may come as far as ``fooba`` and go on otherwise.
+
+    With ``token_ids``, sequences of tokens, as ``bad_words`` in vLLM: a word comes through as soon
+    as other tokens spell it. Only generated tokens count.
     """
 
     __module__ = "sglang_lp.builtins"
-    example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567, 890], "lengths": [2, 1]}
+    example: ClassVar[Mapping[str, Any]] = {"words": ["as an AI", "foobar"], "ignore_case": True}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
+            words: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8.
+            ignore_case: Whether words are banned in upper and lower case alike, as Unicode folds
+                it: ``straße`` is ``STRASSE``, and all forms of sigma are one, but ``I`` is ``i``
+                in Turkish, too.
+            across_prompt: Whether a word may not begin in the prompt and end in the output either.
             token_ids: The ids of all sequences, one sequence after the other.
             lengths: For each sequence its number of tokens, together as many as ``token_ids``.
         """
 
-        token_ids: SequenceIds
-        lengths: Lengths
+        words: Texts | None = None
+        ignore_case: bool = False
+        across_prompt: bool = False
+        token_ids: SequenceIds | None = None
+        lengths: Lengths | None = None
 
         def __post_init__(self) -> None:
-            """Refuse lengths that do not fit."""
-            split(self.token_ids, self.lengths)
+            """Refuse nothing to ban, and what belongs to something that is missing."""
+            if self.words is None:
+                for name in ("ignore_case", "across_prompt"):
+                    if getattr(self, name):
+                        raise ValueError(f"{name}: expected words with it")
+                if self.token_ids is None:
+                    raise ValueError("words: expected these, or token_ids and lengths")
+            else:
+                check_texts("words", self.words)
+            if self.token_ids is None:
+                if self.lengths is not None:
+                    raise ValueError("token_ids: expected these with lengths")
+            elif self.lengths is None:
+                raise ValueError("lengths: expected the length of each sequence of token_ids")
+            else:
+                split(self.token_ids, self.lengths)
 
-    def start(self, request: Request) -> _Words:
-        """Build the automaton of the sequences."""
-        return _Words(Automaton(split(request.params.token_ids, request.params.lengths)))
+    @classmethod
+    def fit_params(
+        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
+    ) -> Parameters:
+        """Refuse words that the served model cannot write, or that leave it nothing to write."""
+        cls._texts(params, tokenizer)
+        return super().fit_params(params, tokenizer, vocab_size)
+
+    @classmethod
+    def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | None:
+        if params.words is None:
+            return None
+        return banned_texts(
+            cls.__name__, "words", tokenizer, params.words, ignore_case=params.ignore_case
+        )
+
+    def start(self, request: Request) -> _Progress:
+        """Build the automaton of the sequences, and look up that of the words."""
+        params = request.params
+        sequences = split(params.token_ids, params.lengths) if params.token_ids else []
+        texts = self._texts(params, request.tokenizer)
+        across = texts is not None and params.across_prompt
+        end = texts.begin(request.prompt_ids) if texts is not None and across else b""
+        return _Progress(Automaton(sequences), texts, end)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
         progress = request.state
         for token_id in token_ids:
-            progress.state = progress.words.step(progress.state, token_id)
+            progress.state = progress.sequences.step(progress.state, token_id)
+            if progress.texts is not None:
+                progress.end = progress.texts.after(progress.end, token_id)
+
+    def fork(self, request: Request) -> _Progress:
+        """Return where the output stands, among the same words."""
+        return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban the tokens that would complete a sequence."""
+        """Ban what would complete a word that the output has begun, or holds one."""
         progress = request.state
-        for token_ids in progress.words.completing(progress.state):
+        for token_ids in progress.sequences.completing(progress.state):
             edits.ban(token_ids)
+        if progress.texts is not None:
+            if not progress.declared:
+                edits.always().ban(_known(progress.texts.always, edits))
+                progress.declared = True
+            if completing := progress.texts.completing(progress.end):
+                edits.ban(_known(completing, edits))
+
+
+def _known(token_ids: Sequence[int], edits: Edits) -> Sequence[int]:
+    """Return those of ascending ids that the model has a logit for: tokenizers may have more."""
+    if not token_ids or token_ids[-1] < edits.vocab_size:
+        return token_ids
+    return [token_id for token_id in token_ids if token_id < edits.vocab_size]

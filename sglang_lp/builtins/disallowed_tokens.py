@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.params import Parameters, TokenIds
+import msgspec
+
+from sglang_lp.builtins._texts import banned_texts, check_texts
+from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -19,20 +23,48 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
 
     Same as SGLang 0.5.23's class of this name, except that requests of one batch may have
     different lists; there they end the server.
+
+    With ``texts`` it bans every token that holds one, such as an emoji or a line break. A text
+    that several tokens spell together comes through; ``BadWordsLogitProcessor`` bans that, too.
     """
 
     __module__ = "sglang_lp.builtins"
     needs = History.NONE
-    example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567]}
+    example: ClassVar[Mapping[str, Any]] = {"texts": ["😀", "\u2014"]}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
             token_ids: Ids in ``[0, vocab)``; none at all does nothing.
+            texts: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8.
         """
 
-        token_ids: TokenIds
+        token_ids: TokenIds | None = None
+        texts: Texts | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse nothing to ban."""
+            if self.texts is not None:
+                check_texts("texts", self.texts)
+            elif self.token_ids is None:
+                raise ValueError("token_ids: expected these, or texts")
+
+    @classmethod
+    def fit_params(
+        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
+    ) -> Parameters:
+        """Add the tokens of the served model that hold a text."""
+        given: Any = params
+        if given.texts is None:
+            return super().fit_params(params, tokenizer, vocab_size)
+        found = banned_texts(cls.__name__, "texts", tokenizer, given.texts).always
+        if vocab_size is not None:  # tokenizers may have more tokens than the model has logits
+            found = found[: bisect_left(found, vocab_size)]
+        fitted: Parameters = msgspec.structs.replace(
+            given, token_ids=(*(given.token_ids or ()), *found)
+        )
+        return fitted
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the request's tokens."""

@@ -1,11 +1,14 @@
-"""An answer that begins with given tokens."""
+"""An answer that begins with a given text or given tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.params import FewTokenIds, Parameters, TokenIds
+import msgspec
+
+from sglang_lp.builtins._texts import check_texts, forced_text
+from sglang_lp.params import FewTokenIds, ForcedText, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -15,19 +18,21 @@ if TYPE_CHECKING:
 
 
 class ForcedSequenceLogitProcessor(LogitProcessor):
-    """Force the first generated tokens to be a given sequence.
+    """Force the answer to begin with a given text, or a given sequence of tokens.
 
     A stop condition of the request, such as ``max_new_tokens``, still ends it earlier.
     """
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
-    example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567], "eos_token_ids": [2]}
+    example: ClassVar[Mapping[str, Any]] = {"text": "Sure, here is the list:\n"}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
+            text: The text, of up to 4,096 characters. Its tokens are those that the served
+                tokenizer writes it with. Either this or ``token_ids``.
             token_ids: The sequence.
             eos_token_ids: Tokens that end the answer; one of them comes after the sequence. Left
                 out: the model goes on by itself.
@@ -35,8 +40,28 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
 
         renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
 
-        token_ids: TokenIds
+        text: ForcedText | None = None
+        token_ids: TokenIds | None = None
         eos_token_ids: FewTokenIds | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse nothing to force, and two things."""
+            if self.text is not None:
+                check_texts("text", [self.text])
+            if (self.text is None) == (self.token_ids is None):
+                raise ValueError("token_ids: expected either these or text")
+
+    @classmethod
+    def fit_params(
+        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
+    ) -> Parameters:
+        """Turn the text into tokens of the served model."""
+        given: Any = params
+        if given.text is None:
+            return super().fit_params(params, tokenizer, vocab_size)
+        token_ids = forced_text(cls.__name__, "text", tokenizer, given.text)
+        fitted: Parameters = msgspec.structs.replace(given, text=None, token_ids=token_ids)
+        return fitted
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the next token of the sequence, then the end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
+from sglang_lp.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from sglang_lp.params import Parameters
@@ -68,7 +70,11 @@ class Guard:
         self.vocab_size = process.model_config.vocab_size
         self.diffusion = diffusion_algorithm(process.server_args)
         self.speculation = Speculation.of(process.server_args)
-        self.tokenizer = getattr(process, "tokenizer", None)
+        tokenizer = getattr(process, "tokenizer", None)
+        if tokenizer is not None and tokenizer is not self.tokenizer:
+            with suppress(RequestError):  # which a request that wants to know is told
+                vocabulary_of(tokenizer).prepare()
+        self.tokenizer = tokenizer
 
     def admit(
         self,

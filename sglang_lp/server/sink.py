@@ -55,6 +55,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
             req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
         custom_params = req.sampling_params.custom_params
         host = SglangHost(custom_params["__req__"], pending)
+        host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
         attach_row(custom_params, admitted.processor, admitted.params, host)
 
     return admit_req

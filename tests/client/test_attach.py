@@ -87,7 +87,7 @@ def test_a_class_of_ones_own_is_attached_with_its_schema():
 
     assert own.processor is Own
     assert own.payload == Own.to_str()
-    with pytest.raises(InvalidParameter, match=r"^Own: parameter 'token_ids': required"):
+    with pytest.raises(InvalidParameter, match=r"^Own: parameter 'token_ids': expected"):
         attach(Own)
 
 

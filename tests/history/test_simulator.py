@@ -21,9 +21,20 @@ from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
 from sglang_lp.server.host import SglangHost
-from support.kinds import BUDGETS, END, INF, KINDS, NEW_LINE, PAD, START, VOCAB, Kind, open_for
+from support.kinds import (
+    BUDGETS,
+    END,
+    INF,
+    KINDS,
+    NEW_LINE,
+    PAD,
+    START,
+    VOCAB,
+    Kind,
+    open_for,
+    thinking_budget,
+)
 from support.kinds import expected as expected_of
-from support.kinds import thinking_budget
 
 # Schedules
 

@@ -19,6 +19,7 @@ RANKS = {
     "errors": 0,
     "params": 1,
     "wire": 1,
+    "vocabulary": 1,
     "request": 2,
     "edits": 2,
     "_engine": 3,

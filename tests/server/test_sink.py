@@ -210,3 +210,13 @@ def test_where_sglang_keeps_dill_it_writes_and_never_reads():
             "sglang-lp: nothing that a request sends is unpickled in this process"
         )
     assert vars(closed).keys() == {"dumps", "loads", "load"}
+
+
+def test_a_processor_is_given_the_servers_tokenizer(guard):
+    guard.tokenizer = object()
+    req = Req(PAYLOAD, {"token_ids": [1]})
+
+    make_admit_req(guard)(None, req)
+
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.request.tokenizer is guard.tokenizer

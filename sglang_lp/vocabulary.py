@@ -1,0 +1,391 @@
+"""The served model's tokens as bytes: what each spells, and which ones spell a given text.
+
+A tokenizer's tokens are pieces of bytes, not of characters: a character may be split among
+several, and most texts can be spelled in many ways. What holds for a text, whichever tokens spell
+it, is therefore asked here.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.errors import RequestError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Pieces", "Vocabulary", "folded", "lacking", "unfinished", "vocabulary_of"]
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _byte_level() -> dict[int, str]:
+    """Return what turns the characters of a byte-level token into those of its bytes in Latin-1.
+
+    Byte-level vocabularies write each byte as one printable character (GPT-2's
+    ``bytes_to_unicode``, the alphabet of ``tokenizers.pre_tokenizers.ByteLevel``): a printable
+    one as itself, the others as U+0100 and on.
+    """
+    odd = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
+    # What is not in the alphabet must not pass for a byte: no Latin-1 has the replacement.
+    return {**dict.fromkeys(odd, "\uffff"), **{256 + n: chr(byte) for n, byte in enumerate(odd)}}
+
+
+class Pieces:
+    """One byte string for each token id, to be searched; an empty one is never found.
+
+    Attributes:
+        of: The byte string of each token id.
+    """
+
+    def __init__(self, of: Sequence[bytes]) -> None:
+        import numpy as np
+
+        self.of = of
+        ids = [token_id for token_id, piece in enumerate(of) if piece]
+        ids.sort(key=of.__getitem__)
+        #: The byte strings in order, and whose they are.
+        self._sorted = [of[token_id] for token_id in ids]
+        self._ids = np.array(ids, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return how many are not empty."""
+        return len(self._sorted)
+
+    def starting_with(self, prefix: bytes) -> np.ndarray:
+        """Return the ids of all tokens that start with these bytes, in no particular order."""
+        return self._ids[slice(*self.range_of(prefix))]
+
+    def range_of(self, prefix: bytes) -> tuple[int, int]:
+        """Return from where to before where the tokens stand that start with these bytes."""
+        length = len(prefix)
+        start = bisect_left(self._sorted, prefix)
+        return start, bisect_right(self._sorted, prefix, start, key=lambda piece: piece[:length])
+
+    def beginning(self, text: bytes) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the tokens that a text starts with, by their lengths, with the ids of each."""
+        start, stop = 0, len(self._sorted)
+        for length in range(1, len(text) + 1):
+            piece = text[:length]
+            start = bisect_left(self._sorted, piece, start, stop)
+            stop = bisect_right(self._sorted, piece, start, stop, key=lambda one: one[:length])
+            if start == stop:
+                return
+            if same := bisect_right(self._sorted, piece, start, stop) - start:
+                yield length, self._ids[start : start + same]
+
+    def ranges_of(self, joined: bytes, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ask at once for the ranges of many prefixes, by their first eight bytes.
+
+        Args:
+            joined: The texts that the prefixes are parts of, one after the other.
+            left: For each position in ``joined`` the length of the prefix that starts there.
+
+        Returns:
+            For each position from where to before where the tokens stand that start with as much
+            of the prefix as eight bytes hold.
+        """
+        import numpy as np
+
+        first, last = _bounds(_eights(joined), left)
+        order = np.argsort(first)  # to look for one beside the other takes half the time
+        low = np.empty(len(first), dtype=np.int64)
+        low[order] = np.searchsorted(self._heads, first[order], "left")
+        high = low.copy()
+        some = np.flatnonzero(self._heads[np.minimum(low, len(self._heads) - 1)] <= last)
+        high[some] = np.searchsorted(self._heads, last[some], "right")
+        return low, np.maximum(low, high)
+
+    def ids_in(self, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
+        """Return the ids of the tokens that stand in any of several ranges, each once."""
+        import numpy as np
+
+        found = np.zeros(len(self.of), dtype=np.bool_)
+        for start, stop in ranges:
+            found[self._ids[start:stop]] = True
+        return np.flatnonzero(found)
+
+    def containing(self, texts: Sequence[bytes]) -> np.ndarray:
+        """Return the ids of all tokens that contain any of several texts, in order, each once.
+
+        Args:
+            texts: None is empty. The less often one is the beginning of another, the faster.
+        """
+        import numpy as np
+
+        if not texts:
+            return self._ids[:0]
+        eights, heads, places = self._places
+        starts = np.cumsum([0, *map(len, texts)])
+        lengths = np.diff(starts)
+        wanted = _eights(b"".join([*texts, b"\0"]))  # one more, for what is compared to its end
+        first, last = _bounds(wanted[starts[:-1]], lengths)
+        low, high = np.searchsorted(heads, first, "left"), np.searchsorted(heads, last, "right")
+        text = np.repeat(np.arange(len(texts)), high - low)
+        # One after the other, the numbers from each low to its high.
+        skipped = np.repeat(np.cumsum(high - low) - high, high - low)
+        place = places[np.arange(len(text)) - skipped]
+        for offset in range(0, int(lengths.max()), 8):
+            left = lengths[text] - offset
+            first, last = _bounds(wanted[starts[text] + np.minimum(offset, lengths[text])], left)
+            here = eights[np.minimum(place + offset, len(eights) - 1)]
+            same = (left <= 0) | ((first <= here) & (here <= last))
+            text, place = text[same], place[same]
+        token = self._holder[place]
+        found = np.zeros(len(self.of), dtype=np.bool_)
+        found[token[place + lengths[text] <= self._ends[token]]] = True
+        return np.flatnonzero(found)
+
+    def prepare(self) -> None:
+        """Make what searches need, for 200,000 tokens in half a second."""
+        for name in ("alphabet", "finishing", "_heads", "_ends", "_holder", "_places"):
+            getattr(self, name)  # is kept from then on
+
+    @cached_property
+    def alphabet(self) -> frozenset[int]:
+        """The bytes that any token has."""
+        return frozenset(b"".join(self.of))
+
+    @cached_property
+    def finishing(self) -> tuple[dict[bytes, list[int]], ...]:
+        """The tokens that go on with an unfinished character.
+
+        For each number of bytes that it lacks, 0 to 3: the bytes that tokens start with and the
+        ids of those.
+        """
+        found: tuple[dict[bytes, list[int]], ...] = ({}, {}, {}, {})
+        for start, stop in map(self.range_of, (bytes([byte]) for byte in range(0x80, 0xC0))):
+            for token_id in self._ids[start:stop].tolist():
+                piece = self.of[token_id]
+                for missing in (1, 2, 3):
+                    if len(piece) >= missing:
+                        found[missing].setdefault(piece[:missing], []).append(token_id)
+        return found
+
+    @cached_property
+    def _heads(self) -> np.ndarray:
+        """The first eight bytes of each byte string, in order."""
+        import numpy as np
+
+        return np.frombuffer(
+            b"".join([piece[:8].ljust(8, b"\0") for piece in self._sorted]), dtype=">u8"
+        ).astype(np.uint64)
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Where each token ends when all are joined."""
+        import numpy as np
+
+        return np.cumsum([len(piece) for piece in self.of], dtype=np.int64)
+
+    @cached_property
+    def _holder(self) -> np.ndarray:
+        """Whose each byte is when all are joined."""
+        import numpy as np
+
+        return np.repeat(np.arange(len(self.of), dtype=np.int32), np.diff(self._ends, prepend=0))
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The eight bytes from each byte of all on, the same in order, and their places."""
+        import numpy as np
+
+        eights = _eights(b"".join(self.of))
+        order = np.argsort(eights)
+        return eights, eights[order], order.astype(np.int32)
+
+
+def _eights(joined: bytes) -> np.ndarray:
+    """Return, for each byte, the eight bytes from there on, as one number."""
+    import numpy as np
+
+    shape = (len(joined),)
+    view: np.ndarray = np.ndarray(shape, ">u8", buffer=joined + bytes(8), strides=(1,))
+    return view.astype(np.uint64)
+
+
+def _bounds(eights: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and largest eight bytes that start with as many of these."""
+    import numpy as np
+
+    free = np.array([(1 << (8 * (8 - length))) - 1 for length in range(9)], dtype=np.uint64)
+    mask = free[np.clip(lengths, 0, 8)]
+    return eights & ~mask, eights | mask
+
+
+class Vocabulary:
+    """What the tokens of one tokenizer spell.
+
+    Attributes:
+        tokens: The bytes of each id that the tokenizer has. Special tokens have none: they are
+            left out of the text that a client gets. There may be more logits in a row, or fewer.
+    """
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.tokens = tokens
+
+    def prepare(self) -> None:
+        """Make what every search needs, so that no request waits for it."""
+        self.exact.prepare()
+        self.folded.prepare()
+
+    @cached_property
+    def exact(self) -> Pieces:
+        """The tokens as they are."""
+        return Pieces(self.tokens)
+
+    @cached_property
+    def folded(self) -> Pieces:
+        """The tokens without the difference of upper and lower case."""
+        return Pieces([folded(token) for token in self.tokens])
+
+    def spell(self, text: bytes) -> list[int]:
+        """Return the fewest tokens that spell a text; none at all if no tokens do."""
+        ways, ids = self.ways(text), list[int]()
+        place = 0
+        while place < len(text) and ways[place][0]:
+            ids.append(ways[place][1])
+            place += len(self.tokens[ids[-1]])
+        return ids
+
+    def ways(self, text: bytes) -> list[tuple[int, int]]:
+        """Return, for each place in a text, how few tokens spell the rest, and the first of them.
+
+        Where none do it is no token and -1.
+        """
+        end = len(text)
+        ways = [(0, -1)] * (end + 1)
+        for place in reversed(range(end)):
+            ways[place] = min(
+                (
+                    (ways[place + length][0] + 1, int(ids[0]))
+                    for length, ids in self.exact.beginning(text[place:])
+                    if ways[place + length][0] or place + length == end
+                ),
+                default=(0, -1),
+            )
+        return ways[:end]
+
+    def text(self, token_ids: Iterable[int]) -> bytes:
+        """Return what tokens spell; an id outside of the vocabulary spells nothing.
+
+        Args:
+            token_ids: Oldest first. Pad values of image prompts may be among them.
+        """
+        tokens, size = self.tokens, len(self.tokens)
+        return b"".join([tokens[token_id] for token_id in token_ids if 0 <= token_id < size])
+
+
+def folded(text: bytes) -> bytes:
+    """Return a text without the difference of upper and lower case, as ``str.casefold`` does.
+
+    What is no UTF-8 stays as it is, a character that is not finished included, so that folding
+    goes on: ``folded(folded(a) + b) == folded(a + b)``.
+    """
+    if text.isascii():
+        return text.lower()
+    return text.decode("utf-8", "surrogateescape").casefold().encode("utf-8", "surrogateescape")
+
+
+def unfinished(text: bytes) -> int:
+    """Return with how many bytes of an unfinished UTF-8 character a text ends; 0 for none."""
+    if text[-1:].isascii():
+        return 0
+    for length in range(1, min(len(text), 3) + 1):
+        try:
+            text[-length:].decode()
+        except UnicodeDecodeError as error:
+            if error.start == 0 and error.reason == "unexpected end of data":
+                return length
+        else:
+            return 0
+    return 0
+
+
+def lacking(text: bytes) -> int:
+    """Return how many bytes the unfinished UTF-8 character lacks that a text ends with."""
+    length = unfinished(text)
+    first = text[-length:][:1]
+    return 2 + (first >= b"\xe0") + (first >= b"\xf0") - length if length else 0
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer, made once and kept.
+
+    Args:
+        tokenizer: Of ``transformers``, as SGLang serves it, or of ``tokenizers``.
+
+    Raises:
+        RequestError: What its tokens spell cannot be told.
+    """
+    found = _vocabulary_of(tokenizer)
+    if isinstance(found, str):
+        raise RequestError(found)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
+    """Return what ``vocabulary_of`` does, or the message of its error, which is kept as well."""
+    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    try:
+        if hasattr(fast, "get_added_tokens_decoder"):
+            return Vocabulary(_fast_tokens(fast))
+        return Vocabulary(_other_tokens(tokenizer))
+    except Exception as error:  # noqa: BLE001 - the libraries raise what they like
+        return (
+            f"what the tokens of the tokenizer spell cannot be told: {shown(repr(error), 200)}; "
+            "give token ids"
+        )
+
+
+def _fast_tokens(fast: Any) -> list[bytes]:
+    """Return the tokens of a tokenizer of ``tokenizers``.
+
+    Not by xgrammar, which takes 1.3 s for 200,000 of them and is not there in a client.
+    """
+    names, decoder = fast.get_vocab(), fast.decoder
+    special = {
+        token_id for token_id, token in fast.get_added_tokens_decoder().items() if token.special
+    }
+    spell = _spelled_by_bytes if decoder and decoder.decode(["a", "Ġ"]) == "a " else _spelled
+    tokens = [b""] * (max(names.values(), default=-1) + 1)
+    checked, ours = ["a"], [b"a"]
+    for name, token_id in names.items():
+        if token_id not in special:
+            tokens[token_id] = token = spell(name)
+            if not name.startswith("<0x"):  # of whose bytes it drops what makes no character
+                checked.append(name)
+                ours.append(token)
+    # The library has the last word.
+    if decoder is None or decoder.decode(checked) != b"".join(ours).decode(errors="replace"):
+        raise ValueError("its decoder does more than to join tokens")
+    return tokens
+
+
+def _other_tokens(tokenizer: Any) -> list[bytes]:
+    """Return the tokens of a tokenizer of tiktoken or SentencePiece."""
+    from xgrammar import TokenizerInfo
+
+    found = TokenizerInfo.from_huggingface(tokenizer).decoded_vocab
+    special = {*tokenizer.all_special_ids}
+    return [b"" if token_id in special else token for token_id, token in enumerate(found)]
+
+
+_BYTES = _byte_level()
+
+
+def _spelled_by_bytes(name: str) -> bytes:
+    try:
+        return name.translate(_BYTES).encode("latin-1")
+    except UnicodeEncodeError:  # an added token that is not written in the alphabet
+        return name.encode()
+
+
+def _spelled(name: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(name)
+    return bytes([int(byte[1], 16)]) if byte else name.replace("▁", " ").encode()

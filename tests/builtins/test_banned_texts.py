@@ -1,0 +1,134 @@
+"""Texts that never come out, against trying every token at every step."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_lp.builtins._texts import BannedTexts
+from sglang_lp.errors import RequestError
+from sglang_lp.vocabulary import Vocabulary
+
+#: Among them letters of one, two and three bytes, whose cases have other lengths or other numbers
+#: of letters.
+LETTERS = "abAéÉßẞsS\u017fİiKk€ 😀ﬁf\0"
+
+
+def holds(text, words, *, ignore_case):
+    """Say by definition whether a text holds a word."""
+    if not ignore_case:
+        return any(word.encode() in text for word in words)
+    said = text.decode(errors="replace").casefold()
+    return any(word.casefold() in said for word in words)
+
+
+def some_vocabulary(some):
+    """Return tokens that spell every text of a few letters, cut wherever it happens to be."""
+    letters = some.sample(LETTERS, some.randint(2, 6))
+    tokens = [bytes([byte]) for byte in {*"".join(letters).encode()}]
+    for _ in range(some.randint(0, 25)):
+        text = "".join(some.choices(letters, k=some.randint(1, 5))).encode()
+        start, stop = sorted(some.choices(range(len(text) + 1), k=2))
+        tokens.append(text[start:stop])
+    some.shuffle(tokens)
+    words = [
+        "".join(some.choices(letters, k=some.choice([1, 2, 2, 3, 3, 4, 9, 12])))
+        for _ in range(some.randint(1, 6))
+    ]
+    return tokens, tuple(words)
+
+
+def banned_after(banned, end, tokens):
+    """Return the ids of the banned tokens; all with text, where it says that nothing is left."""
+    try:
+        return {*banned.always, *banned.completing(end)}
+    except RequestError:
+        return {token_id for token_id, token in enumerate(tokens) if token}
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_exactly_the_tokens_that_complete_a_text_are_banned(seed, ignore_case):
+    some, completed = random.Random(seed), 0
+    for _ in range(250):
+        tokens, words = some_vocabulary(some)
+        if all(holds(token, words, ignore_case=ignore_case) for token in tokens if token):
+            with pytest.raises(RequestError, match="something to write"):
+                BannedTexts(Vocabulary(tokens), words, ignore_case=ignore_case)
+            continue
+        banned = BannedTexts(Vocabulary(tokens), words, ignore_case=ignore_case)
+        said = end = b""
+        for _ in range(8):
+            completing = {
+                token_id
+                for token_id, token in enumerate(tokens)
+                if holds(said + token, words, ignore_case=ignore_case)
+            }
+            assert banned_after(banned, end, tokens) == completing
+            completed += len(completing) > len(banned.always)
+            left = [token_id for token_id in range(len(tokens)) if token_id not in completing]
+            if not left:
+                break
+            # Half the time on towards a word.
+            ends = {token_id: banned.after(end, token_id) for token_id in left}
+            if some.random() < 0.5:
+                left = [max(left, key=lambda token_id: len(ends[token_id]))]
+            token_id = some.choice(left)
+            said, end = said + tokens[token_id], ends[token_id]
+    assert completed > 100, "hardly a word was begun"
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1), st.text("ab", max_size=12))
+def test_a_text_without_a_word_can_be_written_in_every_way(words, text):
+    tokens = [b"a", b"b", b"ab", b"ba", b"aab"]
+    if any(word in text for word in words) or {"a", "b"} <= {*words}:
+        return
+    banned = BannedTexts(Vocabulary(tokens), tuple(words), ignore_case=False)
+    ways = [(b"", b"")]
+    for said, end in ways:
+        out = banned_after(banned, end, tokens)
+        for token_id, token in enumerate(tokens):
+            if text.encode().startswith(said + token):
+                assert token_id not in out
+                ways.append((said + token, banned.after(end, token_id)))
+
+
+def test_a_special_token_is_no_way_around_a_word():
+    banned = BannedTexts(Vocabulary([b"f", b"o", b""]), ("foo",), ignore_case=False)
+
+    end = b""
+    for token_id in (0, 2, 1, 2):
+        end = banned.after(end, token_id)
+    assert [*banned.completing(end)] == [1]
+
+
+def test_a_token_that_the_tokenizer_lacks_says_nothing():
+    banned = BannedTexts(Vocabulary([b"f", b"o"]), ("fo",), ignore_case=False)
+
+    assert banned.after(b"f", 999) == b"f"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("straße", "STRASSE"), ("strasse", "STRAẞE"), ("ΟΔΟΣ", "οδος"), ("οδοσ", "οδος"), ("İ", "i̇")],
+)
+def test_case_is_what_unicode_folds(word, said):
+    letters = [*dict.fromkeys(said)]
+    banned = BannedTexts(Vocabulary([c.encode() for c in letters]), (word,), ignore_case=True)
+    end = b""
+    for letter in said[:-1]:
+        end = banned.after(end, letters.index(letter))
+
+    assert letters.index(said[-1]) in {*banned.always, *banned.completing(end)}
+
+
+def test_what_is_kept_of_places_is_bounded(monkeypatch):
+    monkeypatch.setattr("sglang_lp.builtins._texts._MAX_KEPT", 100)
+    tokens = [bytes([byte]) * length for byte in b"abc" for length in (1, 2, 3)]
+    banned = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
+
+    for end in (b"a", b"aa", b"aab", b"b", b"bb", b"bbc") * 3:
+        fresh = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
+        assert [*banned.completing(end)] == [*fresh.completing(end)]
+        assert len(banned._kept) <= 3
