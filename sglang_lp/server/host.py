@@ -88,6 +88,8 @@ class SglangHost(StockHost):
         counts = req.finished_reason is None and not self._pending.discards(req)
         pending = self._pending.of(req) if counts else ()
         position = len(output_ids) + len(pending)
+        # At its limit a request has ended, or it asked for no token at all.
+        counts = counts and position < self.limit
         return Seen(req.origin_input_ids, output_ids, pending, position, counts)
 
     def end(self, error: SglangLpError) -> None:
