@@ -154,16 +154,15 @@ class Pieces:
     def finishing(self) -> tuple[dict[bytes, list[int]], ...]:
         """The tokens that go on with an unfinished character.
 
-        For each number of bytes that it lacks, 0 to 3: the bytes that tokens start with and the
-        ids of those.
+        For each number of bytes that it lacks, 0 to 3: so many bytes that tokens start with, or
+        fewer if the token has no more, and the ids of those.
         """
         found: tuple[dict[bytes, list[int]], ...] = ({}, {}, {}, {})
         for start, stop in map(self.range_of, (bytes([byte]) for byte in range(0x80, 0xC0))):
             for token_id in self._ids[start:stop].tolist():
                 piece = self.of[token_id]
                 for missing in (1, 2, 3):
-                    if len(piece) >= missing:
-                        found[missing].setdefault(piece[:missing], []).append(token_id)
+                    found[missing].setdefault(piece[:missing], []).append(token_id)
         return found
 
     @cached_property
@@ -232,6 +231,8 @@ class Vocabulary:
         """Make what every search needs, so that no request waits for it."""
         self.exact.prepare()
         self.folded.prepare()
+        for name in ("characters", "tails"):
+            getattr(self, name)  # is kept from then on
 
     @cached_property
     def exact(self) -> Pieces:
@@ -242,6 +243,30 @@ class Vocabulary:
     def folded(self) -> Pieces:
         """The tokens without the difference of upper and lower case."""
         return Pieces([folded(token) for token in self.tokens])
+
+    @cached_property
+    def characters(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the characters in all tokens, and the token that holds each.
+
+        A byte that belongs to no whole character of its token counts as U+DC00 and its value.
+        """
+        import numpy as np
+
+        texts = [token.decode("utf-8", "surrogateescape") for token in self.tokens]
+        numbers = np.frombuffer(
+            "".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32
+        )
+        holders = np.repeat(np.arange(len(texts), dtype=np.int32), [*map(len, texts)])
+        return numbers, holders
+
+    @cached_property
+    def tails(self) -> dict[bytes, list[int]]:
+        """The tokens that end inside a character: what they have of it, and the ids of those."""
+        found: dict[bytes, list[int]] = {}
+        for token_id, token in enumerate(self.tokens):
+            if length := unfinished(token):
+                found.setdefault(token[-length:], []).append(token_id)
+        return found
 
     def spell(self, text: bytes) -> list[int]:
         """Return the fewest tokens that spell a text; none at all if no tokens do."""

@@ -15,6 +15,7 @@ from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.scheduled_bias import ScheduledBiasLogitProcessor
+from sglang_lp.builtins.script import ScriptLogitProcessor
 from sglang_lp.builtins.thinking.budget import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.families import (
     DeepSeekR1DistillQwenThinkingBudgetLogitProcessor,
@@ -57,6 +58,7 @@ __all__ = [
     "Qwen3ThinkingBudgetLogitProcessor",
     "Qwen3_5ThinkingBudgetLogitProcessor",
     "ScheduledBiasLogitProcessor",
+    "ScriptLogitProcessor",
     "ThinkingBudgetLogitProcessor",
     "TriggerPhraseLogitProcessor",
 ]

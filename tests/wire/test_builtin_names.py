@@ -34,6 +34,7 @@ PAYLOADS = {
     "Qwen3ThinkingBudgetLogitProcessor": "3753f4d9e451407d",
     "Qwen3_5ThinkingBudgetLogitProcessor": "97d2bf2e547358a9",
     "ScheduledBiasLogitProcessor": "b825016f9b760f38",
+    "ScriptLogitProcessor": "35881b1f537274e2",
     "ThinkingBudgetLogitProcessor": "44e1f8b34a29064b",
     "TriggerPhraseLogitProcessor": "a27f804374effff4",
 }
