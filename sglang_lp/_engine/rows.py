@@ -107,6 +107,7 @@ class Row:
     """
 
     __slots__ = (
+        "_ended",
         "_output_ids",
         "_recorded",
         "_started",
@@ -134,6 +135,7 @@ class Row:
         self.standing: Standing | None = None
         self.serial = next(_serials)
         self._recorded: Recording | None = None
+        self._ended = False
         self._started = False
         self._output_ids: Sequence[int] = ()
 
@@ -191,8 +193,17 @@ class Row:
             SglangLpError: ``error`` itself, if nobody runs the request.
         """
         self.wake = NEVER
+        self._ended = True
         self._stand(None)
         self.host.end(error)
+
+    def rewind(self) -> None:
+        """Look again at the next step: the host dropped what the last one sampled.
+
+        A row may have gone to sleep at a position that is sampled once more.
+        """
+        if not (self._ended or self.needs is _NONE):
+            self.wake = 0
 
     def settle(self, recording: Recording) -> None:
         """Look at this row no more, and make these edits at every step."""

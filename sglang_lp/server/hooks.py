@@ -43,7 +43,7 @@ def put_in_place() -> None:
     )
     from sglang_lp.server.endings import update_finish_state
     from sglang_lp.server.pending import PendingResults
-    from sglang_lp.server.sampling import Steps, make_apply
+    from sglang_lp.server.sampling import Steps, make_apply, rewind
     from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask
@@ -96,6 +96,7 @@ def put_in_place() -> None:
             update_finish_state,
             HookType.AROUND,
         ),
+        (_SRT + "managers.schedule_batch.Req.reset_for_retract", rewind, HookType.AFTER),
         (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
         (_SRT + "server_args.ServerArgs.check_server_args", check_launch, HookType.BEFORE),
         (

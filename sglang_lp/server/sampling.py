@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.drafts import Drafts
     from sglang_lp.server.pending import PendingResults
 
-__all__ = ["Steps", "make_apply"]
+__all__ = ["Steps", "make_apply", "rewind"]
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +145,13 @@ def _end_all(rows: Sequence[Row | None]) -> None:
                 row.end(ProcessorFault("internal error of sglang-lp in this step"))
             except Exception:
                 logger.exception("sglang-lp: a request could not be ended")
+
+
+def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Run after ``Req.reset_for_retract``: SGLang drops the results of a retracted request."""
+    for row in rows_of([req.sampling_params.custom_params]):
+        if row is not None:
+            row.rewind()
 
 
 def make_apply(steps: Steps) -> Any:

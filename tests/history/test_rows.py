@@ -158,6 +158,27 @@ def test_a_request_that_is_retracted_goes_on_where_it_was():
     ]
 
 
+def test_a_sleeping_row_looks_again_at_a_position_that_is_sampled_again():
+    _request, params, log = recorded(Waits)
+    batch = Batch()
+    step(params, batch)
+    (row,) = rows_of([params])
+    row.rewind()
+    step(params, batch)
+
+    assert log == [("start", [1, 2, 3]), ("edit", 0, []), ("edit", 0, [])]
+
+
+def test_a_row_whose_request_has_ended_never_looks_again():
+    _request, params, log = recorded()
+    (row,) = rows_of([params])
+    row.end(Unsupported("any reason"))
+    row.rewind()
+    step(params)
+
+    assert log == []
+
+
 def test_a_request_may_arrive_with_tokens():
     request, params, log = recorded()
     request.append(7)

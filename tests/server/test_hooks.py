@@ -25,6 +25,7 @@ HOOKED = {
     "sglang.srt.server_args.prepare_server_args": "after",
     "sglang.srt.server_args.ServerArgs.check_server_args": "before",
     "sglang.srt.managers.schedule_batch.Req.update_finish_state": "around",
+    "sglang.srt.managers.schedule_batch.Req.reset_for_retract": "after",
     "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation": "before",
     "sglang.srt.speculative.eagle_utils.eagle_sample": "before",
     "sglang.srt.entrypoints.engine.Engine._launch_subprocesses": "before",
@@ -59,7 +60,7 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
         *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
         *("update_finish_state", "check_launch", "check_parsed", "check_engine"),
-        *("launch", "learn"),
+        *("launch", "learn", "rewind"),
     }
 
 

@@ -216,7 +216,7 @@ def test_a_processor_is_given_the_servers_tokenizer(guard):
     guard.tokenizer = object()
     req = Req(PAYLOAD, {"token_ids": [1]})
 
-    make_admit_req(guard)(None, req)
+    make_admit_req(guard, PendingResults())(None, req)
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.request.tokenizer is guard.tokenizer
