@@ -421,11 +421,12 @@ def _end_conflict(step: _Step, index: int, why: str) -> None:
     row = step.rows[index // step.width]
     if row is None:
         return
-    fault = _as_fault(row, ProcessorFault(f"no token is left: {why}"))
+    fault = ProcessorFault(f"no token is left: {why}")
     if index in step.nodes:
-        row.host.end_at(*step.nodes[index], fault)
+        position, drafted = step.nodes[index]
+        row.host.end_at(position, drafted, _as_fault(row, fault, position))
     else:
-        row.end(fault)
+        row.end(_as_fault(row, fault))
 
 
 def _refuse_repeated(row: Row) -> None:
@@ -438,7 +439,7 @@ def _refuse_repeated(row: Row) -> None:
     )
 
 
-def _as_fault(row: Row, error: Exception) -> SglangLpError:
+def _as_fault(row: Row, error: Exception, position: int | None = None) -> SglangLpError:
     """Name the processor and the place; the text of a foreign error may hold client data."""
     if isinstance(error, RequestError):
         return error
@@ -451,7 +452,8 @@ def _as_fault(row: Row, error: Exception) -> SglangLpError:
         _logger().error("%s failed", name, exc_info=error)
         # Not str(), which runs the foreign class's own code.
         what = shown(traceback.format_exception_only(error)[-1].strip(), 200)
-    return ProcessorFault(f"{name} failed at token {row.request.position}: {what}")
+    at = row.request.position if position is None else position
+    return ProcessorFault(f"{name} failed at token {at}: {what}")
 
 
 def _logger() -> Logger:
