@@ -38,8 +38,9 @@ class Request:
         output_ids: Token ids generated so far, oldest first. Do not change it, and do not keep it:
             it grows with the request.
         position: How many tokens were generated before the one to be sampled now, always exact.
-        exact: Whether ``output_ids`` holds all ``position`` tokens. Always true with the server
-            plugin; on a stock server with overlap scheduling the newest one is missing.
+        exact: Whether ``output_ids`` holds all ``position`` tokens. With the server plugin always
+            true for a processor that needs the tokens; on a stock server with overlap scheduling,
+            and for one that needs the position alone, the newest one may be missing.
         may_lag: Whether ``exact`` may be false at some step: the server runs no plugin.
         state: What ``start`` returned. Lives and dies with the request.
         tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).

@@ -438,11 +438,12 @@ def _end_conflict(step: _Step, index: int, why: str) -> None:
     row = step.rows[index // step.width]
     if row is None:
         return
-    fault = _as_fault(row, ProcessorFault(f"no token is left: {why}"))
+    fault = ProcessorFault(f"no token is left: {why}")
     if index in step.nodes:
-        row.host.end_at(*step.nodes[index], fault)
+        position, drafted = step.nodes[index]
+        row.host.end_at(position, drafted, _as_fault(row, fault, position))
     else:
-        row.end(fault)
+        row.end(_as_fault(row, fault))
 
 
 def _refuse_repeated(row: Row) -> None:
@@ -455,6 +456,7 @@ def _refuse_repeated(row: Row) -> None:
     )
 
 
-def _as_fault(row: Row, error: BaseException) -> SglangLpError:
+def _as_fault(row: Row, error: BaseException, position: int | None = None) -> SglangLpError:
     """Name the processor and the place."""
-    return as_fault(row.processor.name, f"at token {row.request.position}", error)
+    at = row.request.position if position is None else position
+    return as_fault(row.processor.name, f"at token {at}", error)

@@ -21,8 +21,15 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*DRAFTING
 
 TOKENS = 30
 PROMPTS = [[*range(first, first + 9)] for first in range(300, 1000, 100)]
-#: An idle budget: no block is ever opened by it.
-IDLE = (ThinkingBudgetLogitProcessor, {"thinking_budget": 1 << 20})
+#: A budget that no answer uses up.
+IDLE = (
+    ThinkingBudgetLogitProcessor,
+    {
+        "thinking_budget": 1 << 20,
+        "thinking_start_token_id": FREQUENT[0],
+        "thinking_end_token_id": FREQUENT[1],
+    },
+)
 
 
 def ask(server, prompt, *processor, **sampling):
@@ -48,14 +55,12 @@ def test_drafts_are_accepted_and_others_are_not(server, answers):
 
 
 def test_a_processor_that_sleeps_leaves_every_draft_as_it_is(server, answers):
-    delimiters = {"thinking_start_token_id": 2, "thinking_end_token_id": 3}
-    for prompt in PROMPTS:
-        alone, idle = (
-            ask(server, prompt, *processor)
-            for processor in ((), (IDLE[0], {**IDLE[1], **delimiters}))
-        )
-        assert idle.output_ids == alone.output_ids
-        assert accepted(idle) == accepted(alone)
+    learns = server.arguments["speculative_algorithm"] == "NGRAM"
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        alone, idle = (ask(server, prompt, *processor) for processor in ((), IDLE))
+        assert idle.output_ids == alone.output_ids == answer
+        # What the first answer taught may have made more of the second one's drafts right.
+        assert accepted(idle) == accepted(alone) or (learns and accepted(idle) > accepted(alone))
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 7, 12])

@@ -238,6 +238,22 @@ def test_a_fault_at_a_node_names_the_drafts_that_it_depends_on():
     assert isinstance(error, ProcessorFault)
 
 
+class LeavesNone(LogitProcessor):
+    """Bans everything where the history ends with 7."""
+
+    def edit(self, request, edits):
+        if request.output_ids[-1:].tolist() == [7]:
+            edits.ban(range(VOCAB))
+
+
+@pytest.mark.parametrize("kind", [FailsAt, LeavesNone])
+def test_a_fault_at_a_node_says_at_which_token(kind):
+    request = drafted(KINDS[1]._replace(processor=kind, params={}), [5, 7, 6])
+
+    ((_, _, error),) = request.host.ends
+    assert f"{kind.__name__} failed at token 2: " in str(error)
+
+
 def test_an_end_at_a_node_names_the_drafts_that_it_depends_on():
     request = drafted(FAILS, [5, 8, 7])
 

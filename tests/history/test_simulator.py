@@ -89,7 +89,9 @@ STEPS = st.lists(
 
 
 class Req:
-    """SGLang's request, as far as processors see it."""
+    """SGLang's request, as far as processors see it, and what is pending of it."""
+
+    drafts = False
 
     def __init__(self, spec):
         self.spec = spec
