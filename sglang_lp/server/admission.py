@@ -22,7 +22,7 @@ def make_admit(guard: Guard) -> Any:
     """Return the hook that runs after ``TokenizerManager._create_tokenized_object``."""
 
     def admit(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-        sampling = getattr(tokenized, "sampling_params", None)
+        sampling: Any = getattr(tokenized, "sampling_params", None)
         custom_params = getattr(sampling, "custom_params", None)
         payload = getattr(tokenized, "custom_logit_processor", None)
         if payload is None and not custom_params:
