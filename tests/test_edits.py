@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp._engine import recording as recording_module
+from sglang_lp._engine import ids as ids_module
+from sglang_lp._engine import plan as plan_module
 from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.edits import MAX_BIAS
@@ -298,17 +299,20 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
         for number, (_, name, *_) in enumerate(calls)
         if name != "bias" and random.Random(seed + number).random() < 0.3
     }
-    with patch.object(recording_module, "LONG", 1 + seed % 4):
+    with (
+        patch.object(ids_module, "LONG", 1 + seed % 4),
+        patch.object(plan_module, "LONG", 1 + seed % 5),
+        patch.object(plan_module, "DENSE", 1 + seed % 6),
+    ):
         now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
         always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])
-
-    standing, acting = Cells(logits), Cells(logits)
-    held = {row: Standing(recording) for row, recording in always.items()}
-    for row, one in held.items():
-        place_standing(standing, row, one, keep_masked=row in masked)
-    for row, recording in now.items():
-        if row not in standing.conflicts:
-            place(acting, row, recording, held.get(row), keep_masked=row in masked)
+        standing, acting = Cells(logits), Cells(logits)
+        held = {row: Standing.of(recording) for row, recording in always.items()}
+        for row, one in held.items():
+            place_standing(standing, row, one, keep_masked=row in masked)
+        for row, recording in now.items():
+            if row not in standing.conflicts:
+                place(acting, row, recording, held.get(row), keep_masked=row in masked)
     found = {**standing.conflicts, **acting.conflicts}
     for cells in (standing, acting):
         Plan(cells, logits).apply(logits)
