@@ -92,7 +92,6 @@ class Request:
         """
         raise _outside_edit()
 
-
     def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:  # noqa: ARG002
         """Tell whether one of these tokens is among the ``count`` likeliest of this step.
 

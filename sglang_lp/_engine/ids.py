@@ -88,8 +88,10 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
     return ids if len(ids) < LONG else Ids(ids)
 
 
-def tensor_of(ids: Ids | Sequence[int]) -> torch.Tensor:
+def tensor_of(ids: Ids | Sequence[int] | torch.Tensor) -> torch.Tensor:
     """Return ids as a tensor on the CPU."""
     import torch
 
+    if isinstance(ids, torch.Tensor):
+        return ids
     return ids.tensor if isinstance(ids, Ids) else torch.tensor(ids, dtype=torch.int64)

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Sequence, Sized
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 from sglang_lp._engine.ids import LONG, Ids, tensor_of
@@ -128,7 +128,7 @@ class Standing:
     )
 
     #: Those in use. Copies of a request have the very same lists of ids, and so share one.
-    _shared: WeakValueDictionary[Any, Standing] = WeakValueDictionary()
+    _shared: ClassVar[WeakValueDictionary[Any, Standing]] = WeakValueDictionary()
 
     @classmethod
     def of(cls, recording: Recording) -> Standing:
@@ -206,24 +206,31 @@ class Standing:
         Args:
             rows: Shape ``(any, vocab)``, written in place. All others keep their bits.
         """
-        import torch
-
         kind = rows.device, rows.dtype
         masks = self._masks.get(kind)
+        if masks is None:
+            masks = self._masks[kind] = self._masks_for(rows)
         if rows.is_cuda:
-            if masks is None:
-                shut = torch.frombuffer(self.open, dtype=torch.bool).logical_not()
-                masks = (shut.pin_memory().to(rows.device, non_blocking=True),)
-                self._masks[kind] = masks
             rows.masked_fill_(masks[0], _MINUS_INF)
             return
-        # On bits, in a twentieth of the time that masked_fill_ takes on a CPU.
-        if masks is None:
-            integers = getattr(torch, _INTEGERS[rows.element_size()])
-            keep = torch.frombuffer(self.open, dtype=torch.int8).to(integers).neg_()
-            minus_inf = torch.tensor(_MINUS_INF, dtype=rows.dtype).view(keep.dtype)
-            masks = self._masks[kind] = keep, ~keep & minus_inf
-        rows.view(masks[0].dtype).bitwise_and_(masks[0]).bitwise_or_(masks[1])
+        # On bits, in a twentieth of the time that masked_fill_ takes on a CPU; and row by row,
+        # which then come from memory once.
+        for row in rows.view(masks[0].dtype):
+            row.bitwise_and_(masks[0]).bitwise_or_(masks[1])
+
+    def _masks_for(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what is not left; on a CPU the bits that stay, and those that are set."""
+        import torch
+
+        some = self.allowed is not None
+        shut = torch.full((self._vocab_size,), some, device=rows.device)
+        for ids in self.banned if self.allowed is None else (self.allowed,):
+            _fill(shut, _sent(tensor_of(ids), rows), not some)
+        if rows.is_cuda:
+            return (shut,)
+        keep = shut.to(getattr(torch, _INTEGERS[rows.element_size()])).sub_(1)
+        minus_inf = torch.tensor(_MINUS_INF, dtype=rows.dtype).view(keep.dtype)
+        return keep, keep.bitwise_not().bitwise_and_(minus_inf)
 
 
 #: Types of integers by their size in bytes.
@@ -251,7 +258,7 @@ def _mask(
     view = torch.frombuffer(left, dtype=torch.uint8)
     for ids in allowed:
         one = torch.zeros(vocab_size, dtype=torch.uint8)
-        one[ids if isinstance(ids, torch.Tensor) else tensor_of(ids)] = 1
+        one[tensor_of(ids)] = 1
         view &= one
     for ids in banned:
         view[tensor_of(ids)] = 0
@@ -403,22 +410,30 @@ def _biases(recording: Recording, standing: Standing | None = None) -> _Biases:
 
 
 def _many_biases(recording: Recording, standing: Standing | None) -> _Biases:
+    lists = tuple(ids if isinstance(ids, Ids) else Ids(ids) for ids, _ in recording.biased)
+    values = b"".join([values.tobytes() for _, values in recording.biased])
+    known = all(ids.source is not None for ids in lists)
+    ids, sums = (_summed if known else _summed.__wrapped__)(lists, values)
+    if standing is None:
+        return ids, sums.clamp(-MAX_BIAS, MAX_BIAS)
     import torch
 
-    lists = tuple(ids if isinstance(ids, Ids) else Ids(ids) for ids, _ in recording.biased)
-    merged = _merged if all(ids.source is not None for ids in lists) else _merged.__wrapped__
-    ids, places = merged(lists)
-    given = [torch.frombuffer(values, dtype=torch.float64) for _, values in recording.biased]
-    values = given[0] if len(given) == 1 else torch.cat(given)
-    # In the order of the lists, from 0.0 on.
-    sums = torch.bincount(places, values)
-    if standing is None:
-        return ids, sums.clamp_(-MAX_BIAS, MAX_BIAS)
     had = torch.tensor([standing.bias_of(i) for i in ids.tolist()], dtype=torch.float64)
     return ids, (had + sums).clamp_(-MAX_BIAS, MAX_BIAS) - had
 
 
-@lru_cache(maxsize=16)  # a schedule biases the same ids at every step, in all copies of a request
+@lru_cache(maxsize=16)  # copies of a request bias the same ids by the same values
+def _summed(lists: tuple[Ids, ...], values: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids of several lists, each once, and the sums of their float64 values."""
+    import torch
+
+    known = all(ids.source is not None for ids in lists)
+    ids, places = (_merged if known else _merged.__wrapped__)(lists)
+    # bincount adds in the order of the lists, from 0.0 on.
+    return ids, places.bincount(torch.frombuffer(bytearray(values), dtype=torch.float64))
+
+
+@lru_cache(maxsize=16)  # a schedule biases the same ids at every step
 def _merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ids of several lists, each once; and for each of the lists' ids its place."""
     import torch
@@ -445,11 +460,8 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
             ids = tensor_of(entries[0][1]).unique()
             rows = torch.tensor([row for row, _, _ in entries])
             into = torch.tensor([token_id for _, _, token_id in entries])
-            if logits.is_cuda:
-                sent = torch.cat((ids, rows, into)).pin_memory()
-                ids, rows, into = sent.to(logits.device, non_blocking=True).split(
-                    [len(ids), len(rows), len(into)]
-                )
+            parts = [len(ids), len(rows), len(into)]
+            ids, rows, into = _sent(torch.cat((ids, rows, into)), logits).split(parts)
             where = rows[:, None], ids
             logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
             logits[where] = _MINUS_INF
@@ -496,8 +508,7 @@ class Plan:
         sent: torch.Tensor | None = None
         if ends[-1]:
             sent = _packed(parts, ends[-1])
-            if logits.is_cuda:
-                sent = sent.pin_memory().to(logits.device, non_blocking=True)
+            sent = _sent(sent, logits)
 
         def cut(part: Sized, end: int) -> torch.Tensor | None:
             # Each operation of torch costs microseconds, so none without need.
@@ -570,6 +581,13 @@ def _packed(parts: Sequence[array[int] | _Part], length: int) -> torch.Tensor:
             torch.add(ids, base, out=sent[at : at + len(ids)])
             at += len(ids)
     return sent
+
+
+def _sent(indices: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Return indices on the device of the logits, without waiting for it."""
+    if logits.is_cuda:
+        return indices.pin_memory().to(logits.device, non_blocking=True)
+    return indices
 
 
 def _fill(tensor: torch.Tensor, indices: torch.Tensor, value: float) -> None:

@@ -86,7 +86,6 @@ class ServedRequest(Request):
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [token_id for token_id, value in pairs if value > -math.inf]
 
-
     def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
         if self.lent is None:
             return super().is_among_top(token_ids, count)
