@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine import ids as ids_module
 from sglang_lp._engine import plan as plan_module
-from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing
+from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing, pool
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import ProcessorFault
@@ -333,3 +333,31 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     logits.copy_(before)
     same = (bits(wide) == bits(around)) | wide.isnan()
     assert same.all(), "written outside of the rows"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_pool_gets_the_probability_of_its_tokens_in_each_row_alone(dtype):
+    before = (torch.randn(4, 9, generator=torch.Generator().manual_seed(0)) * 4).to(dtype)
+    logits = before.clone()
+
+    pool(logits, [[(0, [1, 2], 5), (2, [1, 2], 6), (3, [8, 7, 8], 0)], [(2, [6, 4], 1)]])
+
+    for row, steps in {0: [([1, 2], 5)], 2: [([1, 2], 6), ([6, 4], 1)], 3: [([7, 8], 0)]}.items():
+        for ids, into in steps:
+            before[row, into] = before[row, ids].float().logsumexp(0)
+            before[row, ids] = -INF
+    assert torch.equal(logits, before)
+
+
+def test_a_pool_is_for_one_step():
+    edits = Recording(4)
+    edits.always().pool([1], 2)
+
+    with pytest.raises(ProcessorFault, match="one step"):
+        Standing.of(edits.standing)
+
+
+@pytest.mark.parametrize(("ids", "into"), [([4], 0), ([0], 4), ([0, 1], 1)])
+def test_a_pool_that_makes_no_sense_is_a_fault(ids, into):
+    with pytest.raises(ProcessorFault):
+        Recording(4).pool(ids, into)
