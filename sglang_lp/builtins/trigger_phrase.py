@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,7 +38,6 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     With ``before_token_ids``, the tokens that end an answer, the phrase comes in place of the first
     of them: until then the first token of the phrase gets the sum of their probabilities in place
     of its own, and they get none. So let the phrase begin with a token that answers do not use.
-    This reads the logits, for which the host waits for the device.
 
     After the phrase the model continues by itself.
     """
@@ -115,6 +113,4 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             # The trigger cannot be complete earlier.
             edits.wake_at(request.position + len(params.trigger_token_ids) - progress.state)
         else:
-            logits, ends = request.logits, [*{*params.before_token_ids}]
-            logits[params.phrase_token_ids[0]] = logits[ends].float().logsumexp(0)
-            logits[ends] = -math.inf
+            edits.pool(params.before_token_ids, params.phrase_token_ids[0])
