@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
+from sglang_lp.builtins._sequences import (
+    Automaton,
+    Lengths,
+    SequenceIds,
+    automaton_of,
+    check_lengths,
+)
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 
@@ -17,11 +25,13 @@ if TYPE_CHECKING:
 class _Words:
     """Where the output stands among the words."""
 
-    __slots__ = ("state", "words")
+    __slots__ = ("singles", "state", "words")
 
     def __init__(self, words: Automaton) -> None:
         self.words = words
         self.state = 0
+        #: Whether the words of one token are banned for good.
+        self.singles = False
 
 
 class BadWordsLogitProcessor(LogitProcessor):
@@ -35,7 +45,7 @@ class BadWordsLogitProcessor(LogitProcessor):
     __module__ = "sglang_lp.builtins"
     example: ClassVar[Mapping[str, Any]] = {"token_ids": [1234, 567, 890], "lengths": [2, 1]}
 
-    class Params(Parameters, frozen=True):
+    class Params(Parameters, frozen=True, dict=True):
         """What a request may set.
 
         Attributes:
@@ -48,11 +58,22 @@ class BadWordsLogitProcessor(LogitProcessor):
 
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit."""
-            split(self.token_ids, self.lengths)
+            check_lengths(self.token_ids, self.lengths)
+
+        @cached_property
+        def words(self) -> Automaton:
+            """The automaton of the sequences."""
+            return automaton_of(self.token_ids, self.lengths)
+
+    @classmethod
+    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
+        """Build the automaton now, while no step waits for it."""
+        _ = params.words
+        return super().fit_params(params, tokenizer, vocab_size)
 
     def start(self, request: Request) -> _Words:
-        """Build the automaton of the sequences."""
-        return _Words(Automaton(split(request.params.token_ids, request.params.lengths)))
+        """Begin outside every word."""
+        return _Words(request.params.words)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
@@ -60,8 +81,15 @@ class BadWordsLogitProcessor(LogitProcessor):
         for token_id in token_ids:
             progress.state = progress.words.step(progress.state, token_id)
 
+    def fork(self, request: Request) -> _Words:
+        """Copy where the output stands."""
+        return copy(request.state)
+
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban the tokens that would complete a sequence."""
-        progress = request.state
-        for token_ids in progress.words.completing(progress.state):
+        """Ban the tokens that would complete a sequence; single ones for good."""
+        progress, words = request.state, request.state.words
+        if not progress.singles:
+            progress.singles = True
+            edits.always().ban(words.endings[0])
+        for token_ids in words.completing(progress.state):
             edits.ban(token_ids)
