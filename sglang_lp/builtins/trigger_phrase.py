@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-#: Tokens that may come before they are read: 100 rows that wake at once read them in 5 ms.
-_LONGEST_SLEEP = 256
+#: Tokens that may come before they are read: 100 rows that wake at once read them in 10 ms.
+_LONGEST_SLEEP = 128
 
 
 class _Progress:
