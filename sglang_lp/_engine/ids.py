@@ -44,7 +44,7 @@ class Ids:
         return iter(self.tensor.tolist())
 
     def __contains__(self, token_id: object) -> bool:
-        return bool((self.tensor == token_id).any())
+        return token_id in self.tensor
 
 
 #: By the identity of the tuple, which each keeps alive.
@@ -83,6 +83,8 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
         found = _known.get(id(token_ids))
         if found is not None:
             return found
+    if isinstance(token_ids, array) and token_ids.typecode == "q":
+        return token_ids.tolist() if len(token_ids) < LONG else Ids(token_ids)
     # index() takes no float and no string, so that nothing odd reaches the batch's index tensor.
     ids = [*map(index, token_ids)]
     return ids if len(ids) < LONG else Ids(ids)

@@ -153,7 +153,7 @@ class Standing:
         self._biases: dict[int, float] | None = None
         self._masks: dict[Any, tuple[torch.Tensor, ...]] = {}
         self.forced = recording.forced
-        self.allowed: list[int] | torch.Tensor | None = None
+        self.allowed: Ids | list[int] | torch.Tensor | None = None
         self.banned = recording.banned
         self.biases: _Biases = ([], array("d"))
         self.dense = False
@@ -161,10 +161,10 @@ class Standing:
         if self.conflict is not None or self.forced is not None:
             return
         if recording.allowed:
-            self.allowed = _allowed(recording)
+            self.allowed = allowed = _allowed(recording)
             self.banned = ()
-            self.dense = len(self.allowed) >= DENSE
-            if not len(self.allowed):
+            self.dense = len(allowed) >= DENSE
+            if not len(allowed):
                 self.conflict = "no allowed token is left"
         else:
             self.dense = sum(map(len, self.banned)) >= DENSE
@@ -438,7 +438,7 @@ def _merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ids of several lists, each once; and for each of the lists' ids its place."""
     import torch
 
-    ids, places = torch.cat([ids.tensor for ids in lists]).unique(return_inverse=True)
+    ids, places = torch.unique(torch.cat([ids.tensor for ids in lists]), return_inverse=True)
     return ids, places
 
 
@@ -457,11 +457,11 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
         for entry in one:
             alike.setdefault(_identity(entry[1]), []).append(entry)
         for entries in alike.values():
-            ids = tensor_of(entries[0][1]).unique()
+            ids = torch.unique(tensor_of(entries[0][1]))
             rows = torch.tensor([row for row, _, _ in entries])
             into = torch.tensor([token_id for _, _, token_id in entries])
             parts = [len(ids), len(rows), len(into)]
-            ids, rows, into = _sent(torch.cat((ids, rows, into)), logits).split(parts)
+            ids, rows, into = torch.split(_sent(torch.cat((ids, rows, into)), logits), parts)
             where = rows[:, None], ids
             logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
             logits[where] = _MINUS_INF
