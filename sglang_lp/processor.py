@@ -48,7 +48,7 @@ class LogitProcessor:
     computes on whole rows at once overrides :meth:`__call__` instead.
 
     Attributes:
-        Params: Type of the parameters; validated in the client, at admission and at the sink.
+        Params: Type of the parameters; validated in the client, at admission and in the scheduler.
         needs: What it must know of the tokens generated so far.
         tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false, so that it is
             called on a stock server even when the newest token cannot be seen.
