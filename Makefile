@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest check bench bench-bounds bench-trust fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts check bench bench-bounds bench-trust fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -11,6 +11,7 @@ help:
 	@echo "make demo   show the toolkit at work on a real SGLang server"
 	@echo "make test   env, check and every test"
 	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
+	@echo "make test-drafts  the engine tests on further servers with speculative decoding"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the benchmarks"
 	@echo "make bench-bounds  the dearest requests that are accepted, and a search for dearer ones"

@@ -192,6 +192,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *OLDEST,
         Step("pytest tests/engine", (OLDEST_PYTHON, "-m", "pytest", "tests/engine")),
     ),
+    "test-drafts": (
+        *ENV,
+        Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
+    ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
     "bench-bounds": (
