@@ -202,6 +202,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds")),
     ),
+    "bench-drafts": (
+        *ENV,
+        Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),
+    ),
     "bench-trust": (
         *ENV,
         Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),
