@@ -13,14 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.plan import Cells, Plan, place, place_standing
 from sglang_lp._engine.recording import NEVER, Recording
-from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, Unsupported, shown
+from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
-    from logging import Logger
-
     import torch
 
     from sglang_lp._engine.drafts import Drafts
@@ -211,7 +210,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
             _schedule(step, row, recording)
             if recording.reason is not None:
                 row.host.finish(recording.reason)
-    except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
+    except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(_as_fault(row, error))
 
 
@@ -261,7 +260,7 @@ def _visit_drafts(step: _Step, index: int, row: Row, drafts: Drafts) -> None:
         _schedule(step, row, root)
         if root.reason is not None:
             row.host.finish_at(request.position, (), root.reason)
-    except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
+    except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(_as_fault(row, error))
         return
     wake = 0 if root.wake is None else root.wake
@@ -315,7 +314,7 @@ class _Walk:
                 tokens.append(token_id)
                 row.processor.advance(request, [token_id])
                 goes_on = position < self._wake or self._look(self._first + child, position)
-            except Exception as error:  # noqa: BLE001 - it counts if the draft is accepted
+            except BaseException as error:  # noqa: BLE001 - it counts if the draft is accepted
                 row.host.end_at(position, [*path], _as_fault(row, error))
                 goes_on = False
             if goes_on:
@@ -344,7 +343,7 @@ def _call(step: _Step, indices: list[int]) -> None:
             [step.custom_params[index] for index in indices],
         )
         _write_back(step, indices, result)
-    except Exception as error:  # noqa: BLE001 - see _visit
+    except BaseException as error:  # noqa: BLE001 - see _visit
         if len(group) == 1:
             group[0].end(_as_fault(group[0], error))
         else:  # find out whose fault it was
@@ -374,7 +373,8 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
     """Put computed rows back; what a grammar masked stays masked.
 
     Raises:
-        ProcessorFault: A row has no finite logit, or NaN or +inf. None is put back then.
+        ProcessorFault: A row has no finite logit, or NaN or +inf that the model did not write
+            itself. None is put back then.
     """
     logits = step.logits
     result = result.to(logits.dtype)  # first: a number may be finite in one type only
@@ -383,7 +383,8 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
         shut = logits[[indices[i] for i in guarded]] == -math.inf
         result = result.clone()
         result[guarded] = result[guarded].masked_fill(shut, -math.inf)
-    if not bool(result.amax(-1).isfinite().all()):
+    highest = result.amax(-1)
+    if not bool(highest.isfinite().all()) and any(_spoiled(highest, logits[indices])):
         raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
     logits[indices] = result
 
@@ -405,9 +406,11 @@ def _end_conflicts(step: _Step, plan: Plan) -> None:
 
 def _undo_dead(step: _Step, indices: list[int], before: torch.Tensor) -> None:
     """Restore rows in which edits and what is masked already together leave no token."""
-    alive = step.logits[indices].amax(-1).isfinite().tolist()
-    for i, index in enumerate(indices):
-        if not alive[i]:
+    highest = step.logits[indices].amax(-1)
+    if bool(highest.isfinite().all()):
+        return
+    for i, (index, dead) in enumerate(zip(indices, _spoiled(highest, before), strict=True)):
+        if dead:
             step.logits[index] = before[i]
             _end_conflict(
                 step,
@@ -415,6 +418,20 @@ def _undo_dead(step: _Step, indices: list[int], before: torch.Tensor) -> None:
                 "what its processors wrote into the logits, its grammar, min_new_tokens or "
                 "logit_bias allows none of those left",
             )
+
+
+def _spoiled(highest: torch.Tensor, before: torch.Tensor) -> list[bool]:
+    """Tell which rows lost their last token, or their finite logits, since ``before``.
+
+    A row that the model itself left without is not judged, whoever shares its batch.
+
+    Args:
+        highest: Shape ``(rows,)``: the highest logit of each row, NaN if there is one.
+        before: Shape ``(rows, vocab)``: the rows as they were.
+    """
+    was = before.amax(-1)
+    empty = (highest == -math.inf) & (was != -math.inf)
+    return (empty | (~highest.isfinite() & was.isfinite())).tolist()
 
 
 def _end_conflict(step: _Step, index: int, why: str) -> None:
@@ -439,25 +456,7 @@ def _refuse_repeated(row: Row) -> None:
     )
 
 
-def _as_fault(row: Row, error: Exception, position: int | None = None) -> SglangLpError:
-    """Name the processor and the place; the text of a foreign error may hold client data."""
-    if isinstance(error, RequestError):
-        return error
-    name = row.processor.name
-    if isinstance(error, ProcessorFault):
-        what = str(error)
-    else:
-        import traceback
-
-        _logger().error("%s failed", name, exc_info=error)
-        # Not str(), which runs the foreign class's own code.
-        what = shown(traceback.format_exception_only(error)[-1].strip(), 200)
+def _as_fault(row: Row, error: BaseException, position: int | None = None) -> SglangLpError:
+    """Name the processor and the place."""
     at = row.request.position if position is None else position
-    return ProcessorFault(f"{name} failed at token {at}: {what}")
-
-
-def _logger() -> Logger:
-    # Not imported above, because the client imports this module and logs nothing.
-    import logging
-
-    return logging.getLogger(__name__)
+    return as_fault(row.processor.name, f"at token {at}", error)

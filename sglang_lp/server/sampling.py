@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import Row, rows_of
 from sglang_lp.errors import ProcessorFault
 
@@ -58,9 +59,8 @@ class Steps:
             self._batch.step(
                 logits, rows, custom_params, _spread(masked, repeated), repeated=repeated > 1
             )
-        except Exception:
-            logger.exception(_FAILED)
-            _end_all(rows)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(rows, error)
 
     def run_drafts(
         self,
@@ -85,9 +85,8 @@ class Steps:
             rows = rows_of(info.custom_params)
             cells = _spread(masked, width)
             self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
-        except Exception:
-            logger.exception(_FAILED)
-            _end_all(rows)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(rows, error)
 
     def may_act(self, info: Any, width: int) -> bool:
         """Tell whether the verify step that comes next will read what was drafted.
@@ -138,7 +137,10 @@ def _spread(masked: Sequence[bool], width: int) -> list[int]:
     ]
 
 
-def _end_all(rows: Sequence[Row | None]) -> None:
+def _end_all(rows: Sequence[Row | None], error: BaseException) -> None:
+    if from_signal(error):
+        raise error
+    logger.error(_FAILED, exc_info=error)
     for row in rows:
         if row is not None:
             try:
