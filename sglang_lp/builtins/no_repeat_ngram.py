@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from array import array
 from collections import deque
@@ -98,6 +99,16 @@ class _Window:
         self._followers: dict[int, dict[int, int]] = {}
         #: Which of those ended where.
         self._entered: dict[int, tuple[int, int]] = {}
+
+    def copy(self) -> _Window:
+        """Return another that slides on by itself."""
+        other = copy.copy(self)
+        other._hashes = self._hashes.copy()  # noqa: SLF001 - of the same class, as below
+        other._last = self._last.copy()  # noqa: SLF001
+        other._thirds = self._thirds.copy()  # noqa: SLF001
+        other._followers = {run: after.copy() for run, after in self._followers.items()}  # noqa: SLF001
+        other._entered = self._entered.copy()  # noqa: SLF001
+        return other
 
     def slide(self, request: Request | _History, count: int) -> None:
         """Take in the next ``count`` tokens."""
@@ -257,6 +268,11 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
         request.state.slide(_counted(request), len(token_ids))
+
+    def fork(self, request: Request) -> _Window:
+        """Copy the window, which has as many entries as it has tokens."""
+        window: _Window = request.state
+        return window.copy()
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban what would repeat, or sleep until something can."""
