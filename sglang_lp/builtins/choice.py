@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
@@ -87,6 +88,10 @@ class ChoiceLogitProcessor(LogitProcessor):
                 raise ProcessorFault(
                     f"token {token_id} was generated, which is none of the choices"
                 )
+
+    def fork(self, request: Request) -> _Path:
+        """Return where the output stands, among the same choices."""
+        return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Allow what continues a choice, or ends it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins._sequences import Automaton, SequenceIds
@@ -103,6 +104,10 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                     progress.times += 1
                     said = 0 if params.trigger_token_ids else 1
                     progress.said = said if said < len(phrase) else -1
+
+    def fork(self, request: Request) -> _Progress:
+        """Return how far it has come, with the same trigger."""
+        return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the next token of the phrase."""
