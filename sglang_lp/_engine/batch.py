@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.faults import as_fault
-from sglang_lp._engine.plan import Cells, Plan, place, place_standing
+from sglang_lp._engine.plan import Cells, Plan, place, place_standing, pool
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
 from sglang_lp.request import History
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.drafts import Drafts
+    from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
     from sglang_lp.processor import LogitProcessor
 
@@ -100,11 +101,12 @@ class Batch:
 
     def _apply(self, step: _Step) -> None:
         logits = step.logits
+        pool(logits, step.pools)
         acting = _planned(step) if step.acting else None
         if acting is not None:
             _end_conflicts(step, acting)  # first: what such a row holds for good goes, too
         standing, guarded = self._standing(step)
-        if standing is None and acting is None:
+        if standing is None and acting is None and not step.pools:
             return
         guarded = [*{*guarded, *step.rewritten}]
         before = logits[guarded] if guarded else None
@@ -149,6 +151,7 @@ class _Step:
         now: Reading of the clock.
         drafts: The drafted tokens, once asked for.
         acting: Rows of the logits with the edits of this step.
+        pools: As :func:`sglang_lp._engine.plan.pool` takes them.
         dense: Rows of processors that compute on whole rows, by their class.
         rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
         nodes: For rows of drafted tokens, how many tokens their history has, and which of these
@@ -164,6 +167,7 @@ class _Step:
         "masked",
         "nodes",
         "now",
+        "pools",
         "rewritten",
         "rows",
         "vocab_size",
@@ -188,6 +192,7 @@ class _Step:
         self.vocab_size: int = logits.shape[1]
         self.drafts: Drafts | None = None
         self.acting: list[tuple[int, Recording]] = []
+        self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
         self.dense: dict[type, list[int]] = {}
         self.rewritten: list[int] = []
         self.nodes: dict[int, tuple[int, list[int]]] = {}
@@ -203,7 +208,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
         elif row.needs is _NONE:
             recording = Recording(step.vocab_size)
             row.processor.edit(row.request, recording)
-            recording.hold()
+            recording.act()
             row.settle(recording)
         else:
             recording = _ask(step, index, row)
@@ -217,7 +222,7 @@ def _visit(step: _Step, index: int, row: Row) -> None:
 def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recording:
     """Ask for the edits of a row of the logits, and take them down.
 
-    Along a draft even those that hold at every later step are edits of this step.
+    Along a draft even those that hold at later steps are edits of this step.
     """
     request = row.request
     recording = Recording(step.vocab_size)
@@ -231,10 +236,30 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
         _write_back(step, [index], copied[None])
         step.rewritten.append(index)
     if drafted:
-        recording.hold()
+        recording.act()
+    elif recording.holds:
+        # Not a part of a draft: every node of it asks for itself.
+        if request.position + step.width <= (recording.wake or 0):
+            row.hold(recording)
+            return recording
+        recording.wake = None
+    if row.held is not None and not drafted:
+        row.hold(None)
+    if recording.pooled:
+        _take_pools(step, index, row, recording)
     if not recording.is_empty:
         step.acting.append((index, recording))
     return recording
+
+
+def _take_pools(step: _Step, index: int, row: Row, recording: Recording) -> None:
+    for turn, (ids, into) in enumerate(recording.pooled):
+        if turn == len(step.pools):
+            step.pools.append([])
+        step.pools[turn].append((index, ids, into))
+    recording.pooled = ()
+    if row.standing is not None or recording.standing is not None or not recording.is_empty:
+        step.rewritten.append(index)  # together with its other edits it may leave no token
 
 
 def _schedule(step: _Step, row: Row, recording: Recording) -> None:

@@ -20,6 +20,10 @@ HOOKED = {
     f"{STOCK}.supports_sampling_mask": "replace",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": "after",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task": "before",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request": "before",
+    "sglang.srt.managers.scheduler.Scheduler._release_aborted_request": "after",
+    "sglang.srt.sampling.sampling_params.set_request_reasoning_end_token_ids": "around",
+    "sglang.srt.sampling.sampling_params.set_request_reasoning_in_grammar": "around",
     "sglang.srt.managers.schedule_batch.Req.__init__": "after",
     "sglang.srt.layers.sampler.apply_custom_logit_processor": "replace",
     "sglang.srt.server_args.prepare_server_args": "after",
@@ -59,7 +63,8 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     assert names == {
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
         *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
-        *("update_finish_state", "check_launch", "check_parsed", "check_engine"),
+        *("admit_list", "finish", "abandon", "remember"),
+        *("check_launch", "check_parsed", "check_engine"),
         *("launch", "learn", "rewind"),
     }
 
@@ -76,6 +81,7 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
         f"{STOCK}.supports_sampling_mask",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request",
         "sglang.srt.managers.schedule_batch.Req.__init__",
         "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes",
         "sglang.srt.managers.scheduler.Scheduler.get_init_info",

@@ -314,7 +314,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         request.state.read(token_ids)
 
     def fork(self, request: Request) -> Progress:
-        """Return what is known so far, about the same delimiters."""
+        """Copy how far the block is."""
         return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
