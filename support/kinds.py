@@ -211,8 +211,6 @@ def chain(*kinds: Kind) -> Kind:
     return Kind(ChainLogitProcessor, params, oracle)
 
 
-#: The link of the chain that needs no history.
-CHAIN_BAN = Kind(DisallowedTokensLogitsProcessor, {"token_ids": [0]}, disallowed)
 KINDS: list[Kind | None] = [
     None,
     Kind(DisallowedTokensLogitsProcessor, {"token_ids": [5, 6]}, disallowed),
@@ -230,7 +228,7 @@ KINDS: list[Kind | None] = [
     *(budget(tokens) for tokens in (0, 1, 2, 3, 6)),
     *(budget(tokens, new_line=False) for tokens in (0, 1, 3)),
     words([5], [6, 7], [7, 8, 9]),
-    chain(CHAIN_BAN, ngram(2, 6)),
+    chain(Kind(DisallowedTokensLogitsProcessor, {"token_ids": [0]}, disallowed), ngram(2, 6)),
     Kind(Recorder, {}, recorder),
     Kind(Counter, {}, counter),
     Kind(Sleeper, {}, sleeper),

@@ -12,6 +12,7 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, U
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.guard import Guard
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
@@ -300,7 +301,7 @@ def guard(monkeypatch):
 
     def make(speculative=None, **policy):
         made = Guard(Policy(**policy))
-        made.speculative = speculative
+        made.speculation = speculative and Speculation(speculative, None)
         monkeypatch.setattr(ChainLogitProcessor, "resolve", made.verifier.resolve)
         return made
 

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
-from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
 from sglang_lp.server.host import SglangHost
 from support.kinds import (
     BUDGETS,
-    CHAIN_BAN,
     END,
     INF,
     KINDS,
@@ -33,10 +32,14 @@ from support.kinds import (
     START,
     VOCAB,
     Kind,
+    banned,
     open_for,
     thinking_budget,
 )
 from support.kinds import expected as expected_of
+
+#: Of the kinds with edits that hold at every step, the tokens that these ban.
+HELD = {BadWordsLogitProcessor: {5}, ChainLogitProcessor: {0}}
 
 # Schedules
 
@@ -294,9 +297,9 @@ def test_without_the_plugin_an_edit_is_the_oracles_or_is_left_out(specs, steps):
                 assert taken.after == taken.before
             elif req.kind.oracle is thinking_budget:
                 continue  # below
-            elif req.kind.processor is ChainLogitProcessor and not taken.exact:
-                # Its links that need no history hold; the others are left out.
-                assert taken.after in (taken.before, expected_of(CHAIN_BAN, taken.before, [], []))
+            elif req.kind.processor in HELD and not taken.exact:
+                held = banned(taken.before, HELD[req.kind.processor])
+                assert taken.after in (taken.before, held)
             elif req.kind.processor.needs is History.TOKENS and not taken.exact:
                 assert taken.after == taken.before
             else:
