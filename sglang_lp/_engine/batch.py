@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.drafts import Drafts
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp._engine.runs import Processor
 
 __all__ = ["Batch"]
 
@@ -377,7 +377,7 @@ def _call(step: _Step, indices: list[int]) -> None:
 
 
 def _computed(
-    processor: LogitProcessor, selected: torch.Tensor, custom_params: list[Any]
+    processor: Processor, selected: torch.Tensor, custom_params: list[Any]
 ) -> torch.Tensor:
     """Call a dense processor and check the shape and type of what it returns."""
     import torch

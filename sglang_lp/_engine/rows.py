@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from sglang_lp._engine.runs import Processor
     from sglang_lp.params import Parameters
-    from sglang_lp.processor import LogitProcessor
 
 __all__ = ["Row", "ServedRequest", "attach_row", "detach_row", "rows_of"]
 
@@ -136,7 +136,7 @@ class Row:
         "wake",
     )
 
-    def __init__(self, processor: LogitProcessor, params: Parameters | None, host: Host) -> None:
+    def __init__(self, processor: Processor, params: Parameters | None, host: Host) -> None:
         self.processor = processor
         self.needs = processor.needs
         self.dense = processor.dense
@@ -306,7 +306,7 @@ def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
 
 def attach_row(
     custom_params: Any,
-    processor: LogitProcessor,
+    processor: Processor,
     params: Parameters | None,
     host: Host | None = None,
 ) -> Row:
