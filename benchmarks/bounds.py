@@ -15,166 +15,23 @@ import importlib
 import json
 import logging
 import os
-import pickle
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from benchmarks import bounds_report
-from benchmarks.bounds_cases import VOCAB, Dear, dearest
+from benchmarks.bounds_cases import Dear, dearest
+from benchmarks.bounds_run import Run, Server, fill_seconds
 from benchmarks.cost import machine
-from sglang_lp._engine.rows import rows_of
 from sglang_lp.errors import RequestError
-from sglang_lp.server import sampling
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sink import make_admit_req
-from sglang_lp.testing import FakeRequest
-from sglang_lp.trust import Policy
 
 #: Seconds for which one request is decoded at most.
 SECONDS = 3.0
-#: Times that a neighbour comes and goes.
-NEIGHBOURS = 3
 #: Seconds for which dearer requests of one processor are searched for.
 SEARCH_SECONDS = 20.0
-
-
-class Server:
-    """The two processes of a server with the default policy: all that knows the engine's inside."""
-
-    def __init__(self) -> None:
-        self._front, self._scheduler = Guard(Policy.default()), Guard(Policy.default())
-        self._front.vocab_size = self._scheduler.vocab_size = VOCAB
-        pending = PendingResults()
-        self._admit_req = make_admit_req(self._scheduler, pending)
-        self._apply = sampling.make_apply(sampling.Steps(pending))
-
-    def admit(self, processor: str, params: Mapping[str, Any]) -> None:
-        """Do what the HTTP process does for one text; raises ``RequestError`` to refuse it."""
-        self._front.admit(processor, params)
-
-    def receive(self, request: Any) -> None:
-        """Do what the scheduler does when it makes a request."""
-        self._admit_req(None, request)
-        (row,) = rows_of([request.sampling_params.custom_params])
-        if row is None:
-            raise RuntimeError(f"{request.custom_logit_processor} was refused in the scheduler")
-
-    def sample(self, logits: torch.Tensor, custom_params: Sequence[Any]) -> None:
-        """Do what the sampler does at each step."""
-        self._apply(logits, SimpleNamespace(custom_params=custom_params, grammars=None))
-
-
-class _Req(FakeRequest):
-    """A request as the scheduler makes it, out of a message from another process."""
-
-    def __init__(self, processor: str, params: Mapping[str, Any], prompt: Sequence[int]) -> None:
-        super().__init__(prompt, served=True)
-        self.custom_logit_processor = processor
-        own = pickle.loads(pickle.dumps(dict(params)))
-        self.sampling_params = SimpleNamespace(custom_params=self.custom_params(own))
-        self.vocab_size = VOCAB
-        self.inflight_middle_chunks = 0
-        self.disagg_kv_sender = None
-
-    def set_finish_with_abort(self, message: str, status_code: int, err_type: str) -> None:
-        raise RuntimeError(f"{err_type} {status_code}: {message}")
-
-
-class Steps(NamedTuple):
-    """Times of the steps of one request, in seconds."""
-
-    first: float
-    each: list[float]
-
-
-class Run:
-    """One request in all its copies, from its arrival on.
-
-    Attributes:
-        admitted: Seconds that the HTTP process took.
-        received: Seconds that the scheduler took to make its rows.
-    """
-
-    def __init__(self, server: Server, dear: Dear) -> None:
-        self._server = server
-        prompt = dear.prompt()
-        self.requests = [_Req(dear.processor, dear.params, prompt) for _ in range(dear.copies)]
-        self._coming: Iterator[int] = cycle(dear.output())
-        self._params = [request.sampling_params.custom_params for request in self.requests]
-        # A plain neighbour before and one after them.
-        self._logits = torch.empty(dear.copies + 2, VOCAB).fill_(0.0)  # its pages are there
-        texts = dear.copies if dear.texts else 1
-        started = time.thread_time()
-        for _ in range(texts):
-            server.admit(dear.processor, dear.params)
-        self.admitted = time.thread_time() - started
-        started = time.thread_time()
-        for request in self.requests:
-            server.receive(request)
-        self.received = time.thread_time() - started
-
-    def step(self, before: int = 0, after: int = 0) -> float:
-        """Return the seconds of a step, beside so many plain neighbours."""
-        custom_params = [*[None] * before, *self._params, *[None] * after]
-        logits = self._logits[: len(custom_params)]
-        return _spent(lambda: self._server.sample(logits, custom_params))
-
-    def decode(self) -> None:
-        """Let every copy generate a token."""
-        token_id = next(self._coming)
-        for request in self.requests:
-            request.append(token_id)
-
-    def steps(self, warm: int, count: int, seconds: float) -> Steps:
-        """Decode, and return the times of the steps after ``warm`` tokens.
-
-        A request that ends with an error is no longer looked at: see :attr:`ended`.
-        """
-        first = self.step()
-        for _ in range(warm):
-            self.decode()
-        if warm:
-            self.step()  # takes them in at once
-        until = time.monotonic() + seconds
-        each: list[float] = []
-        while len(each) < count and (time.monotonic() < until or len(each) < 3):
-            self.decode()
-            each.append(self.step())
-        return Steps(first, each)
-
-    @property
-    def ended(self) -> str | None:
-        """The error that ended a copy, if any."""
-        errors = (getattr(request.to_finish, "message", None) for request in self.requests)
-        return next((error for error in errors if error), None)
-
-    def neighbours(self) -> tuple[float, float]:
-        """Return the median times of the steps that a neighbour joins, and leaves."""
-        joins, leaves = [], []
-        for _ in range(NEIGHBOURS):
-            for before, after in ((0, 1), (1, 0)):  # leaving, the second one moves all rows
-                self.decode()
-                joins.append(self.step(before, after))
-                self.decode()
-                self.step(before, after)
-                self.decode()
-                leaves.append(self.step())
-        return statistics.median(joins), statistics.median(leaves)
-
-
-def _spent(function: Callable[[], object]) -> float:
-    started = time.thread_time()
-    function()
-    return time.thread_time() - started
 
 
 def _resident() -> int:
@@ -183,12 +40,6 @@ def _resident() -> int:
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def fill_seconds() -> float:
-    """Return what one ``fill_`` of a row takes."""
-    row = torch.zeros(1, VOCAB)
-    return statistics.median(_spent(lambda: row.fill_(1.0)) for _ in range(500))
 
 
 def measure(dear: Dear) -> dict[str, Any]:

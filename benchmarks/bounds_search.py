@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from benchmarks.bounds import Run, Server
 from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
+from benchmarks.bounds_run import Run, Server
 from sglang_lp import builtins
 from sglang_lp.errors import RequestError
 

@@ -110,7 +110,7 @@ def figures(results: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def _others(results: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield for each processor that SGLang has none of its times, histories from left to right."""
+    """Yield each processor SGLang does not have, and its times by length of history."""
     times: dict[str, list[str]] = {}
     for case in results["cases"]:
         if match := re.fullmatch(r"(\w+Processor)-\d+x\d+", case["key"]):
@@ -164,7 +164,7 @@ def page_block(results: Mapping[str, Any]) -> str:
                 ["", "history", "without", "with", "spent in its own code", "share"], engines
             ),
             "",
-            "The processors that SGLang has none of, 32 rows, each kept at work:",
+            "Processors SGLang does not have, 32 rows, each kept at work:",
             "",
             *_markdown(["", "history 1k", "history 64k"], _others(results)),
             "",
@@ -235,11 +235,22 @@ def _plot(results: Mapping[str, Any]) -> None:
             )
             across, stock, ours = zip(*points, strict=True)
             ticks |= set(across)
-            axes.plot(across, stock, color=color, ls="--", marker="o", label=f"{title}: SGLang")
-            axes.plot(across, ours, color=color, marker="o", label=f"{title}: sglang-lp")
+            axes.plot(across, stock, color=color, ls="--", marker="o")
+            axes.plot(across, ours, color=color, marker="o", label=title)
+            # Above and below the ends of the lines, which may meet.
+            for side, times, up in (("stock", stock, 4), ("sglang-lp", ours, -4)):
+                axes.annotate(
+                    side,
+                    (across[-1], times[-1]),
+                    xytext=(5, up),
+                    textcoords="offset points",
+                    va="bottom" if up > 0 else "top",
+                    color=color,
+                )
         axes.set(xscale="log", yscale="log", xlabel=labels[by], ylabel="ms per step")
         axes.set_xticks(sorted(ticks), [_count(tick) for tick in sorted(ticks)])
         axes.minorticks_off()
+        axes.set_xlim(right=3 * max(ticks))  # room for the names of the lines
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=7)
         canvas.savefig(PLOTS / f"cost-by-{by}.svg", metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""Use a processor with an engine in this process: ask twice at once, once without a token.
+"""Use a processor with an engine in this process: ask twice at once, once with banned words.
 
 python examples/engine_async.py MODEL
 """
@@ -9,21 +9,20 @@ import asyncio
 from argparse import ArgumentParser
 from typing import Any
 
-from sglang_lp.client import attach
+from sglang_lp import attach
 
 PROMPT = "What is 2 + 3?"
 GREEDY = {"temperature": 0, "max_new_tokens": 16}
 
 
 async def answers(engine: Any) -> list[str]:
-    """Return the model's answer, again, and without the token that it began with."""
-    first = await engine.async_generate(PROMPT, GREEDY)
-    banned = attach("DisallowedTokensLogitsProcessor", token_ids=first["output_ids"][:1])
-    again, without = await asyncio.gather(
+    """Return the model's answer, and the one that it gives without some words."""
+    without = attach("BadWordsLogitProcessor", words=["5", "five"], ignore_case=True)
+    replies = await asyncio.gather(
         engine.async_generate(PROMPT, GREEDY),
-        engine.async_generate(PROMPT, **banned.engine_kwargs(GREEDY)),
+        engine.async_generate(PROMPT, **without.engine_kwargs(GREEDY)),
     )
-    return [first["text"], again["text"], without["text"]]
+    return [reply["text"] for reply in replies]
 
 
 def main(model: str) -> None:

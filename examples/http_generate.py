@@ -5,10 +5,11 @@ python examples/http_generate.py http://127.0.0.1:30000
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from typing import Any
 from urllib.request import Request, urlopen
+
+import orjson
 
 from sglang_lp.client import attach, attach_each
 
@@ -16,19 +17,17 @@ from sglang_lp.client import attach, attach_each
 def post(url: str, body: dict[str, Any]) -> Any:
     """Send one JSON request."""
     headers = {"Content-Type": "application/json"}
-    request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - the caller's server
+    request = Request(url, orjson.dumps(body), headers)  # noqa: S310 - the caller's server
     with urlopen(request, timeout=60) as response:  # noqa: S310
-        return json.load(response)
+        return orjson.loads(response.read())
 
 
 def main(url: str) -> None:
     """Print both answers."""
-    words = {"prompt": "Hello world!", "add_special_tokens": False}
-    token_ids = post(f"{url}/tokenize", words)["tokens"]
-    hello = attach("ForcedSequenceLogitProcessor", token_ids=token_ids)
+    hello = attach("ForcedSequenceLogitProcessor", text="Hello world!")
     batch = {
         "text": ["What is 2 + 3?", "What is 2 + 3?"],
-        "sampling_params": {"temperature": 0, "max_new_tokens": len(token_ids)},
+        "sampling_params": {"temperature": 0, "max_new_tokens": 16},
     }
     for answer in post(f"{url}/generate", attach_each([hello, None]).generate_body(batch)):
         print(repr(answer["text"]))

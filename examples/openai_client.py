@@ -6,30 +6,16 @@ python examples/openai_client.py http://127.0.0.1:30000
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any
 
 from openai import OpenAI
 
-from sglang_lp.client import attach
-
-
-def token_id(client: OpenAI, text: str) -> int:
-    """Return the id of a token of the served model."""
-    body = {"prompt": text, "add_special_tokens": False}
-    answer: Any = client.post("/tokenize", cast_to=object, body=body)
-    [found] = answer["tokens"]
-    return int(found)
+from sglang_lp import attach
 
 
 def main(url: str) -> None:
     """Print the answer of a chat."""
     client = OpenAI(base_url=f"{url}/v1", api_key="none")
-    think = attach(
-        "ThinkingBudgetLogitProcessor",  # of any model; those for Qwen3 and others know the ids
-        thinking_budget=32,
-        thinking_start_token_id=token_id(client, "<think>"),
-        thinking_end_token_id=token_id(client, "</think>"),
-    )
+    think = attach("ThinkingBudgetLogitProcessor", thinking_budget=32)
     answer = client.chat.completions.create(
         model="default",
         messages=[{"role": "user", "content": "What is 2 + 3?"}],

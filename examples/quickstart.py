@@ -1,28 +1,32 @@
-r"""Let Qwen3 think for at most 512 tokens: the body for SGLang's ``POST /generate``.
+r"""Keep words out of an answer: the body for SGLang's ``POST /generate``.
 
 $ python examples/quickstart.py
 {
-  "text": "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n",
+  "text": "Tell me a story.",
   "sampling_params": {
     "temperature": 0.6,
-    "max_new_tokens": 2048,
+    "max_new_tokens": 512,
     "custom_params": {
-      "thinking_budget": 512
+      "words": [
+        "as an AI",
+        "I cannot"
+      ],
+      "ignore_case": true
     }
   },
-  "custom_logit_processor": "{\"callable\": \"8004953c000000000000008c1273676c616e675f6c702e6275696c74696e73948c215177656e335468696e6b696e674275646765744c6f67697450726f636573736f729493942e\"}"
+  "custom_logit_processor": "{\"callable\": \"80049531000000000000008c1273676c616e675f6c702e6275696c74696e73948c16426164576f7264734c6f67697450726f636573736f729493942e\"}"
 }
 """  # noqa: E501 - a payload is one line
 
-import json
+import orjson
 
-from sglang_lp.client import attach
+from sglang_lp import attach
 
-think = attach("Qwen3ThinkingBudgetLogitProcessor", thinking_budget=512)
-body = think.generate_body(
+polite = attach("BadWordsLogitProcessor", words=["as an AI", "I cannot"], ignore_case=True)
+body = polite.generate_body(
     {
-        "text": "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n",
-        "sampling_params": {"temperature": 0.6, "max_new_tokens": 2048},
+        "text": "Tell me a story.",
+        "sampling_params": {"temperature": 0.6, "max_new_tokens": 512},
     }
 )
-print(json.dumps(body, indent=2))
+print(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())

@@ -192,11 +192,19 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *OLDEST,
         Step("pytest tests/engine", (OLDEST_PYTHON, "-m", "pytest", "tests/engine")),
     ),
+    "test-drafts": (
+        *ENV,
+        Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
+    ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
     "bench-bounds": (
         *ENV,
         Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds")),
+    ),
+    "bench-drafts": (
+        *ENV,
+        Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),
     ),
     "bench-trust": (
         *ENV,

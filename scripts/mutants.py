@@ -1,7 +1,7 @@
 """Mutation testing of the trust boundary: break it in many ways, and see the tests notice.
 
 Works on a copy in ``.cache/mutants``. Every mutant that no test notices must stand, with the reason
-why it may, in ``docs/mutants.md``; one that does not makes the exit code 1.
+why it may, in ``scripts/mutants.md``; one that does not makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / ".cache" / "mutants"
-LIST = ROOT / "docs" / "mutants.md"
+LIST = ROOT / "scripts" / "mutants.md"
 MUTMUT = ROOT / ".venv" / "bin" / "mutmut"
 TESTS = ("tests/trust", "tests/wire", "tests/server")
 #: Tests of SGLang itself and of the documents; those that start processes, which mutmut does not

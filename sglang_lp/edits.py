@@ -73,6 +73,22 @@ class Edits(ABC):
         """
 
     @abstractmethod
+    def pool(self, token_ids: Iterable[int], into: int) -> None:
+        """Give a token the probability of others, in place of its own; they keep none.
+
+        The logit of ``into`` becomes the logarithm of the sum of their exponentials, computed in
+        float32, and theirs ``-inf``. This comes before all other edits, of :meth:`always` too;
+        several of one step are done in order.
+
+        Args:
+            token_ids: Ids in ``[0, vocab)``, each once. None at all is allowed and does nothing.
+            into: An id in ``[0, vocab)``, not one of them.
+
+        Raises:
+            ProcessorFault: An id is outside the vocabulary, or ``into`` is among the others.
+        """
+
+    @abstractmethod
     def always(self) -> Edits:
         """Return edits that hold at this step and every later one of the request.
 
@@ -89,6 +105,17 @@ class Edits(ABC):
 
         Args:
             position: Index of a generated token; 0 is the first.
+        """
+
+    @abstractmethod
+    def hold_until(self, position: int) -> None:
+        """Promise that the edits of this request stay those declared now, up to a position.
+
+        Until then ``edit`` is not called and they hold at every step: they are compiled once, as
+        those of :meth:`always`. Replaces :meth:`wake_at`; not for a step with :meth:`pool`.
+
+        Args:
+            position: Index of the first generated token that they are not for.
         """
 
     @abstractmethod

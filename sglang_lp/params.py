@@ -148,9 +148,12 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
     """
     for name in _token_fields(type(params)):
         value = getattr(params, name)
-        # Most are flat, and looked through in a tenth of the time.
-        flat = isinstance(value, tuple | frozenset) and {*map(type, value)} == {int}
-        largest = max(value if flat else _ints(value), default=0)
+        try:  # most are flat, and looked through in a tenth of the time
+            largest = max(value, default=0)
+        except TypeError:
+            largest = None
+        if not isinstance(largest, int):
+            largest = max(_ints(value), default=0)
         if largest >= vocab_size:
             raise InvalidParameter(
                 processor,

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sglang_lp._engine.rows import attach_row
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.server.host import StockHost
@@ -378,6 +380,32 @@ class ProcessorContract:
                 f"{case.params}: a retraction changes the result",
             )
 
+    def test_a_fork_is_thrown_away_without_trace(self) -> None:
+        """At every node of a draft it edits as if its tokens had come; then as if they had not."""
+        if self.processor.dense or not self.processor.can_fork:
+            return
+        for case in self._cases():
+            known = len(case.output_ids) // 2
+            drafted = case.output_ids[known : known + 4]
+            width = 2 * len(drafted) + 1
+            lengths = [known + (node + 1) // 2 for node in range(width)]
+            histories = [case._replace(output_ids=case.output_ids[:n]) for n in lengths]
+            before = _random_logits(width, self.vocab_size)
+            expected = self._edited(histories, before)
+            custom_params = histories[0].custom_params()
+            self.processor()(before[:1].clone(), [custom_params])
+            rows = rows_of([custom_params])
+            drafts = Drafts(width, *([part] for part in _forked_twice(drafted)))
+            for _ in range(2):
+                after = before.clone()
+                Batch().step(after, rows, [custom_params], drafts=_returning(drafts), width=width)
+                for node, length in enumerate(lengths):
+                    _check(
+                        _same_bits(after[node], expected[node]),
+                        f"{case.params}: {length - known} drafted tokens after {known} others "
+                        "are not edited as if they had come",
+                    )
+
     def test_keeps_nothing_on_the_instance(self) -> None:
         """An instance that served other requests is as good as a new one."""
         cases = self._cases()
@@ -416,9 +444,28 @@ class ProcessorContract:
             yield _random_logits(rows, vocab_size, name)
 
 
+def _returning(drafts: Drafts) -> Callable[[], Drafts]:
+    return lambda: drafts
+
+
 def _check(ok: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not ok:
         raise AssertionError(message)
+
+
+def _forked_twice(token_ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return a draft in which every node has the next token twice, and goes on below the second.
+
+    Returns:
+        The token, the first child and the next sibling of each node. After the root come the
+        pairs; -1 stands for none.
+    """
+    depth = len(token_ids)
+    tokens = [0, *(token_id for token_id in token_ids for _ in range(2))]
+    first_child = [1, *(child for i in range(depth) for child in (-1, 2 * i + 3))]
+    first_child[-1] = -1
+    next_sibling = [-1, *(sibling for i in range(depth) for sibling in (2 * i + 2, -1))]
+    return tokens, first_child, next_sibling
 
 
 def _token_ids_in(params: Mapping[str, Any], vocab_size: int) -> list[int]:

@@ -117,6 +117,9 @@ SERVERS: Mapping[str, Settings] = {
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 PLUGIN = tuple(name for name in SERVERS if name != "stock")
 DRAFTING = tuple(name for name in SERVERS if "speculative_algorithm" in SERVERS[name][0])
+#: Those of every test run: trees and chains, an outside draft and one from the model's own state.
+#: The others differ from them in who drafts, and take as long again (``make test-drafts``).
+_ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains"})
 
 
 def command(name: str) -> Sequence[str | Path]:
@@ -126,4 +129,13 @@ def command(name: str) -> Sequence[str | Path]:
 
 def on_servers(*names: str) -> pytest.MarkDecorator:
     """Run the tests of a module on each of these servers."""
-    return pytest.mark.parametrize("server", names, indirect=True, scope="session")
+    servers = [pytest.param(name, marks=_marks(name)) for name in names]
+    return pytest.mark.parametrize("server", servers, indirect=True, scope="session")
+
+
+def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
+    if name not in DRAFTING:
+        return ()
+    if IS_OLDEST:
+        return (pytest.mark.skip(f"SGLang {OLDEST}: its drafts do not run without a GPU"),)
+    return () if name in _ALWAYS else (pytest.mark.drafts,)

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp._engine import recording as recording_module
-from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing
+from sglang_lp._engine import ids as ids_module
+from sglang_lp._engine import plan as plan_module
+from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing, pool
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import ProcessorFault
@@ -298,17 +299,20 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
         for number, (_, name, *_) in enumerate(calls)
         if name != "bias" and random.Random(seed + number).random() < 0.3
     }
-    with patch.object(recording_module, "LONG", 1 + seed % 4):
+    with (
+        patch.object(ids_module, "LONG", 1 + seed % 4),
+        patch.object(plan_module, "LONG", 1 + seed % 5),
+        patch.object(plan_module, "DENSE", 1 + seed % 6),
+    ):
         now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
         always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])
-
-    standing, acting = Cells(logits), Cells(logits)
-    held = {row: Standing(recording) for row, recording in always.items()}
-    for row, one in held.items():
-        place_standing(standing, row, one, keep_masked=row in masked)
-    for row, recording in now.items():
-        if row not in standing.conflicts:
-            place(acting, row, recording, held.get(row), keep_masked=row in masked)
+        standing, acting = Cells(logits), Cells(logits)
+        held = {row: Standing.of(recording) for row, recording in always.items()}
+        for row, one in held.items():
+            place_standing(standing, row, one, keep_masked=row in masked)
+        for row, recording in now.items():
+            if row not in standing.conflicts:
+                place(acting, row, recording, held.get(row), keep_masked=row in masked)
     found = {**standing.conflicts, **acting.conflicts}
     for cells in (standing, acting):
         Plan(cells, logits).apply(logits)
@@ -329,3 +333,31 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     logits.copy_(before)
     same = (bits(wide) == bits(around)) | wide.isnan()
     assert same.all(), "written outside of the rows"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_pool_gets_the_probability_of_its_tokens_in_each_row_alone(dtype):
+    before = (torch.randn(4, 9, generator=torch.Generator().manual_seed(0)) * 4).to(dtype)
+    logits = before.clone()
+
+    pool(logits, [[(0, [1, 2], 5), (2, [1, 2], 6), (3, [8, 7, 8], 0)], [(2, [6, 4], 1)]])
+
+    for row, steps in {0: [([1, 2], 5)], 2: [([1, 2], 6), ([6, 4], 1)], 3: [([7, 8], 0)]}.items():
+        for ids, into in steps:
+            before[row, into] = before[row, ids].float().logsumexp(0)
+            before[row, ids] = -INF
+    assert torch.equal(logits, before)
+
+
+def test_a_pool_is_for_one_step():
+    edits = Recording(4)
+    edits.always().pool([1], 2)
+
+    with pytest.raises(ProcessorFault, match="one step"):
+        Standing.of(edits.standing)
+
+
+@pytest.mark.parametrize(("ids", "into"), [([4], 0), ([0], 4), ([0, 1], 1)])
+def test_a_pool_that_makes_no_sense_is_a_fault(ids, into):
+    with pytest.raises(ProcessorFault):
+        Recording(4).pool(ids, into)

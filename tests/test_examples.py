@@ -1,10 +1,10 @@
 """The examples do what they say."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from sglang_lp.client import attach
@@ -49,10 +49,11 @@ def test_an_example_that_needs_a_server_or_a_model_says_so(name):
 
 def test_the_request_of_the_shell_script_is_what_the_client_makes():
     script = (EXAMPLES / "curl.sh").read_text()
-    body = json.loads(script.split("<<'JSON'\n")[1].split("JSON\n")[0])
+    body = orjson.loads(script.split("<<'JSON'\n")[1].split("JSON\n")[0])
 
     bare = {"text": body["text"], "sampling_params": {"temperature": 0, "max_new_tokens": 16}}
-    assert attach("DisallowedTokensLogitsProcessor", token_ids=[20]).generate_body(bare) == body
+    banned = attach("BadWordsLogitProcessor", words=["5", "five"], ignore_case=True)
+    assert banned.generate_body(bare) == body
 
 
 def test_the_shell_script_is_valid():

@@ -1,6 +1,9 @@
 """A processor that misbehaves ends its own request and touches no other."""
 
+import asyncio
 import math
+import signal
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +11,9 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.faults import interrupt, show_interrupts
 from sglang_lp._engine.rows import attach_row, rows_of
-from sglang_lp.errors import ProcessorFault
+from sglang_lp.errors import ProcessorFault, RequestError
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -59,9 +63,11 @@ class Fails(LogitProcessor):
 
     def start(self, request):
         fail_if(request.params.how == "start")
+        fail_if(request.params.how == "start_exit", SystemExit())
 
     def advance(self, request, token_ids):
         fail_if(request.params.how == "advance")
+        fail_if(request.params.how == "advance_exit", SystemExit())
 
     def edit(self, request, edits):
         Fails.asked += 1
@@ -93,7 +99,23 @@ class FailsFixed(LogitProcessor):
 
 class Unprintable(Exception):
     def __str__(self):
-        raise RuntimeError
+        raise SystemExit
+
+
+class Unnameable(ValueError):
+    __module__ = property(lambda self: sys.exit())
+
+    def __repr__(self):
+        raise KeyboardInterrupt
+
+    @property
+    def __class__(self):
+        raise SystemExit
+
+
+class Untold(RequestError):
+    def __str__(self):
+        raise SystemExit
 
 
 def fail_if(condition, error=None):
@@ -111,6 +133,12 @@ HOW = {
     "stop": lambda request, edits: fail_if(True, StopIteration()),
     "memory": lambda request, edits: fail_if(True, MemoryError()),
     "recursion": lambda request, edits: recurse(),
+    "exit": lambda request, edits: sys.exit("a secret"),
+    "interrupt": lambda request, edits: fail_if(True, KeyboardInterrupt()),
+    "cancelled": lambda request, edits: fail_if(True, asyncio.CancelledError()),
+    "generator": lambda request, edits: fail_if(True, GeneratorExit()),
+    "unnameable": lambda request, edits: fail_if(True, Unnameable()),
+    "untold": lambda request, edits: fail_if(True, Untold()),
     "outside": lambda request, edits: edits.ban([VOCAB]),
     "negative": lambda request, edits: edits.force(-1),
     "type": lambda request, edits: edits.ban("abc"),
@@ -133,6 +161,7 @@ ROW = {
 HOW |= ROW
 DENSE = {
     "error": lambda logits: fail_if(True),
+    "exit": lambda logits: sys.exit(),
     "none": lambda logits: None,
     "rows": lambda logits: logits[:-1],
     "columns": lambda logits: logits[:, :-1],
@@ -147,6 +176,15 @@ DENSE = {
     "dead": lambda logits: logits.fill_(-math.inf),
     "too_large": lambda logits: logits.to(torch.float64).fill_(1e300),
 }
+
+
+@pytest.fixture(autouse=True)
+def interrupts_are_shown():
+    """As in a scheduler of a server with the plugin."""
+    before = signal.getsignal(signal.SIGINT)
+    show_interrupts()
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def request_of(processor, **params):
@@ -177,7 +215,7 @@ def neighbours():
 
 
 CASES = [
-    *((Fails, how) for how in ("start", "advance", *HOW)),
+    *((Fails, how) for how in ("start", "start_exit", "advance", "advance_exit", *HOW)),
     *((FailsDense, how) for how in DENSE),
     *((FailsFixed, how) for how in HOW),
 ]
@@ -249,6 +287,102 @@ def test_a_request_whose_row_and_edits_leave_no_token_ends():
     assert logits[0].isfinite().any(), "sampling from a row of -inf ends SGLang's scheduler"
     assert "no token is left" in requests[0]["__req__"].to_finish.message
     assert requests[1]["__req__"].to_finish is None
+
+
+# Signals
+
+
+class Signalled(LogitProcessor):
+    """Gets a signal while it runs."""
+
+    class Params(Parameters, frozen=True):
+        number: int
+
+    def edit(self, request, edits):
+        signal.raise_signal(request.params.number)
+
+
+def stop(_number, _frame):
+    sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "raised"),
+    [
+        (signal.SIGINT, interrupt, KeyboardInterrupt),
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGTERM, stop, SystemExit),
+    ],
+)
+def test_a_signal_ends_the_process_inside_a_processor_too(number, handler, raised):
+    params = request_of(Signalled, number=int(number))
+    before = signal.signal(number, handler)
+    try:
+        with pytest.raises(raised):
+            Batch().step(torch.zeros(1, VOCAB), rows_of([params]), [params])
+    finally:
+        signal.signal(number, before)
+    assert params["__req__"].to_finish is None
+
+
+def test_a_handler_of_interrupts_that_somebody_chose_stays():
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        show_interrupts()
+        assert signal.getsignal(signal.SIGINT) is stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# The model's own logits
+
+
+class Writes(LogitProcessor):
+    """Changes one logit of its row."""
+
+    def edit(self, request, edits):
+        request.logits[1] = 2.0
+
+
+def restricted(processor):
+    """Return a request for which SGLang may set logits to ``-inf`` itself."""
+    request = FakeRequest([1], served=True)
+    request.sampling_params = SimpleNamespace(min_new_tokens=5, logit_bias=None)
+    params = request.custom_params({})
+    host = StockHost(request, may_lag=False)
+    attach_row(params, processor(), processor.parse_params({}), host)
+    return params
+
+
+class Sleeps(LogitProcessor):
+    def edit(self, request, edits):
+        edits.wake_at(100)
+
+
+@pytest.mark.parametrize("others", [[], [Good], [GoodRow, GoodFixed]])
+@pytest.mark.parametrize("processor", [Sleeps, Good, GoodFixed, Writes, GoodDense])
+@pytest.mark.parametrize("spoiled", [math.nan, math.inf])
+def test_logits_that_the_model_spoiled_end_no_request_whoever_shares_its_batch(
+    processor, others, spoiled
+):
+    requests = [restricted(processor), *map(request_of, others)]
+    logits = torch.zeros(len(requests), VOCAB)
+    logits[0, 7] = spoiled
+
+    Batch().step(logits, rows_of(requests), requests)
+
+    assert [params["__req__"].to_finish for params in requests] == [None] * len(requests)
+    assert logits[1:].isfinite().any(-1).all()
+
+
+def test_an_empty_row_is_the_processors_fault_where_the_model_wrote_nan():
+    params = restricted(AllowsOne)
+    logits = torch.full((1, VOCAB), math.nan)
+    logits[0, 3] = -math.inf
+
+    Batch().step(logits, rows_of([params]), [params])
+
+    assert "no token is left" in params["__req__"].to_finish.message
 
 
 # Grammars

@@ -13,19 +13,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.plan import Cells, Plan, place, place_standing
+from sglang_lp._engine.faults import as_fault
+from sglang_lp._engine.plan import Cells, Plan, place, place_standing, pool
 from sglang_lp._engine.recording import NEVER, Recording
-from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, Unsupported, shown
+from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
-    from logging import Logger
-
     import torch
 
     from sglang_lp._engine.drafts import Drafts
+    from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp._engine.runs import Processor
 
 __all__ = ["Batch"]
 
@@ -101,11 +101,12 @@ class Batch:
 
     def _apply(self, step: _Step) -> None:
         logits = step.logits
+        pool(logits, step.pools)
         acting = _planned(step) if step.acting else None
         if acting is not None:
             _end_conflicts(step, acting)  # first: what such a row holds for good goes, too
         standing, guarded = self._standing(step)
-        if standing is None and acting is None:
+        if standing is None and acting is None and not step.pools:
             return
         guarded = [*{*guarded, *step.rewritten}]
         before = logits[guarded] if guarded else None
@@ -150,6 +151,7 @@ class _Step:
         now: Reading of the clock.
         drafts: The drafted tokens, once asked for.
         acting: Rows of the logits with the edits of this step.
+        pools: As :func:`sglang_lp._engine.plan.pool` takes them.
         dense: Rows of processors that compute on whole rows, by their class.
         rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
         nodes: For rows of drafted tokens, how many tokens their history has, and which of these
@@ -165,6 +167,7 @@ class _Step:
         "masked",
         "nodes",
         "now",
+        "pools",
         "rewritten",
         "rows",
         "vocab_size",
@@ -189,6 +192,7 @@ class _Step:
         self.vocab_size: int = logits.shape[1]
         self.drafts: Drafts | None = None
         self.acting: list[tuple[int, Recording]] = []
+        self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
         self.dense: dict[type, list[int]] = {}
         self.rewritten: list[int] = []
         self.nodes: dict[int, tuple[int, list[int]]] = {}
@@ -204,21 +208,21 @@ def _visit(step: _Step, index: int, row: Row) -> None:
         elif row.needs is _NONE:
             recording = Recording(step.vocab_size)
             row.processor.edit(row.request, recording)
-            recording.hold()
+            recording.act()
             row.settle(recording)
         else:
             recording = _ask(step, index, row)
             _schedule(step, row, recording)
             if recording.reason is not None:
                 row.host.finish(recording.reason)
-    except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
+    except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(_as_fault(row, error))
 
 
 def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recording:
     """Ask for the edits of a row of the logits, and take them down.
 
-    Along a draft even those that hold at every later step are edits of this step.
+    Along a draft even those that hold at later steps are edits of this step.
     """
     request = row.request
     recording = Recording(step.vocab_size)
@@ -232,10 +236,30 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
         _write_back(step, [index], copied[None])
         step.rewritten.append(index)
     if drafted:
-        recording.hold()
+        recording.act()
+    elif recording.holds:
+        # Not a part of a draft: every node of it asks for itself.
+        if request.position + step.width <= (recording.wake or 0):
+            row.hold(recording)
+            return recording
+        recording.wake = None
+    if row.held is not None and not drafted:
+        row.hold(None)
+    if recording.pooled:
+        _take_pools(step, index, row, recording)
     if not recording.is_empty:
         step.acting.append((index, recording))
     return recording
+
+
+def _take_pools(step: _Step, index: int, row: Row, recording: Recording) -> None:
+    for turn, (ids, into) in enumerate(recording.pooled):
+        if turn == len(step.pools):
+            step.pools.append([])
+        step.pools[turn].append((index, ids, into))
+    recording.pooled = ()
+    if row.standing is not None or recording.standing is not None or not recording.is_empty:
+        step.rewritten.append(index)  # together with its other edits it may leave no token
 
 
 def _schedule(step: _Step, row: Row, recording: Recording) -> None:
@@ -261,7 +285,7 @@ def _visit_drafts(step: _Step, index: int, row: Row, drafts: Drafts) -> None:
         _schedule(step, row, root)
         if root.reason is not None:
             row.host.finish_at(request.position, (), root.reason)
-    except Exception as error:  # noqa: BLE001 - a processor's fault ends its own request only
+    except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(_as_fault(row, error))
         return
     wake = 0 if root.wake is None else root.wake
@@ -315,7 +339,7 @@ class _Walk:
                 tokens.append(token_id)
                 row.processor.advance(request, [token_id])
                 goes_on = position < self._wake or self._look(self._first + child, position)
-            except Exception as error:  # noqa: BLE001 - it counts if the draft is accepted
+            except BaseException as error:  # noqa: BLE001 - it counts if the draft is accepted
                 row.host.end_at(position, [*path], _as_fault(row, error))
                 goes_on = False
             if goes_on:
@@ -344,7 +368,7 @@ def _call(step: _Step, indices: list[int]) -> None:
             [step.custom_params[index] for index in indices],
         )
         _write_back(step, indices, result)
-    except Exception as error:  # noqa: BLE001 - see _visit
+    except BaseException as error:  # noqa: BLE001 - see _visit
         if len(group) == 1:
             group[0].end(_as_fault(group[0], error))
         else:  # find out whose fault it was
@@ -353,7 +377,7 @@ def _call(step: _Step, indices: list[int]) -> None:
 
 
 def _computed(
-    processor: LogitProcessor, selected: torch.Tensor, custom_params: list[Any]
+    processor: Processor, selected: torch.Tensor, custom_params: list[Any]
 ) -> torch.Tensor:
     """Call a dense processor and check the shape and type of what it returns."""
     import torch
@@ -374,7 +398,8 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
     """Put computed rows back; what a grammar masked stays masked.
 
     Raises:
-        ProcessorFault: A row has no finite logit, or NaN or +inf. None is put back then.
+        ProcessorFault: A row has no finite logit, or NaN or +inf that the model did not write
+            itself. None is put back then.
     """
     logits = step.logits
     result = result.to(logits.dtype)  # first: a number may be finite in one type only
@@ -383,7 +408,8 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
         shut = logits[[indices[i] for i in guarded]] == -math.inf
         result = result.clone()
         result[guarded] = result[guarded].masked_fill(shut, -math.inf)
-    if not bool(result.amax(-1).isfinite().all()):
+    highest = result.amax(-1)
+    if not bool(highest.isfinite().all()) and any(_spoiled(highest, logits[indices])):
         raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
     logits[indices] = result
 
@@ -405,9 +431,11 @@ def _end_conflicts(step: _Step, plan: Plan) -> None:
 
 def _undo_dead(step: _Step, indices: list[int], before: torch.Tensor) -> None:
     """Restore rows in which edits and what is masked already together leave no token."""
-    alive = step.logits[indices].amax(-1).isfinite().tolist()
-    for i, index in enumerate(indices):
-        if not alive[i]:
+    highest = step.logits[indices].amax(-1)
+    if bool(highest.isfinite().all()):
+        return
+    for i, (index, dead) in enumerate(zip(indices, _spoiled(highest, before), strict=True)):
+        if dead:
             step.logits[index] = before[i]
             _end_conflict(
                 step,
@@ -417,15 +445,30 @@ def _undo_dead(step: _Step, indices: list[int], before: torch.Tensor) -> None:
             )
 
 
+def _spoiled(highest: torch.Tensor, before: torch.Tensor) -> list[bool]:
+    """Tell which rows lost their last token, or their finite logits, since ``before``.
+
+    A row that the model itself left without is not judged, whoever shares its batch.
+
+    Args:
+        highest: Shape ``(rows,)``: the highest logit of each row, NaN if there is one.
+        before: Shape ``(rows, vocab)``: the rows as they were.
+    """
+    was = before.amax(-1)
+    empty = (highest == -math.inf) & (was != -math.inf)
+    return (empty | (~highest.isfinite() & was.isfinite())).tolist()
+
+
 def _end_conflict(step: _Step, index: int, why: str) -> None:
     row = step.rows[index // step.width]
     if row is None:
         return
-    fault = _as_fault(row, ProcessorFault(f"no token is left: {why}"))
+    fault = ProcessorFault(f"no token is left: {why}")
     if index in step.nodes:
-        row.host.end_at(*step.nodes[index], fault)
+        position, drafted = step.nodes[index]
+        row.host.end_at(position, drafted, _as_fault(row, fault, position))
     else:
-        row.end(fault)
+        row.end(_as_fault(row, fault))
 
 
 def _refuse_repeated(row: Row) -> None:
@@ -438,24 +481,7 @@ def _refuse_repeated(row: Row) -> None:
     )
 
 
-def _as_fault(row: Row, error: Exception) -> SglangLpError:
-    """Name the processor and the place; the text of a foreign error may hold client data."""
-    if isinstance(error, RequestError):
-        return error
-    name = row.processor.name
-    if isinstance(error, ProcessorFault):
-        what = str(error)
-    else:
-        import traceback
-
-        _logger().error("%s failed", name, exc_info=error)
-        # Not str(), which runs the foreign class's own code.
-        what = shown(traceback.format_exception_only(error)[-1].strip(), 200)
-    return ProcessorFault(f"{name} failed at token {row.request.position}: {what}")
-
-
-def _logger() -> Logger:
-    # Not imported above, because the client imports this module and logs nothing.
-    import logging
-
-    return logging.getLogger(__name__)
+def _as_fault(row: Row, error: BaseException, position: int | None = None) -> SglangLpError:
+    """Name the processor and the place."""
+    at = row.request.position if position is None else position
+    return as_fault(row.processor.name, f"at token {at}", error)

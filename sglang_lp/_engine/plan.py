@@ -1,44 +1,55 @@
 """The edits of a whole batch as one set of tensor operations.
 
 However many rows are edited, applying costs one host-to-device copy and at most six tensor
-operations, in place, without waiting for the device.
+operations, in place, without waiting for the device. Only edits that hold and name thousands of
+tokens cost operations of their own: one or two for each run of rows that share them.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
+from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from weakref import WeakValueDictionary
 
+from sglang_lp._engine.ids import LONG, Ids, tensor_of
 from sglang_lp._engine.recording import Recording
 from sglang_lp.edits import MAX_BIAS
+from sglang_lp.errors import ProcessorFault
 
 if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["Cells", "Plan", "Standing", "place", "place_standing"]
+__all__ = ["Cells", "Plan", "Standing", "place", "place_standing", "pool"]
 
 _MINUS_INF = -math.inf
 
+#: So many cells of a row and more are written by going through the whole row, which takes as long
+#: as this many writes.
+DENSE = 4_096
+
 
 class _Part:
-    """Flat indices into the logits."""
+    """Flat indices into the logits, or as many values of 64 bits."""
 
     __slots__ = ("long", "short")
 
     def __init__(self) -> None:
         self.short = array("q")
         #: Long lists, each with the index at which its row begins.
-        self.long: list[tuple[array[int], int]] = []
+        self.long: list[tuple[torch.Tensor, int]] = []
 
-    def extend(self, ids: Sequence[int], base: int) -> None:
-        if isinstance(ids, array):
-            self.long.append((ids, base))
-        else:
+    def extend(self, ids: Ids | Sequence[int] | torch.Tensor, base: int) -> None:
+        if isinstance(ids, Ids):
+            self.long.append((ids.tensor, base))
+        elif isinstance(ids, list):
             self.short.extend([base + i for i in ids])
+        else:
+            self.long.append((ids, base))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self.short) + sum(len(ids) for ids, _ in self.long)
@@ -49,15 +60,16 @@ class Cells:
 
     Attributes:
         stride: Distance between rows in the flat logits.
+        shut: Rows with edits that are written by going through the whole row.
         fill: Rows that become ``-inf``.
         keep: Cells of these rows that stay as they are.
-        bias: Cells that are biased, each once, and ``values`` their biases.
+        bias: Cells that are biased, each once, and ``values`` the bits of their biases.
         ban: Cells that become ``-inf``.
         force: Cells that become 0.0.
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
     """
 
-    __slots__ = ("ban", "bias", "conflicts", "fill", "force", "keep", "stride", "values")
+    __slots__ = ("ban", "bias", "conflicts", "fill", "force", "keep", "shut", "stride", "values")
 
     def __init__(self, logits: torch.Tensor) -> None:
         vocab = logits.shape[1]
@@ -65,7 +77,8 @@ class Cells:
         self.fill = array("q")
         self.keep = _Part()
         self.bias = _Part()
-        self.values = array("d")
+        self.values = _Part()
+        self.shut: list[tuple[int, Standing]] = []
         self.ban = _Part()
         self.force = array("q")
         self.conflicts: dict[int, str] = {}
@@ -76,61 +89,180 @@ class Cells:
         cells = self.keep.short if keep_masked else self.force
         cells.append(row * self.stride + token_id)
 
-    def add_biases(self, row: int, biases: Mapping[int, float]) -> None:
+    def add_biases(self, row: int, biases: _Biases) -> None:
         """Bias tokens of a row."""
-        self.bias.extend([*biases], row * self.stride)
-        self.values.extend(biases.values())
+        ids, values = biases
+        self.bias.extend(ids, row * self.stride)
+        if isinstance(values, array):
+            self.values.short.frombytes(values.tobytes())
+        else:
+            import torch
+
+            self.values.long.append((values.view(torch.int64), 0))
 
 
 class Standing:
-    """The edits of a request that are the same at every step, put together once.
+    """Edits of a request that are the same at many steps, put together once.
 
     Attributes:
         conflict: Why they leave no token, or ``None``.
         forced: The forced token.
-        allowed: What is allowed, if that is restricted.
-        banned: Lists of banned ids.
-        biases: The bias of each biased id.
-        left: How many tokens are left.
+        allowed: What is allowed, if that is restricted and these are few.
+        banned: Lists of banned ids, if these are few.
+        biases: Biased ids and their biases, float64.
+        dense: Whether ``allowed`` or ``banned`` would be many; see :meth:`shut`.
     """
 
-    __slots__ = ("_open", "allowed", "banned", "biases", "conflict", "forced", "left")
+    __slots__ = (
+        "__weakref__",
+        "_biases",
+        "_masks",
+        "_open",
+        "_vocab_size",
+        "allowed",
+        "banned",
+        "biases",
+        "conflict",
+        "dense",
+        "forced",
+    )
+
+    #: Those in use. Copies of a request have the very same lists of ids, and so share one.
+    _shared: ClassVar[WeakValueDictionary[Any, Standing]] = WeakValueDictionary()
+
+    @classmethod
+    def of(cls, recording: Recording) -> Standing:
+        """Return what a recording amounts to, as it was put together before if it was."""
+        key = (
+            recording.vocab_size,
+            recording.forced,
+            recording.clash,
+            *(tuple(map(_identity, lists)) for lists in (recording.banned, recording.allowed)),
+            *((_identity(ids), values.tobytes()) for ids, values in recording.biased),
+        )
+        found = cls._shared.get(key)
+        if found is None:
+            found = cls._shared[key] = cls(recording)
+        return found
 
     def __init__(self, recording: Recording) -> None:
-        vocab_size = recording.vocab_size
+        if recording.pooled:
+            raise ProcessorFault("pool() is for one step; declare it anew at each")
+        self._vocab_size = recording.vocab_size
+        self._open: bytearray | None = None
+        self._biases: dict[int, float] | None = None
+        self._masks: dict[Any, tuple[torch.Tensor, ...]] = {}
         self.forced = recording.forced
-        self.allowed: Sequence[int] | None = None
+        self.allowed: Ids | list[int] | torch.Tensor | None = None
         self.banned = recording.banned
-        self.biases: dict[int, float] = {}
+        self.biases: _Biases = ([], array("d"))
+        self.dense = False
         self.conflict = _clash(recording)
-        if self.conflict is None and self.forced is None:
-            if recording.allowed:
-                self.allowed = _allowed(recording)
-                self.banned = ()
-                if not self.allowed:
-                    self.conflict = "no allowed token is left"
-            elif _all_banned(recording.banned, vocab_size):
+        if self.conflict is not None or self.forced is not None:
+            return
+        if recording.allowed:
+            self.allowed = allowed = _allowed(recording)
+            self.banned = ()
+            self.dense = len(allowed) >= DENSE
+            if not len(allowed):
+                self.conflict = "no allowed token is left"
+        else:
+            self.dense = sum(map(len, self.banned)) >= DENSE
+            if _all_banned(self.banned, recording.vocab_size):
                 self.conflict = "every token is banned"
-            self.biases = _biases(recording)
-        self._open = self._mask(vocab_size)
-        self.left = self._open.count(1)
+        self.biases = _biases(recording)
 
-    def _mask(self, vocab_size: int) -> bytearray:
-        """Return for each token of the vocabulary whether it is left."""
-        if self.forced is not None or self.allowed is not None:
-            mask = bytearray(vocab_size)
-            for i in (self.forced,) if self.forced is not None else self.allowed or ():
-                mask[i] = 1
-            return mask
-        mask = bytearray(b"\x01") * vocab_size
-        for ids in self.banned:
-            for i in ids:
-                mask[i] = 0
-        return mask
+    @property
+    def open(self) -> bytearray:
+        """For each token of the vocabulary whether it is left."""
+        if self._open is None:
+            if self.forced is not None:
+                self._open = _mask(self._vocab_size, [[self.forced]], ())
+            elif self.allowed is not None:
+                self._open = _mask(self._vocab_size, [self.allowed], ())
+            else:
+                self._open = _mask(self._vocab_size, (), self.banned)
+        return self._open
+
+    @property
+    def left(self) -> int:
+        """How many tokens are left."""
+        return self.open.count(1)
 
     def permits(self, token_id: int) -> bool:
         """Tell whether these edits leave a token."""
-        return bool(self._open[token_id])
+        return bool(self.open[token_id])
+
+    def bias_of(self, token_id: int) -> float:
+        """Return the bias of a token."""
+        if self._biases is None:
+            ids, values = self.biases
+            self._biases = dict(zip(_listed(ids), values.tolist(), strict=True))
+        return self._biases.get(token_id, 0.0)
+
+    def shut(self, rows: torch.Tensor) -> None:
+        """Set the logits of all tokens that are not left to ``-inf``.
+
+        Args:
+            rows: Shape ``(any, vocab)``, written in place. All others keep their bits.
+        """
+        kind = rows.device, rows.dtype
+        masks = self._masks.get(kind)
+        if masks is None:
+            masks = self._masks[kind] = self._masks_for(rows)
+        if rows.is_cuda:
+            rows.masked_fill_(masks[0], _MINUS_INF)
+            return
+        # On bits, in a twentieth of the time that masked_fill_ takes on a CPU; and row by row,
+        # which then come from memory once.
+        for row in rows.view(masks[0].dtype):
+            row.bitwise_and_(masks[0]).bitwise_or_(masks[1])
+
+    def _masks_for(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what is not left; on a CPU the bits that stay, and those that are set."""
+        import torch
+
+        some = self.allowed is not None
+        shut = torch.full((self._vocab_size,), some, device=rows.device)
+        for ids in self.banned if self.allowed is None else (self.allowed,):
+            _fill(shut, _sent(tensor_of(ids), rows), not some)
+        if rows.is_cuda:
+            return (shut,)
+        keep = shut.to(getattr(torch, _INTEGERS[rows.element_size()])).sub_(1)
+        minus_inf = torch.tensor(_MINUS_INF, dtype=rows.dtype).view(keep.dtype)
+        return keep, keep.bitwise_not().bitwise_and_(minus_inf)
+
+
+#: Types of integers by their size in bytes.
+_INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
+
+
+def _identity(ids: Ids | list[int]) -> object:
+    return ids if isinstance(ids, Ids) else tuple(ids)
+
+
+def _listed(ids: Sequence[int] | torch.Tensor) -> list[int]:
+    return ids if isinstance(ids, list) else ids.tolist()  # type: ignore[union-attr]
+
+
+def _mask(
+    vocab_size: int,
+    allowed: Iterable[Ids | Sequence[int] | torch.Tensor],
+    banned: Iterable[Ids | Sequence[int]],
+    before: bytearray | None = None,
+) -> bytearray:
+    """Return for each token whether it was left before, all lists allow it, and none bans it."""
+    import torch
+
+    left = bytearray(b"\x01") * vocab_size if before is None else bytearray(before)
+    view = torch.frombuffer(left, dtype=torch.uint8)
+    for ids in allowed:
+        one = torch.zeros(vocab_size, dtype=torch.uint8)
+        one[tensor_of(ids)] = 1
+        view &= one
+    for ids in banned:
+        view[tensor_of(ids)] = 0
+    return left
 
 
 def place(
@@ -159,7 +291,7 @@ def place(
         return
     if recording.allowed:
         allowed = _allowed(recording, standing)
-        if not allowed:
+        if not len(allowed):
             cells.conflicts[row] = "no allowed token is left"
             return
         cells.fill.append(row)
@@ -183,11 +315,14 @@ def place_standing(cells: Cells, row: int, standing: Standing, *, keep_masked: b
         cells.force_one(row, standing.forced, keep_masked=keep_masked)
         return
     base = row * cells.stride
-    if standing.allowed is not None:
+    if standing.dense:
+        cells.shut.append((row, standing))
+    elif standing.allowed is not None:
         cells.fill.append(row)
         cells.keep.extend(standing.allowed, base)
-    for ids in standing.banned:
-        cells.ban.extend(ids, base)
+    else:
+        for ids in standing.banned:
+            cells.ban.extend(ids, base)
     cells.add_biases(row, standing.biases)
 
 
@@ -221,41 +356,115 @@ def _clash_with(standing: Standing | None, recording: Recording) -> str | None:
     return _clash(both)
 
 
-def _allowed(recording: Recording, standing: Standing | None = None) -> Sequence[int]:
+def _allowed(
+    recording: Recording, standing: Standing | None = None
+) -> Ids | list[int] | torch.Tensor:
     """Return what all lists of allowed tokens hold, bans taken away."""
     first, *others = recording.allowed
     if not (others or recording.banned or standing):
         return first
+    if any(isinstance(ids, Ids) for ids in (first, *others, *recording.banned)):
+        import torch
+
+        before = None if standing is None else standing.open
+        left = _mask(recording.vocab_size, recording.allowed, recording.banned, before)
+        return torch.frombuffer(left, dtype=torch.uint8).nonzero().view(-1)
     wanted = {*first}.intersection(*others).difference(*recording.banned)
-    left = [i for i in first if i in wanted and (standing is None or standing.permits(i))]
-    return array("q", left) if isinstance(first, array) else left
+    return [i for i in first if i in wanted and (standing is None or standing.permits(i))]
 
 
 def _all_banned(
-    banned: Sequence[Sequence[int]], vocab_size: int, standing: Standing | None = None
+    banned: Sequence[Ids | list[int]], vocab_size: int, standing: Standing | None = None
 ) -> bool:
+    if not banned:
+        return False
     left = vocab_size if standing is None else standing.left
     if sum(map(len, banned)) < left:
         return False  # the usual case, at the price of one addition per list
+    if any(isinstance(ids, Ids) for ids in banned):
+        return 1 not in _mask(vocab_size, (), banned, None if standing is None else standing.open)
     out = {i for ids in banned for i in ids if standing is None or standing.permits(i)}
     return len(out) == left
 
 
-def _biases(recording: Recording, standing: Standing | None = None) -> dict[int, float]:
+#: Ids, each once, and the bias of each: few of them in an array, many in a tensor of float64.
+_Biases: TypeAlias = "tuple[list[int] | torch.Tensor, array[float] | torch.Tensor]"
+
+
+def _biases(recording: Recording, standing: Standing | None = None) -> _Biases:
     """Return the bias of each id.
 
     Summed here and not by the device, whose order of additions is not fixed and whose float16
     ends at 65,504.
     """
-    before = {} if standing is None else standing.biases
+    if sum(len(values) for _, values in recording.biased) >= LONG:
+        return _many_biases(recording, standing)
     biases: dict[int, float] = {}
     for ids, values in recording.biased:
         for i, value in zip(ids, values, strict=True):
             biases[i] = biases.get(i, 0.0) + value
     for i, value in biases.items():
-        had = before.get(i, 0.0)
+        had = 0.0 if standing is None else standing.bias_of(i)
         biases[i] = max(-MAX_BIAS, min(MAX_BIAS, had + value)) - had
-    return biases
+    return [*biases], array("d", biases.values())
+
+
+def _many_biases(recording: Recording, standing: Standing | None) -> _Biases:
+    lists = tuple(ids if isinstance(ids, Ids) else Ids(ids) for ids, _ in recording.biased)
+    values = b"".join([values.tobytes() for _, values in recording.biased])
+    known = all(ids.source is not None for ids in lists)
+    ids, sums = (_summed if known else _summed.__wrapped__)(lists, values)
+    if standing is None:
+        return ids, sums.clamp(-MAX_BIAS, MAX_BIAS)
+    import torch
+
+    had = torch.tensor([standing.bias_of(i) for i in ids.tolist()], dtype=torch.float64)
+    return ids, (had + sums).clamp_(-MAX_BIAS, MAX_BIAS) - had
+
+
+@lru_cache(maxsize=16)  # copies of a request bias the same ids by the same values
+def _summed(lists: tuple[Ids, ...], values: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids of several lists, each once, and the sums of their float64 values."""
+    import torch
+
+    known = all(ids.source is not None for ids in lists)
+    ids, places = (_merged if known else _merged.__wrapped__)(lists)
+    # bincount adds in the order of the lists, from 0.0 on.
+    return ids, places.bincount(torch.frombuffer(bytearray(values), dtype=torch.float64))
+
+
+@lru_cache(maxsize=16)  # a schedule biases the same ids at every step
+def _merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids of several lists, each once; and for each of the lists' ids its place."""
+    import torch
+
+    ids, places = torch.unique(torch.cat([ids.tensor for ids in lists]), return_inverse=True)
+    return ids, places
+
+
+def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[int], int]]]) -> None:
+    """Give tokens the probability of others, in place.
+
+    Args:
+        logits: Shape ``(rows, vocab)``.
+        pools: What is done one after the other: for rows of the logits the ids, and the token
+            that gets their probability. Each row is in one of these at most once.
+    """
+    import torch
+
+    for one in pools:
+        alike: dict[object, list[tuple[int, Ids | list[int], int]]] = {}
+        for entry in one:
+            alike.setdefault(_identity(entry[1]), []).append(entry)
+        for entries in alike.values():
+            ids = torch.unique(tensor_of(entries[0][1]))
+            rows = torch.tensor([row for row, _, _ in entries])
+            into = torch.tensor([token_id for _, _, token_id in entries])
+            parts = [len(ids), len(rows), len(into)]
+            ids, rows, into = torch.split(_sent(torch.cat((ids, rows, into)), logits), parts)
+            where = rows[:, None], ids
+            logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
+            logits[where] = _MINUS_INF
 
 
 class Plan:
@@ -273,6 +482,7 @@ class Plan:
         "_fill_all",
         "_force",
         "_keep",
+        "_shut",
         "conflicts",
     )
 
@@ -281,26 +491,24 @@ class Plan:
         import torch
 
         self.conflicts = cells.conflicts
+        self._shut = _runs(cells.shut)
         fill = cells.fill
         self._fill_all = len(fill) == logits.shape[0]
         if self._fill_all:
             fill = array("q")
-        # 64-bit floats ride along as integers.
-        values = array("q", cells.values.tobytes())
         parts: tuple[array[int] | _Part, ...] = (
             fill,
             cells.keep,
             cells.bias,
             cells.ban,
             cells.force,
-            values,
+            cells.values,  # 64-bit floats ride along as integers
         )
         ends = [*accumulate(len(part) for part in parts)]
         sent: torch.Tensor | None = None
         if ends[-1]:
             sent = _packed(parts, ends[-1])
-            if logits.is_cuda:
-                sent = sent.pin_memory().to(logits.device, non_blocking=True)
+            sent = _sent(sent, logits)
 
         def cut(part: Sized, end: int) -> torch.Tensor | None:
             # Each operation of torch costs microseconds, so none without need.
@@ -324,6 +532,8 @@ class Plan:
             self.apply(work)
             logits.copy_(work)
             return
+        for rows, standing in self._shut:
+            standing.shut(logits[rows])
         kept = None if self._keep is None else flat.index_select(0, self._keep)
         if self._fill_all:
             logits.fill_(_MINUS_INF)
@@ -337,6 +547,18 @@ class Plan:
             _fill(flat, self._ban, _MINUS_INF)
         if self._force is not None:  # at most one in each row: too few for what _fill gains
             flat.index_fill_(0, self._force, 0.0)
+
+
+def _runs(shut: Sequence[tuple[int, Standing]]) -> list[tuple[slice, Standing]]:
+    """Put rows that follow each other and share their edits together."""
+    runs: list[tuple[slice, Standing]] = []
+    for row, standing in shut:
+        last, same = runs[-1] if runs else (slice(-1), None)
+        if same is standing and last.stop == row:
+            runs[-1] = slice(last.start, row + 1), standing
+        else:
+            runs.append((slice(row, row + 1), standing))
+    return runs
 
 
 def _packed(parts: Sequence[array[int] | _Part], length: int) -> torch.Tensor:
@@ -356,10 +578,16 @@ def _packed(parts: Sequence[array[int] | _Part], length: int) -> torch.Tensor:
             sent[at : at + len(short)] = torch.frombuffer(short, dtype=torch.int64)
             at += len(short)
         for ids, base in long:
-            read = torch.frombuffer(ids, dtype=torch.int64)
-            torch.add(read, base, out=sent[at : at + len(ids)])
+            torch.add(ids, base, out=sent[at : at + len(ids)])
             at += len(ids)
     return sent
+
+
+def _sent(indices: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Return indices on the device of the logits, without waiting for it."""
+    if logits.is_cuda:
+        return indices.pin_memory().to(logits.device, non_blocking=True)
+    return indices
 
 
 def _fill(tensor: torch.Tensor, indices: torch.Tensor, value: float) -> None:

@@ -6,13 +6,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from operator import index
 
+from sglang_lp._engine.ids import LONG, Ids, ids_of
 from sglang_lp.edits import MAX_BIAS, Edits
 from sglang_lp.errors import ProcessorFault
 
-__all__ = ["LONG", "NEVER", "Recording"]
-
-#: So many ids and more are kept as an array, which torch checks and places in the batch at once.
-LONG = 256
+__all__ = ["NEVER", "Recording"]
 
 #: A position that no request reaches.
 NEVER = 1 << 62
@@ -30,18 +28,22 @@ class Recording(Edits):
         forced: The forced token.
         clash: Why the forced tokens contradict each other.
         biased: Lists of ids, each with its values.
+        pooled: Lists of ids, each with the token that gets their probability.
         standing: What holds at every later step, too.
-        wake: Position before which no edit is needed.
+        wake: Position before which no edit is needed, or none but these if they hold.
+        holds: Whether these edits hold until then.
         reason: Why the request ends with this token.
     """
 
-    banned: Sequence[Sequence[int]] = ()
-    allowed: Sequence[Sequence[int]] = ()
+    banned: Sequence[Ids | list[int]] = ()
+    allowed: Sequence[Ids | list[int]] = ()
     forced: int | None = None
     clash: str | None = None
-    biased: Sequence[tuple[Sequence[int], array[float]]] = ()
+    biased: Sequence[tuple[Ids | list[int], array[float]]] = ()
+    pooled: Sequence[tuple[Ids | list[int], int]] = ()
     standing: Recording | None = None
     wake: int | None = None
+    holds: bool = False
     reason: str | None = None
 
     def __init__(self, vocab_size: int) -> None:
@@ -59,9 +61,7 @@ class Recording(Edits):
         self.allowed = (*self.allowed, ids)
 
     def force(self, token_id: int) -> None:
-        token_id = index(token_id)  # as in _checked, without its lists: a batch may force every row
-        if not 0 <= token_id < self.vocab_size:
-            raise self._outside(token_id)
+        token_id = self._checked_one(token_id)
         if self.forced is None:
             self.forced = token_id
         elif self.forced != token_id:
@@ -69,14 +69,20 @@ class Recording(Edits):
 
     def bias(self, token_ids: Iterable[int], values: Iterable[float]) -> None:
         ids = self._checked(token_ids)
-        numbers = array("d", [float(value) for value in values])
+        numbers = array("d", values if isinstance(values, array) else map(float, values))
         if len(ids) != len(numbers):
             raise ProcessorFault(f"bias() got {len(ids)} token ids and {len(numbers)} values")
-        # Also refuses NaN, which compares as false.
-        if not all(-MAX_BIAS <= number <= MAX_BIAS for number in numbers):
+        if not _moderate(numbers):
             raise ProcessorFault(f"bias() takes finite values up to {MAX_BIAS:.0f} either way")
         if ids:
             self.biased = (*self.biased, (ids, numbers))
+
+    def pool(self, token_ids: Iterable[int], into: int) -> None:
+        ids, into = self._checked(token_ids), self._checked_one(into)
+        if into in ids:
+            raise ProcessorFault(f"pool() got token {into} among those that it gets the sum of")
+        if ids:
+            self.pooled = (*self.pooled, (ids, into))
 
     def always(self) -> Edits:
         if self.standing is None:
@@ -84,15 +90,18 @@ class Recording(Edits):
         return self.standing
 
     def wake_at(self, position: int) -> None:
-        self.wake = index(position)
+        self.wake, self.holds = index(position), False
+
+    def hold_until(self, position: int) -> None:
+        self.wake, self.holds = index(position), True
 
     def rest(self) -> None:
-        self.wake = NEVER
+        self.wake, self.holds = NEVER, False
 
     def finish(self, reason: str) -> None:
         self.reason = reason
 
-    def hold(self) -> None:
+    def act(self) -> None:
         """Make what holds at every step an edit of this one."""
         if self.standing is not None:
             self.add(self.standing)
@@ -101,26 +110,49 @@ class Recording(Edits):
     @property
     def is_empty(self) -> bool:
         """Whether no logit changes."""
-        return self.forced is None and not (self.banned or self.allowed or self.biased)
+        return self.forced is None and not (
+            self.banned or self.allowed or self.biased or self.pooled
+        )
 
     def add(self, other: Recording) -> None:
         """Record what ``other`` holds."""
         self.banned = (*self.banned, *other.banned)
         self.allowed = (*self.allowed, *other.allowed)
         self.biased = (*self.biased, *other.biased)
+        self.pooled = (*self.pooled, *other.pooled)
         if other.forced is not None:
             self.force(other.forced)
         self.clash = self.clash or other.clash
 
-    def _checked(self, token_ids: Iterable[int]) -> Sequence[int]:
-        # index() takes no float and no string, so that nothing odd reaches the whole batch's
-        # index tensor; the range check keeps a row from writing into its neighbour.
-        ids = [*map(index, token_ids)]
-        if ids and (min(ids) < 0 or max(ids) >= self.vocab_size):
+    def _checked(self, token_ids: Iterable[int]) -> Ids | list[int]:
+        # The range check keeps a row from writing into its neighbour.
+        ids = ids_of(token_ids)
+        if isinstance(ids, Ids):
+            smallest, largest = ids.smallest, ids.largest
+        elif ids:
+            smallest, largest = min(ids), max(ids)
+        else:
+            return ids
+        if smallest < 0 or largest >= self.vocab_size:
             raise self._outside(next(i for i in ids if not 0 <= i < self.vocab_size))
-        return ids if len(ids) < LONG else array("q", ids)
+        return ids
+
+    def _checked_one(self, token_id: int) -> int:
+        token_id = index(token_id)
+        if not 0 <= token_id < self.vocab_size:
+            raise self._outside(token_id)
+        return token_id
 
     def _outside(self, token_id: int) -> ProcessorFault:
         return ProcessorFault(
             f"token id {token_id} is outside the vocabulary of {self.vocab_size} tokens"
         )
+
+
+def _moderate(numbers: array[float]) -> bool:
+    """Tell whether every bias is in its range; NaN compares as false."""
+    if len(numbers) < LONG:
+        return all(-MAX_BIAS <= number <= MAX_BIAS for number in numbers)
+    import torch
+
+    return bool((torch.frombuffer(numbers, dtype=torch.float64).abs() <= MAX_BIAS).all())

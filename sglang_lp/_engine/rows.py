@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.host import Host, host_of
+from sglang_lp._engine.ids import Ids, ids_of, prepared, tensor_of
 from sglang_lp._engine.plan import Standing
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from sglang_lp._engine.runs import Processor
     from sglang_lp.params import Parameters
-    from sglang_lp.processor import LogitProcessor
 
-__all__ = ["Row", "ServedRequest", "attach_row", "rows_of"]
+__all__ = ["Row", "ServedRequest", "attach_row", "detach_row", "rows_of"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE, _TOKENS = History.NONE, History.TOKENS
@@ -85,6 +86,15 @@ class ServedRequest(Request):
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [token_id for token_id, value in pairs if value > -math.inf]
 
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+        if self.lent is None:
+            return super().is_among_top(token_ids, count)
+        logits, row = self.lent
+        read = logits[row] if self.copied is None else self.copied
+        best = read[tensor_of(ids_of(token_ids))].amax()
+        larger = read.amax() > best if count == 1 else (read > best).sum() >= count
+        return not larger and float(best) > -math.inf
+
 
 class Row:
     """Feeds a processor the history of its request, and remembers when to look again.
@@ -102,15 +112,19 @@ class Row:
         source: The host's own object for it (or a proxy of it), or ``None``.
         wake: Reading of the batch's clock before which this row needs no look.
         tokens: The history as far as fed.
-        standing: Edits that hold at every step, once there are any.
+        standing: Edits that hold at every step, or until the row is woken, once there are any.
+        held: Those among them that hold until the row is woken.
         serial: Another number for every row, and a new one when ``standing`` changes.
     """
 
     __slots__ = (
+        "_always",
+        "_ended",
+        "_ids",
         "_output_ids",
-        "_recorded",
         "_started",
         "dense",
+        "held",
         "host",
         "needs",
         "processor",
@@ -122,7 +136,7 @@ class Row:
         "wake",
     )
 
-    def __init__(self, processor: LogitProcessor, params: Parameters | None, host: Host) -> None:
+    def __init__(self, processor: Processor, params: Parameters | None, host: Host) -> None:
         self.processor = processor
         self.needs = processor.needs
         self.dense = processor.dense
@@ -133,7 +147,11 @@ class Row:
         self.tokens = array("q")
         self.standing: Standing | None = None
         self.serial = next(_serials)
-        self._recorded: Recording | None = None
+        self.held: Recording | None = None
+        self._always: Recording | None = None
+        self._ended = False
+        #: Converted now and not while a batch waits, once for all copies of a request.
+        self._ids: list[Ids] = prepared(params)
         self._started = False
         self._output_ids: Sequence[int] = ()
 
@@ -168,8 +186,7 @@ class Row:
         if not self._started:
             fed = 0
             tokens = self.tokens = request.output_ids = array("q")
-            if self._recorded is not None:
-                self._stand(None)
+            self._stand(None, None)
             request.state = self.processor.start(request)
             self._started = True
         if total > fed:
@@ -191,31 +208,55 @@ class Row:
             SglangLpError: ``error`` itself, if nobody runs the request.
         """
         self.wake = NEVER
-        self._stand(None)
+        self._ended = True
+        self._stand(None, None)
         self.host.end(error)
+
+    def rewind(self) -> None:
+        """Look again at the next step: the host dropped what the last one sampled.
+
+        A row may have gone to sleep at a position that is sampled once more.
+        """
+        if not (self._ended or self.needs is _NONE):
+            self.wake = 0
 
     def settle(self, recording: Recording) -> None:
         """Look at this row no more, and make these edits at every step."""
         self.wake = NEVER
-        self._stand(recording)
+        self._stand(recording, None)
 
     def keep(self, recording: Recording) -> None:
         """Make these edits at every step, beside those that hold already."""
-        if self._recorded is not None:
-            recording.add(self._recorded)
-        self._stand(recording)
+        if self._always is not None:
+            recording.add(self._always)
+        self._stand(recording, self.held)
 
-    def _stand(self, recording: Recording | None) -> None:
-        self._recorded = recording
-        empty = recording is None or recording.is_empty
-        self.standing = None if recording is None or empty else Standing(recording)
-        self.serial = next(_serials)
+    def hold(self, recording: Recording | None) -> None:
+        """Make these edits at every step until told otherwise, and no longer those held so far."""
+        self._stand(self._always, recording)
+
+    def _stand(self, always: Recording | None, held: Recording | None) -> None:
+        self._always, self.held = always, held
+        both = [one for one in (always, held) if one is not None and not one.is_empty]
+        standing = None
+        if both:
+            recording = both[0]
+            if len(both) > 1:
+                recording = Recording(recording.vocab_size)
+                for one in both:
+                    recording.add(one)
+            standing = Standing.of(recording)
+        if standing is not self.standing:
+            self.standing = standing
+            self.serial = next(_serials)
 
     def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         """Take over new sequence objects; the state stays only if they extend the old ones."""
-        same = [*output_ids[: len(self.tokens)]] == [*self.tokens[: len(output_ids)]]
-        if not same or [*prompt_ids] != [*self.request.prompt_ids]:
-            self._started = False
+        self._started = (
+            self._started
+            and [*output_ids[: len(self.tokens)]] == [*self.tokens[: len(output_ids)]]
+            and _same(prompt_ids, self.request.prompt_ids)
+        )
         self._output_ids, self.request.prompt_ids = output_ids, prompt_ids
 
     def _copes_with_lag(self) -> bool:
@@ -229,6 +270,11 @@ class Row:
             _reported_lag.add(processor.kind)
             _logger().error(_STALE, processor.name)
         return False
+
+
+def _same(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Tell whether two prompts of perhaps different types hold the same tokens."""
+    return one == other if type(one) is type(other) else [*one] == [*other]
 
 
 def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
@@ -260,7 +306,7 @@ def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
 
 def attach_row(
     custom_params: Any,
-    processor: LogitProcessor,
+    processor: Processor,
     params: Parameters | None,
     host: Host | None = None,
 ) -> Row:
@@ -277,6 +323,16 @@ def attach_row(
     if source is not None:
         custom_params[_SLOT] = row
     return row
+
+
+def detach_row(custom_params: Any) -> None:
+    """Let go of the row of a request that has finished, and of all that the row keeps.
+
+    Args:
+        custom_params: As for :func:`rows_of`, of one request.
+    """
+    if isinstance(custom_params, dict):
+        custom_params.pop(_SLOT, None)
 
 
 def _logger() -> Logger:

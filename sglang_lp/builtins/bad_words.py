@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
+from sglang_lp.builtins._sequences import (
+    Automaton,
+    Lengths,
+    SequenceIds,
+    automaton_of,
+    check_lengths,
+)
 from sglang_lp.builtins._texts import BannedTexts, banned_texts, check_texts
 from sglang_lp.params import Parameters, Texts
 from sglang_lp.processor import LogitProcessor
@@ -21,14 +27,14 @@ class _Progress:
 
     __slots__ = ("declared", "end", "sequences", "state", "texts")
 
-    def __init__(self, sequences: Automaton, texts: BannedTexts | None, end: bytes) -> None:
+    def __init__(self, sequences: Automaton | None, texts: BannedTexts | None, end: bytes) -> None:
         self.sequences = sequences
         self.state = 0
         self.texts = texts
         #: What of the output may be the beginning of a word.
         self.end = end
-        #: Whether the tokens that hold a word are banned for good.
-        self.declared = texts is None
+        #: Whether what may never come, wherever the output stands, is banned for good.
+        self.declared = False
 
 
 class BadWordsLogitProcessor(LogitProcessor):
@@ -80,7 +86,7 @@ class BadWordsLogitProcessor(LogitProcessor):
             elif self.lengths is None:
                 raise ValueError("lengths: expected the length of each sequence of token_ids")
             else:
-                split(self.token_ids, self.lengths)
+                check_lengths(self.token_ids, self.lengths)
 
     @classmethod
     def fit_params(
@@ -88,6 +94,7 @@ class BadWordsLogitProcessor(LogitProcessor):
     ) -> Parameters:
         """Refuse words that the served model cannot write, or that leave it nothing to write."""
         cls._texts(params, tokenizer)
+        cls._sequences(params)  # built now, while no step waits for it
         return super().fit_params(params, tokenizer, vocab_size)
 
     @classmethod
@@ -98,20 +105,24 @@ class BadWordsLogitProcessor(LogitProcessor):
             cls.__name__, "words", tokenizer, params.words, ignore_case=params.ignore_case
         )
 
+    @classmethod
+    def _sequences(cls, params: Any) -> Automaton | None:
+        return automaton_of(params.token_ids, params.lengths) if params.token_ids else None
+
     def start(self, request: Request) -> _Progress:
-        """Build the automaton of the sequences, and look up that of the words."""
+        """Look up the automata of the sequences and of the words."""
         params = request.params
-        sequences = split(params.token_ids, params.lengths) if params.token_ids else []
         texts = self._texts(params, request.tokenizer)
         across = texts is not None and params.across_prompt
         end = texts.begin(request.prompt_ids) if texts is not None and across else b""
-        return _Progress(Automaton(sequences), texts, end)
+        return _Progress(self._sequences(params), texts, end)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
         progress = request.state
         for token_id in token_ids:
-            progress.state = progress.sequences.step(progress.state, token_id)
+            if progress.sequences is not None:
+                progress.state = progress.sequences.step(progress.state, token_id)
             if progress.texts is not None:
                 progress.end = progress.texts.after(progress.end, token_id)
 
@@ -122,14 +133,17 @@ class BadWordsLogitProcessor(LogitProcessor):
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban what would complete a word that the output has begun, or holds one."""
         progress = request.state
-        for token_ids in progress.sequences.completing(progress.state):
+        sequences, texts = progress.sequences, progress.texts
+        if not progress.declared:
+            progress.declared = True
+            if sequences is not None:
+                edits.always().ban(sequences.endings[0])
+            if texts is not None:
+                edits.always().ban(_known(texts.always, edits))
+        for token_ids in sequences.completing(progress.state) if sequences is not None else ():
             edits.ban(token_ids)
-        if progress.texts is not None:
-            if not progress.declared:
-                edits.always().ban(_known(progress.texts.always, edits))
-                progress.declared = True
-            if completing := progress.texts.completing(progress.end):
-                edits.ban(_known(completing, edits))
+        if texts is not None and (completing := texts.completing(progress.end)):
+            edits.ban(_known(completing, edits))
 
 
 def _known(token_ids: Sequence[int], edits: Edits) -> Sequence[int]:

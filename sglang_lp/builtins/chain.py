@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
@@ -65,6 +65,10 @@ class _LinkRequest(Request):
         """Return the largest logits of the row; the whole request finds them without a copy."""
         return self._whole.top(count)
 
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+        """Ask the whole request, as for :meth:`top`."""
+        return self._whole.is_among_top(token_ids, count)
+
     def observe(self) -> None:
         """Take over the history as it is at this step."""
         whole = self._whole
@@ -75,7 +79,7 @@ class _LinkRequest(Request):
 class _Link:
     """One processor of a chain at work on one request."""
 
-    __slots__ = ("looked", "processor", "request", "wake")
+    __slots__ = ("held", "looked", "processor", "request", "wake")
 
     def __init__(self, processor: LogitProcessor, request: _LinkRequest) -> None:
         self.processor = processor
@@ -83,12 +87,14 @@ class _Link:
         #: Between these two positions it sleeps. It runs again at the first one if SGLang
         #: repeats that step after a retraction.
         self.looked = self.wake = 0
+        #: Its edits between these two positions, if they hold.
+        self.held: Recording | None = None
 
     def fork(self, request: Request) -> _Link:
         """Return a link for a draft of a request, to be advanced and thrown away."""
         link = _Link(self.processor, _LinkRequest(request, self.request.params))
         link.request.state = self.processor.fork(self.request)
-        link.looked, link.wake = self.looked, self.wake
+        link.looked, link.wake, link.held = self.looked, self.wake, self.held
         return link
 
 
@@ -291,8 +297,11 @@ class ChainLogitProcessor(LogitProcessor):
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""
         whole, position = cast("Recording", edits), request.position
+        stays = True
         for link in request.state:
             if link.looked < position < link.wake:
+                if link.held is not None:
+                    whole.add(link.held)
                 continue
             if link.processor.needs is History.NONE:
                 link.processor.edit(link.request, edits.always())
@@ -303,8 +312,18 @@ class ChainLogitProcessor(LogitProcessor):
             link.processor.edit(link.request, own)
             whole.add(own)
             link.looked, link.wake = position, position + 1 if own.wake is None else own.wake
+            link.held = own if own.holds else None
+            stays = stays and (own.holds or own.is_empty)
             if whole.reason is None:
                 whole.reason = own.reason
             if own.standing is not None:
                 cast("Recording", edits.always()).add(own.standing)
-        edits.wake_at(min(link.wake for link in request.state))
+        wake = min(link.wake for link in request.state)
+        if whole.is_empty:
+            edits.wake_at(wake)
+        elif stays and wake > position + 1:
+            edits.hold_until(wake)
+        elif not all(link.held is None for link in request.state):
+            edits.wake_at(position + 1)  # what is held goes on beside what is not
+        else:
+            edits.wake_at(wake)

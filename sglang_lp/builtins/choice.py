@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
+from sglang_lp.builtins._sequences import (
+    Automaton,
+    Lengths,
+    SequenceIds,
+    automaton_of,
+    check_lengths,
+    split,
+)
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import FewTokenIds, Parameters
 from sglang_lp.processor import LogitProcessor
@@ -42,7 +52,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         "eos_token_ids": [2],
     }
 
-    class Params(Parameters, frozen=True):
+    class Params(Parameters, frozen=True, dict=True):
         """What a request may set.
 
         Attributes:
@@ -59,17 +69,34 @@ class ChoiceLogitProcessor(LogitProcessor):
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
-            """Refuse a choice that is a prefix of another if nothing marks its end."""
-            choices = Automaton(split(self.token_ids, self.lengths))
-            longer = zip(choices.complete, choices.children, strict=True)
-            if self.eos_token_ids is None and any(done and children for done, children in longer):
-                raise ValueError(
-                    "eos_token_ids: required, because one choice is a prefix of another"
-                )
+            """Refuse lengths that do not fit, and a choice that others begin with unmarked."""
+            check_lengths(self.token_ids, self.lengths)
+            if self.eos_token_ids is None:
+                self._check_prefixes()
+
+        def _check_prefixes(self) -> None:
+            """Refuse a choice that is a prefix of another."""
+            # Sorted, what begins with a choice comes right after it.
+            for first, after in pairwise(sorted(map(tuple, split(self.token_ids, self.lengths)))):
+                if first == after[: len(first)] and len(first) < len(after):
+                    raise ValueError(
+                        "eos_token_ids: required, because one choice is a prefix of another"
+                    )
+
+        @cached_property
+        def choices(self) -> Automaton:
+            """The tree of the choices."""
+            return automaton_of(self.token_ids, self.lengths)
+
+    @classmethod
+    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
+        """Build the tree now, while no step waits for it."""
+        _ = params.choices
+        return super().fit_params(params, tokenizer, vocab_size)
 
     def start(self, request: Request) -> _Path:
-        """Build the tree of the choices."""
-        return _Path(Automaton(split(request.params.token_ids, request.params.lengths)))
+        """Begin at the root of the tree."""
+        return _Path(request.params.choices)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Go down the tree."""
@@ -87,6 +114,10 @@ class ChoiceLogitProcessor(LogitProcessor):
                 raise ProcessorFault(
                     f"token {token_id} was generated, which is none of the choices"
                 )
+
+    def fork(self, request: Request) -> _Path:
+        """Copy how far the output is."""
+        return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Allow what continues a choice, or ends it."""

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from copy import copy
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sglang_lp.builtins._sequences import Automaton, Lengths, SequenceIds, split
+from sglang_lp.builtins._sequences import (
+    Lengths,
+    SequenceIds,
+    automaton_of,
+    check_lengths,
+    split,
+)
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 
@@ -14,64 +22,106 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
 
 
+class _Word(NamedTuple):
+    """One of the words.
+
+    Attributes:
+        token_ids: Its tokens.
+        path: The states of its prefixes, each with its number of tokens, itself included.
+        end: The last of them.
+    """
+
+    token_ids: Sequence[int]
+    path: Mapping[int, int]
+    end: int
+
+
 class _Words:
-    """Which words the output holds, and how far it has written the next missing one."""
+    """The words of a request, the same for all its copies.
 
-    __slots__ = ("_held", "_lengths", "_path", "_state", "_waiting", "_words", "missing")
+    Attributes:
+        automaton: Follows them.
+        words: Each of them once, in the given order.
+        lengths: For the state in which a word ends its number of tokens.
+        total: How many tokens all words have together.
+        ends: The tokens that end the answer.
+    """
 
-    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
-        self._words = Automaton(sequences)
-        #: The state of the output, and the states of all prefixes of words in it.
+    __slots__ = ("automaton", "ends", "lengths", "total", "words")
+
+    def __init__(
+        self, token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
+    ) -> None:
+        self.automaton = automaton_of(token_ids, lengths)
+        distinct = dict.fromkeys(split(token_ids, lengths))
+        self.words = [self._word(token_ids) for token_ids in distinct]
+        self.lengths = {word.end: len(word.token_ids) for word in self.words}
+        self.total = sum(self.lengths.values())
+        self.ends = frozenset(ends)
+
+    def _word(self, token_ids: Sequence[int]) -> _Word:
+        children, state = self.automaton.children, 0
+        path = {0: 0}
+        for begun, token_id in enumerate(token_ids, 1):
+            state = children[state][token_id]
+            path[state] = begun
+        return _Word(token_ids, path, state)
+
+
+@lru_cache(maxsize=16)
+def _words_of(
+    token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
+) -> _Words:
+    """Return the words of all requests with these parameters."""
+    return _Words(token_ids, lengths, ends)
+
+
+class _Progress:
+    """Which words the output holds, and how far it has written the next missing one.
+
+    Attributes:
+        words: What is asked for.
+        missing: How many tokens the missing words have together.
+    """
+
+    __slots__ = ("_held", "_next", "_state", "missing", "words")
+
+    def __init__(self, words: _Words) -> None:
+        self.words = words
+        self.missing = words.total
+        #: The state of the output, and a bit for each state of a prefix of words in it. A number,
+        #: because it is copied for every drafted token.
         self._state = 0
-        self._held = {0}
-        by_end = {self._path_of(sequence)[-1]: sequence for sequence in sequences}
-        self._lengths = {end: len(sequence) for end, sequence in by_end.items()}
-        #: The words that were missing when last checked: for each the state of the whole word and
-        #: its tokens. The last one is forced next.
-        self._waiting = [*reversed(by_end.items())]
-        #: The states of that word's prefixes, each with its number of tokens.
-        self._path: dict[int, int] = {}
-        #: How many tokens the missing words have together.
-        self.missing = sum(self._lengths.values())
-        self._turn()
+        self._held = 1
+        #: Index of the word that is forced next.
+        self._next = 0
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Take in generated tokens."""
-        words, held = self._words, self._held
+        words = self.words
+        automaton, lengths, held = words.automaton, words.lengths, self._held
         for token_id in token_ids:
-            self._state = state = words.step(self._state, token_id)
+            self._state = state = automaton.step(self._state, token_id)
             # Stops at the first known state, so a token takes a constant time on average.
-            while state not in held:
-                held.add(state)
-                self.missing -= self._lengths.get(state, 0)
-                state = words.shorter[state]
-        if self._waiting and self._waiting[-1][0] in held:
-            self._turn()
+            while not held >> state & 1:
+                held |= 1 << state
+                self.missing -= lengths.get(state, 0)
+                state = automaton.shorter[state]
+        self._held = held
+        while self.missing and held >> words.words[self._next].end & 1:
+            self._next += 1
 
     def begun(self) -> int:
         """Return how many tokens of the next missing word the output ends with."""
+        shorter, path = self.words.automaton.shorter, self.words.words[self._next].path
         state = self._state
-        while state not in self._path:
-            state = self._words.shorter[state]
-        return self._path[state]
+        while state not in path:
+            state = shorter[state]
+        return path[state]
 
     def next_of(self, begun: int) -> int:
         """Return the token that continues it."""
-        return self._waiting[-1][1][begun]
-
-    def _turn(self) -> None:
-        """Find the next missing word."""
-        while self._waiting and self._waiting[-1][0] in self._held:
-            self._waiting.pop()
-        if self._waiting:
-            path = self._path_of(self._waiting[-1][1])
-            self._path = {state: begun for begun, state in enumerate(path)}
-
-    def _path_of(self, sequence: Sequence[int]) -> list[int]:
-        states = [0]
-        for token_id in sequence:
-            states.append(self._words.children[states[-1]][token_id])
-        return states
+        return self.words.words[self._next].token_ids[begun]
 
 
 class ForcedWordsLogitProcessor(LogitProcessor):
@@ -104,7 +154,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         "within_tokens": 256,
     }
 
-    class Params(Parameters, frozen=True):
+    class Params(Parameters, frozen=True, dict=True):
         """What a request may set.
 
         Attributes:
@@ -123,7 +173,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit, words that end the answer, and too little room."""
-            split(self.token_ids, self.lengths)
+            check_lengths(self.token_ids, self.lengths)
             both = {*self.eos_token_ids}.intersection(self.token_ids)
             if both:
                 raise ValueError(
@@ -136,25 +186,40 @@ class ForcedWordsLogitProcessor(LogitProcessor):
                     f"words have together, got {self.within_tokens}"
                 )
 
-    def start(self, request: Request) -> _Words:
-        """Build the automaton of the words."""
-        return _Words(split(request.params.token_ids, request.params.lengths))
+        @cached_property
+        def words(self) -> _Words:
+            """The words, ready to be followed."""
+            return _words_of(self.token_ids, self.lengths, self.eos_token_ids)
+
+    @classmethod
+    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
+        """Build the automaton of the words now, while no step waits for it."""
+        _ = params.words
+        return super().fit_params(params, tokenizer, vocab_size)
+
+    def start(self, request: Request) -> _Progress:
+        """Begin with no word."""
+        return _Progress(request.params.words)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
         request.state.read(token_ids)
 
+    def fork(self, request: Request) -> _Progress:
+        """Copy which words there are."""
+        return copy(request.state)  # type: ignore[no-any-return]
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the next missing word if a rule asks for it, else ban the end."""
-        words, params = request.state, request.params
-        if not words.missing:
+        progress, params = request.state, request.params
+        if not progress.missing:
             edits.rest()
             return
-        begun = words.begun()
+        begun = progress.begun()
         last = params.within_tokens is not None and (
-            request.position + words.missing >= params.within_tokens
+            request.position + progress.missing >= params.within_tokens
         )
-        if begun or last or not {*params.eos_token_ids}.isdisjoint(request.top(1)):
-            edits.force(words.next_of(begun))
+        if begun or last or not progress.words.ends.isdisjoint(request.top(1)):
+            edits.force(progress.next_of(begun))
         else:
             edits.ban(params.eos_token_ids)

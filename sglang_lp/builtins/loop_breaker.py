@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-#: Taking in a token costs at most one dict entry for each place in a longest pattern.
+#: Tokens that are taken in before older ones are moved.
+_ROOM = 256
+
 PatternSize = Annotated[int, Meta(ge=1, le=1024)]
 
 
@@ -30,39 +32,52 @@ class Action(StrEnum):
 
 
 class _Tail:
-    """How long the output has repeated itself, for each size of a pattern."""
+    """How long the output has repeated itself, for each size of a pattern.
 
-    __slots__ = ("_last", "_length", "_places", "_runs")
+    A token costs some operations on as many numbers as a longest pattern has tokens.
+    """
 
-    def __init__(self, max_pattern_size: int) -> None:
-        self._length = 0
-        #: The newest tokens, as many as a longest pattern has, and where each of them stands.
-        self._last: deque[int] = deque(maxlen=max_pattern_size)
-        self._places: dict[int, deque[int]] = {}
-        #: For each size, how many of the newest tokens are the same as the one so much earlier.
-        self._runs: dict[int, int] = {}
+    __slots__ = ("_at", "_enough", "_newest", "_runs", "_size", "_tokens")
+
+    def __init__(self, max_pattern_size: int, min_pattern_size: int, min_count: int) -> None:
+        import numpy as np
+
+        self._size = max_pattern_size
+        #: Tokens of the output, newest first, from ``_at`` on; -1 for those before its first.
+        self._tokens = np.full(2 * max_pattern_size + _ROOM, -1)
+        self._at = len(self._tokens) - max_pattern_size
+        #: For each size from 1 on, how many of the newest tokens are the same as the one so much
+        #: earlier; and how many are a loop, or more than there can be.
+        self._runs = np.zeros(max_pattern_size, dtype=np.int64)
+        self._enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
+        self._enough[: min_pattern_size - 1] = 1 << 62
+
+    def fork(self) -> _Tail:
+        """Return a tail that grows by itself."""
+        forked = copy(self)
+        forked._tokens = self._tokens.copy()  # noqa: SLF001 - of its own kind
+        forked._runs = self._runs.copy()  # noqa: SLF001
+        return forked
 
     def push(self, token_id: int) -> None:
         """Take in a token."""
-        here, runs = self._length, self._runs
-        places = self._places.get(token_id, ())
-        self._runs = {here - place: runs.get(here - place, 0) + 1 for place in places}
-        if len(self._last) == self._last.maxlen:
-            leaving = self._places[self._last[0]]
-            leaving.popleft()
-            if not leaving:
-                del self._places[self._last[0]]
-        self._last.append(token_id)
-        self._places.setdefault(token_id, deque()).append(here)
-        self._length += 1
+        if not self._at:
+            self._at = len(self._tokens) - self._size
+            self._tokens[self._at :] = self._tokens[: self._size]
+        at, runs = self._at, self._runs
+        runs += 1
+        runs *= self._tokens[at : at + self._size] == token_id
+        self._at = at = at - 1
+        self._tokens[at] = token_id
 
-    def loops(self, min_size: int, min_count: int) -> list[tuple[int, int]]:
+    def loops(self) -> list[tuple[int, int]]:
         """Return each size of a pattern that is repeated, and the token that comes next in it."""
-        return [
-            (size, self._last[-size])
-            for size, run in self._runs.items()
-            if size >= min_size and run >= size * (min_count - 1)
-        ]
+        found = self._runs >= self._enough
+        if not found.any():
+            return []
+        places = found.nonzero()[0]
+        following = self._tokens[self._at + places]
+        return [*zip((places + 1).tolist(), following.tolist(), strict=True)]
 
 
 class LoopBreakerLogitProcessor(LogitProcessor):
@@ -112,17 +127,22 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> _Tail:
         """Begin with no output."""
-        return _Tail(request.params.max_pattern_size)
+        params = request.params
+        return _Tail(params.max_pattern_size, params.min_pattern_size, params.min_count)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
         for token_id in token_ids:
             request.state.push(token_id)
 
+    def fork(self, request: Request) -> _Tail:
+        """Copy the newest tokens and how long each has repeated itself."""
+        return request.state.fork()  # type: ignore[no-any-return]
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Break the loop, if the output ends with one."""
         params = request.params
-        loops = request.state.loops(params.min_pattern_size, params.min_count)
+        loops = request.state.loops()
         if not loops:
             return
         if params.action is Action.BAN:

@@ -42,5 +42,6 @@ class MinLengthLogitProcessor(LogitProcessor):
         """Ban the end tokens until the answer is long enough."""
         if request.position < request.params.min_tokens:
             edits.ban(request.params.eos_token_ids)
+            edits.hold_until(request.params.min_tokens)
         else:
             edits.rest()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
+from sglang_lp.builtins._ngrams import PRIME, Bases, Text, draw_bases, text_of
 from sglang_lp.builtins._ocr import SETTINGS, Preset
 from sglang_lp.params import Parameters, PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
@@ -19,13 +21,8 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-#: Of the rolling hash: the largest prime of two digits of a Python integer, and a base that is
-#: another one in every process.
-_PRIME = 2**60 - 93
-_BASE = int.from_bytes(os.urandom(8), "big") % _PRIME
-
-#: Fewest surplus hashes to keep before they are deleted.
-_SLACK = 1024
+#: Tokens that may come before they are read: 256 rows that wake at once read them in 20 ms.
+_LONGEST_SLEEP = 32
 
 
 class Scope(StrEnum):
@@ -42,139 +39,274 @@ class _History(NamedTuple):
     output_ids: Sequence[int]
 
 
+class _Collision(Exception):
+    """Two different sequences have the same hash."""
+
+
+class _Followers:
+    """Several tokens that have followed the same ones in the output."""
+
+    __slots__ = ("ids", "places")
+
+    def __init__(self) -> None:
+        #: Where each of them stood last, in that order.
+        self.places: dict[int, int] = {}
+        #: The same tokens, as an array that is banned at once.
+        self.ids = array("q")
+
+    def add(self, token_id: int, place: int) -> None:
+        if self.places.pop(token_id, None) is None:
+            self.ids.append(token_id)
+        self.places[token_id] = place
+
+    def leave(self, token_id: int, place: int) -> None:
+        """Forget a token, unless it came again."""
+        if self.places.get(token_id) == place:
+            del self.places[token_id]
+            self.ids.remove(token_id)
+
+
+#: For the hash of n - 1 tokens the index of what followed them, or several of them.
+_Layer: TypeAlias = dict[int, "int | _Followers"]
+
+
 class _Window:
     """The tokens that have followed the newest n - 1 tokens within the window.
 
-    An n-gram cannot come again unless its thirds do. So of each token only the third of an n-gram
-    that ends there is indexed; a whole n-gram is when its third comes again. A third that is new
-    to the window puts off the next repetition to when it lies outside the newest n - 1 tokens.
+    Tokens are numbered from the start of the prompt and read from the request. Sequences of them
+    are found by a rolling hash modulo a prime (Karp and Rabin, 1987, doi 10.1147/rd.312.0249) to
+    bases that nobody knows, and compared before they count. So taking a token in costs the same
+    however long the n-grams, the window and the history are.
 
-    Tokens are numbered from the start of the prompt and read from the request. Runs of them are
-    told apart by a rolling hash modulo a prime (Karp and Rabin, 1987, doi 10.1147/rd.312.0249) to
-    a base that nobody knows. So taking a token in costs the same however long the n-grams and the
-    window are. No index has more entries than the window has tokens; of the hashes an eighth more
-    are kept, or a thousand. The price: in a step two different runs have the same hash with a
-    probability below ``ngram_size * window_size / 2**59``, which for 30-grams in a window of
-    131,072 is 7e-12.
+    What follows in the prompt is a :class:`Text`, which copies of it share; what follows in the
+    output is a dict, of at most as many entries as the window has tokens. A fork lays a dict of its
+    own over that, so the window that it is a fork of must not move meanwhile.
+
+    An n-gram cannot come again unless its thirds do. So a third that is new to the window puts off
+    the next repetition to when it lies outside the newest n - 1 tokens.
     """
 
     __slots__ = (
-        "_base",
+        "_back",
+        "_before",
         "_end",
-        "_entered",
-        "_followers",
-        "_hashes",
-        "_last",
-        "_limit",
+        "_first",
+        "_inverse",
+        "_keys",
+        "_layers",
         "_new",
-        "_shift",
-        "_size",
+        "_second",
+        "_start",
+        "_text",
         "_third",
-        "_third_shift",
+        "_third_keys",
+        "_third_size",
         "_thirds",
+        "_top",
+        "_whitelist",
         "_window",
+        "kept",
     )
 
-    def __init__(self, ngram_size: int, window_size: int, start: int) -> None:
-        self._size = ngram_size
+    def __init__(
+        self,
+        params: DeepseekOCRNoRepeatNGramLogitProcessor.Params,
+        prompt_ids: Sequence[int],
+        bases: Bases | None = None,
+    ) -> None:
+        ngram_size: int = params.ngram_size  # type: ignore[assignment]  # a preset set it
+        window_size: int = params.window_size  # type: ignore[assignment]
+        self._whitelist = params.whitelist_token_ids or frozenset()
         self._window = window_size
-        self._third = (ngram_size + 1) // 3
-        #: Most n-grams that lie in the window.
-        self._limit = window_size - ngram_size + 1
-        #: What a hash is multiplied by when n - 1 tokens, or a third of n, come after it.
-        self._shift = pow(_BASE, ngram_size - 1, _PRIME)
-        self._third_shift = pow(_BASE, self._third, _PRIME)
-        #: Hashes of the tokens from ``start`` to before number ``_base``, ``_base + 1``, ...
-        self._hashes = [0]
-        self._base = start
-        #: Number of the token at which the next third ends.
-        self._end = start + self._third - 1
-        #: The newest token at which a third ended that was new to the window.
-        self._new = self._end - 1
-        #: For each third where it ended last, and the thirds in the order of their ends.
-        self._last: dict[int, int] = {}
-        self._thirds: deque[int] = deque()
-        #: For each n - 1 tokens what followed them, and where they ended when it did so last.
-        self._followers: dict[int, dict[int, int]] = {}
-        #: Which of those ended where.
-        self._entered: dict[int, tuple[int, int]] = {}
+        #: Tokens of an n-gram but for the last one, and of a third.
+        self._before = ngram_size - 1
+        self._third_size = (ngram_size + 1) // 3
+        self._end = len(prompt_ids)
+        self._start = max(0, self._end - window_size)
+        self._text: Text = text_of(prompt_ids, self._start, self._before, self._third_size, bases)
+        first, second = self._text.bases
+        #: What a hash is multiplied by when it moves on by a token, and what that token is.
+        self._inverse = pow(first, -1, PRIME), pow(second, -1, PRIME)
+        self._top = pow(first, self._before - 1, PRIME), pow(second, self._before - 1, PRIME)
+        self._back = pow(first, self._third_size - 1, PRIME)
+        #: Hashes of the newest n - 1 tokens, and of the newest third.
+        self._first, self._second, self._third = self._text.rolled
+        #: End of the newest third that was new to the window.
+        self._new = self._start + self._text.new
+        #: What followed in the output; and in the drafts of this fork, and of those before it.
+        self._layers: tuple[_Layer, ...] = ({},)
+        #: For each third of the output where it ended last.
+        self._thirds: dict[int, int] = {}
+        #: Under which keys each token of the output was entered.
+        self._keys: deque[int] = deque()
+        self._third_keys: deque[int] = deque()
+        #: A long list of followers in the prompt, and what is banned of it.
+        self.kept: tuple[Any, array[int]] = None, array("q")
 
-    def slide(self, request: Request | _History, count: int) -> None:
-        """Take in the next ``count`` tokens."""
-        hashes, last = self._hashes, self._last
-        read = self._base + len(hashes) - 1
-        newest = hashes[-1]
-        for token_id in _tokens(request, read, read + count):
-            newest = (newest * _BASE + token_id) % _PRIME
-            hashes.append(newest)
-        shift, third = self._third_shift, self._third
-        first = self._end + 1 - third - self._base
-        ends = hashes[first + third :]
-        thirds = [
-            (after - before * shift) % _PRIME
-            for before, after in zip(hashes[first : first + len(ends)], ends, strict=True)
-        ]
-        for end, key in enumerate(thirds, self._end):
-            before = last.setdefault(key, end)
-            if before == end:
-                self._new = end
-            else:
-                last[key] = end
-                self._enter(request, before)
-        self._thirds.extend(thirds)
-        self._end += len(thirds)
-        self._leave()
-
-    def _leave(self) -> None:
-        """Forget what is no longer in the window."""
-        last = self._last
-        oldest = self._end - len(self._thirds)
-        for end in range(oldest, self._end - self._limit - 1):  # the newest has no follower yet
-            key = self._thirds.popleft()
-            newest = last.pop(key)
-            if newest != end:  # it came again, so its n-gram was indexed
-                last[key] = newest
-                self._forget(end)
-        surplus = len(self._hashes) - self._window - 2
-        if surplus > max(_SLACK, self._window // 8):  # seldom, because the rest moves up
-            del self._hashes[:surplus]
-            self._base += surplus
+    def fork(self) -> _Window:
+        """Return a window that moves on by itself."""
+        forked = copy(self)
+        forked._layers = (*self._layers, {})  # noqa: SLF001 - of its own kind
+        return forked
 
     @property
     def due(self) -> int:
         """Number of the first token that could complete an n-gram of the window."""
-        return self._new + self._size - self._third + 1
+        return self._new + self._before + 1 - self._third_size if self._third_size else 0
 
-    def followers(self) -> Collection[int]:
-        """Return the tokens that would complete an n-gram of the window now."""
-        newest = self._before(self._end)
-        return () if newest is None else self._followers.get(newest, ())
+    def slide(self, history: Request | _History, count: int) -> None:
+        """Take in the next ``count`` tokens.
 
-    def _before(self, number: int) -> int | None:
-        """Return the hash of the n - 1 tokens before a number; ``None`` if there are fewer."""
-        stop = number - self._base
-        start = stop - self._size + 1
-        if start < 0:
-            return None
-        return (self._hashes[stop] - self._hashes[start] * self._shift) % _PRIME
+        Raises:
+            _Collision: This needs a window with other bases.
+        """
+        start, end, before, third = self._start, self._end, self._before, self._third_size
+        token_ids = _tokens(history, end, end + count)
+        leaving = _padded(history, start, end - before, count)
+        leaving_third = _padded(history, start, end - third, count)
+        (inverse, inverse_2), (top, top_2), back = self._inverse, self._top, self._back
+        first, second, hashed = self._first, self._second, self._third
+        original = len(self._layers) == 1
+        for token_id, out, out_of_third in zip(token_ids, leaving, leaving_third, strict=True):
+            if end - start >= before:
+                key = first << 31 | second
+                if token_id not in self._whitelist:
+                    self._enter(history, key, end, token_id)
+                if original:
+                    self._keys.append(key)
+            end += 1
+            if before:
+                first = ((first - out) * inverse + token_id * top) % PRIME
+                second = ((second - out) * inverse_2 + token_id * top_2) % PRIME
+            if original and third:  # a fork sleeps no more
+                hashed = ((hashed - out_of_third) * inverse + token_id * back) % PRIME
+                self._note_third(hashed, end)
+            self._end = end
+            if original:
+                self._drop(history)
+        self._first, self._second, self._third = first, second, hashed
 
-    def _enter(self, request: Request | _History, end: int) -> None:
-        """Index the n-gram whose first n - 1 tokens end at number ``end``."""
-        newest = self._before(end + 1)
-        if newest is not None:
-            (follower,) = _tokens(request, end + 1, end + 2)
-            self._followers.setdefault(newest, {})[follower] = end
-            self._entered[end] = newest, follower
+    def _enter(self, history: Request | _History, key: int, place: int, token_id: int) -> None:
+        """Note that a token followed those with this hash."""
+        layer = self._layers[-1]
+        known = layer.get(key)
+        if known is None:
+            layer[key] = place
+        else:
+            if not self._is_same(history, _place_of(known), place):
+                raise _Collision
+            if isinstance(known, int):
+                (other,) = _tokens(history, known, known + 1)
+                if other == token_id:
+                    layer[key] = place
+                else:
+                    layer[key] = several = _Followers()
+                    several.add(other, known)
+                    several.add(token_id, place)
+            else:
+                known.add(token_id, place)
 
-    def _forget(self, end: int) -> None:
-        entered = self._entered.pop(end, None)
-        if entered is not None:
-            newest, follower = entered
-            after = self._followers[newest]
-            if after[follower] == end:
-                del after[follower]
-                if not after:
-                    del self._followers[newest]
+    def _note_third(self, hashed: int, end: int) -> None:
+        """Note where a third ends, and whether it is new to the window."""
+        if end - self._start < self._third_size:
+            self._new = end
+            return
+        last = self._thirds.get(hashed)
+        if last is None:
+            last = self._text.last_third(hashed)
+            last = -1 if last < 0 else last + self._start
+        # As a part of an n-gram in the window, the one before begins there.
+        if last - self._third_size < end - self._window:
+            self._new = end
+        self._thirds[hashed] = end
+        self._third_keys.append(hashed)
+
+    def _drop(self, history: Request | _History) -> None:
+        """Forget what is no longer in the window."""
+        while len(self._keys) > self._window - self._before:
+            place = self._end - len(self._keys)
+            self._forget(history, self._keys.popleft(), place)
+        while len(self._third_keys) > self._window:
+            end = self._end - len(self._third_keys) + 1
+            hashed = self._third_keys.popleft()
+            if self._thirds[hashed] == end:
+                del self._thirds[hashed]
+
+    def _forget(self, history: Request | _History, key: int, place: int) -> None:
+        (layer,) = self._layers
+        known = layer.get(key)
+        if isinstance(known, _Followers):
+            (token_id,) = _tokens(history, place, place + 1)
+            known.leave(token_id, place)
+            if not known.places:
+                del layer[key]
+        elif known == place:
+            del layer[key]
+
+    def followers(self, history: Request | _History) -> Iterator[Any]:
+        """Yield the tokens that would complete an n-gram of the window now, in several lists."""
+        if self._end - self._start < self._before:
+            return
+        # The first token that may have followed: the n-gram that it ends begins in the window.
+        oldest = self._end - self._window + self._before
+        yield from self._prompted(history, oldest)
+        key = self._first << 31 | self._second
+        for layer in self._layers:
+            known = layer.get(key)
+            if known is None or not self._is_same(history, _place_of(known), self._end):
+                continue
+            if isinstance(known, int):
+                if known >= oldest:
+                    yield _tokens(history, known, known + 1)
+            elif _place_of(known) >= oldest:
+                yield known.ids
+            else:
+                yield [token_id for token_id, place in known.places.items() if place >= oldest]
+
+    def _prompted(self, history: Request | _History, oldest: int) -> Iterator[Any]:
+        """Yield those that have followed in the prompt, at number ``oldest`` or later."""
+        group = self._text.group(self._first, self._second)
+        if group is not None:
+            places = group.places
+            if self._is_same(history, self._start + int(places[0]), self._end):
+                since = oldest - self._start
+                if group.oldest >= since:
+                    yield group.ids
+                elif isinstance(places, list):
+                    pairs = zip(group.ids, places, strict=True)
+                    yield [token_id for token_id, place in pairs if place >= since]
+                else:
+                    yield group.ids[places >= since]
+
+    def _is_same(self, history: Request | _History, place: int, other: int) -> bool:
+        """Tell whether the n - 1 tokens before two numbers are the same."""
+        before = self._before
+        return not before or _tokens(history, place - before, place) == _tokens(
+            history, other - before, other
+        )
+
+
+def _place_of(known: int | _Followers) -> int:
+    """Return the number of the oldest token that followed."""
+    return known if isinstance(known, int) else next(iter(known.places.values()))
+
+
+def _padded(history: Request | _History, start: int, first: int, count: int) -> array[int]:
+    """Return ``count`` tokens from number ``first`` on, zeros for those before ``start``."""
+    missing = min(count, max(0, start - first))
+    if not missing:
+        return _tokens(history, first, first + count)
+    return array("q", bytes(8 * missing)) + _tokens(history, first + missing, first + count)
+
+
+@lru_cache(maxsize=16)
+def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
+    """Return for each token of the vocabulary whether it may be banned."""
+    import numpy as np
+
+    free = np.ones(vocab_size, dtype=bool)
+    free[[*whitelist]] = False
+    return free
 
 
 def _counted(request: Request) -> Request | _History:
@@ -246,27 +378,42 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> _Window:
         """Index what the window holds of the prompt, if it counts."""
-        params = request.params
-        history = _counted(request)
-        prompt_length = len(history.prompt_ids)
-        start = max(0, prompt_length - params.window_size)
-        window = _Window(params.ngram_size, params.window_size, start)
-        window.slide(history, prompt_length - start)
-        return window
+        return _Window(request.params, _counted(request).prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
-        request.state.slide(_counted(request), len(token_ids))
+        history, count = _counted(request), len(token_ids)
+        while True:
+            try:
+                request.state.slide(history, count)
+            except _Collision:
+                request.state = _Window(request.params, history.prompt_ids, draw_bases())
+                count = len(history.output_ids)
+            else:
+                return
+
+    def fork(self, request: Request) -> _Window:
+        """Lay an empty window over the one of the request."""
+        return request.state.fork()  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban what would repeat, or sleep until something can."""
         window, history = request.state, _counted(request)
         due = window.due - len(history.prompt_ids)
         if request.position < due:
-            edits.wake_at(due)
+            edits.wake_at(min(due, request.position + _LONGEST_SLEEP))
             return
-        banned = window.followers()
-        if banned:
-            whitelist = request.params.whitelist_token_ids or ()
-            # Pad values of image prompts are in the history but not in the vocabulary.
-            edits.ban(i for i in banned if i not in whitelist and i < edits.vocab_size)
+        whitelist = request.params.whitelist_token_ids or frozenset()
+        for ids in window.followers(history):
+            if isinstance(ids, array):
+                edits.ban(ids)
+            elif isinstance(ids, list):
+                # Pad values of image prompts are in the history but not in the vocabulary.
+                edits.ban([i for i in ids if i < edits.vocab_size and i not in whitelist])
+            else:
+                if window.kept[0] is not ids:
+                    banned = ids[ids < edits.vocab_size]
+                    if whitelist:
+                        banned = banned[_bannable(whitelist, edits.vocab_size)[banned]]
+                    window.kept = ids, array("q", banned.tobytes())
+                edits.ban(window.kept[1])

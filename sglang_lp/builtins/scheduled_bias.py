@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from sglang_lp._engine.recording import NEVER
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import FewTokenIds, NonNegativeInt, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
@@ -87,4 +89,6 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
             if bias is None:
                 edits.ban(params.token_ids)
             elif bias:
-                edits.bias(params.token_ids, [bias] * len(params.token_ids))
+                edits.bias(params.token_ids, array("d", [bias]) * len(params.token_ids))
+            if params.final_bias is None:
+                edits.hold_until(NEVER if params.end is None else params.end)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import Automaton, SequenceIds
+from sglang_lp.builtins._sequences import Automaton, SequenceIds, automaton_of
 from sglang_lp.params import FewTokenIds, NonEmptyTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+
+#: Tokens that may come before they are read: 100 rows that wake at once read them in 10 ms.
+_LONGEST_SLEEP = 128
 
 
 class _Progress:
@@ -39,7 +43,6 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     With ``before_token_ids``, the tokens that end an answer, the phrase comes in place of the first
     of them: until then the first token of the phrase gets the sum of their probabilities in place
     of its own, and they get none. So let the phrase begin with a token that answers do not use.
-    This reads the logits, for which the host waits for the device.
 
     After the phrase the model continues by itself.
     """
@@ -50,7 +53,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         "phrase_token_ids": [567, 890],
     }
 
-    class Params(Parameters, frozen=True):
+    class Params(Parameters, frozen=True, dict=True):
         """What a request may set.
 
         Attributes:
@@ -81,10 +84,21 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                         "max_times: expected 1 with before_token_ids: an answer ends once"
                     )
 
+        @cached_property
+        def trigger(self) -> Automaton:
+            """The automaton of the trigger; the first token of the phrase may be its own."""
+            token_ids = self.trigger_token_ids or self.phrase_token_ids[:1]
+            return automaton_of(token_ids, (len(token_ids),))
+
+    @classmethod
+    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
+        """Build the automaton now, while no step waits for it."""
+        _ = params.trigger
+        return super().fit_params(params, tokenizer, vocab_size)
+
     def start(self, request: Request) -> _Progress:
-        """Build the automaton of the trigger; the first token of the phrase may be its own."""
-        params = request.params
-        return _Progress(Automaton([params.trigger_token_ids or params.phrase_token_ids[:1]]))
+        """Begin outside the trigger."""
+        return _Progress(request.params.trigger)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the trigger, or the phrase while it is being forced."""
@@ -104,6 +118,10 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                     said = 0 if params.trigger_token_ids else 1
                     progress.said = said if said < len(phrase) else -1
 
+    def fork(self, request: Request) -> _Progress:
+        """Copy how far the trigger and the phrase are."""
+        return copy(request.state)  # type: ignore[no-any-return]
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the next token of the phrase."""
         progress, params = request.state, request.params
@@ -112,9 +130,8 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         elif progress.times == params.max_times:
             edits.rest()
         elif params.trigger_token_ids:
-            # The trigger cannot be complete earlier.
-            edits.wake_at(request.position + len(params.trigger_token_ids) - progress.state)
+            # The trigger cannot be complete earlier. Tokens are read all at once, so not too late.
+            left = len(params.trigger_token_ids) - progress.state
+            edits.wake_at(request.position + min(left, _LONGEST_SLEEP))
         else:
-            logits, ends = request.logits, [*{*params.before_token_ids}]
-            logits[params.phrase_token_ids[0]] = logits[ends].float().logsumexp(0)
-            logits[ends] = -math.inf
+            edits.pool(params.before_token_ids, params.phrase_token_ids[0])

@@ -38,8 +38,8 @@ from sglang_lp.client import attach
 What a processor *needs* is what it must know about the tokens generated so far.
 *Nothing*: its edits are the same at every step.
 *Position*: their number.
-*Tokens*: their ids; for batches with such a request the plugin makes SGLang sample a step only
-when the token of the previous step is in the history.
+*Tokens*: their ids. With overlap scheduling the newest one is not in SGLang's history yet; the
+plugin reads it from the pending result, and only when a processor that is awake needs it.
 
 The order of several edits in one step does not matter.
 Biases on a token add up, to 10,000 at most; several sets of allowed tokens leave their

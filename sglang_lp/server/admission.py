@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.errors import RequestError, shown
+from sglang_lp.errors import ProcessorFault, RequestError, shown
+from sglang_lp.server.bounds import check_entries, check_flat, entries
+from sglang_lp.server.own_keys import check_origin
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
-    from sglang_lp.server.guard import Guard
+    from sglang_lp.server.guard import Admitted, Guard
 
-__all__ = ["make_admit", "make_admit_stream", "make_supports_sampling_mask"]
+__all__ = ["make_admit", "make_admit_list", "make_admit_stream", "make_supports_sampling_mask"]
 
 
 def make_admit(guard: Guard) -> Any:
     """Return the hook that runs after ``TokenizerManager._create_tokenized_object``."""
 
     def admit(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        sampling: Any = getattr(tokenized, "sampling_params", None)
+        custom_params = getattr(sampling, "custom_params", None)
         payload = getattr(tokenized, "custom_logit_processor", None)
-        if payload is None:
+        if payload is None and not custom_params:
             return
-        guard.learn(Gate.ADMISSION, manager)
-        sampling = tokenized.sampling_params
-        beam_width = getattr(sampling, "beam_width", None)
         # A temperature of 0 has become a top_k of 1.
         sampled = getattr(sampling, "top_k", None) != 1
-        admitted = guard.admit(payload, sampling.custom_params, beam_width, sampled=sampled)
-        # From here on only the operator's own spelling travels.
-        tokenized.custom_logit_processor = admitted.payload
-        if sampling.custom_params is None:
-            sampling.custom_params = {}  # without a dict SGLang passes no history
+        beam_width = getattr(sampling, "beam_width", None)
+        admitted = _admit(guard, manager, payload, custom_params, beam_width, sampled=sampled)
+        if admitted is not None:
+            # From here on only the operator's own spelling travels.
+            tokenized.custom_logit_processor = admitted.payload
+            custom_params = custom_params or {}  # without a dict SGLang passes no history
+        if type(custom_params) is not dict and isinstance(custom_params, dict):
+            custom_params = {**custom_params}
+        sampling.custom_params = custom_params
 
     return admit
+
+
+def make_admit_list(guard: Guard) -> Any:
+    """Return the hook that runs before ``TokenizerManager._handle_batch_request``.
+
+    That sends the first of a list to the scheduler before it looks at the second.
+    """
+
+    def admit_list(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+        # SGLang has normalized the request; one for embeddings has no processors.
+        payloads = getattr(obj, "custom_logit_processor", None)
+        if payloads is not None:
+            size = obj.batch_size
+            samplings = obj.sampling_params
+            if min(len(payloads), len(samplings)) < size:
+                raise RequestError(
+                    f"expected custom_logit_processor and sampling_params for each of {size} "
+                    f"requests, got {len(payloads)} and {len(samplings)}"
+                )
+            pairs = [*zip(payloads[:size], samplings[:size], strict=True)]
+            _admit_all(guard, manager, obj, pairs, getattr(obj, "parallel_sample_num", 1))
+
+    return admit_list
 
 
 def make_admit_stream(guard: Guard) -> Any:
@@ -44,10 +73,9 @@ def make_admit_stream(guard: Guard) -> Any:
     """
 
     def admit_stream(manager: Any, obj: Any) -> None:
-        if obj.custom_logit_processor is None:
-            return
-        guard.learn(Gate.ADMISSION, manager)
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
+        if payloads is None and not samplings:
+            return
         if isinstance(payloads, list) and _is_single(obj):
             payloads = [payloads]  # a list is no payload, and refused as such
         if not isinstance(samplings, list):
@@ -55,21 +83,79 @@ def make_admit_stream(guard: Guard) -> Any:
         if not isinstance(payloads, list):
             payloads = [payloads] * len(samplings)  # as SGLang will
         try:
-            for payload, sampling in zip(payloads, samplings, strict=False):
-                if payload is not None:
-                    merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
-                    guard.admit(
-                        payload,
-                        _custom_params(obj, merged),
-                        merged.get("beam_width"),
-                        sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
-                    )
+            _admit_all(guard, manager, obj, [*zip(payloads, samplings, strict=False)])
         except RequestError as error:
             from fastapi import HTTPException
 
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
 
     return admit_stream
+
+
+def _admit_all(
+    guard: Guard, manager: Any, obj: Any, pairs: Sequence[tuple[Any, Any]], copies: int = 1
+) -> None:
+    """Check the requests of a list: payloads, and sampling parameters as SGLang got them.
+
+    Many share one object, which is checked once.
+    """
+    listed: dict[tuple[int, int], int] = {}
+    counts = []
+    for payload, sampling in pairs:
+        key = id(payload), id(sampling)
+        if key not in listed:
+            merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
+            custom_params = _custom_params(obj, merged)
+            _admit(
+                guard,
+                manager,
+                payload,
+                custom_params,
+                merged.get("beam_width"),
+                sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
+            )
+            listed[key] = 0 if payload is None else entries(custom_params)
+        counts.append(listed[key])
+    check_entries(counts, copies)
+
+
+def _admit(  # noqa: PLR0913 - a request has this many parts
+    guard: Guard,
+    manager: Any,
+    payload: Any,
+    custom_params: Any,
+    beam_width: object,
+    *,
+    sampled: bool,
+) -> Admitted | None:
+    """Check one request; return what runs its processor, if it names one.
+
+    Raises:
+        RequestError: Refused.
+        HTTPException: The processor failed: HTTP 500, as SGLang answers where a scheduler does.
+    """
+    guard.gate = Gate.ADMISSION
+    try:
+        with guard.counting():
+            check_origin(custom_params)
+            if not _pickles():
+                check_flat(custom_params)
+        if payload is None:
+            return None
+        check_entries([entries(custom_params)])
+        guard.learn(Gate.ADMISSION, manager)
+        return guard.admit(payload, custom_params, beam_width, sampled=sampled)
+    except ProcessorFault as error:
+        from fastapi import HTTPException
+
+        raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
+
+
+def _pickles() -> bool:
+    """Tell whether SGLang's processes send each other any object, and not only flat ones."""
+    from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_USE_PICKLE_IPC.get())
 
 
 def _is_single(obj: Any) -> bool:

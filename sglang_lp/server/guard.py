@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from sglang_lp._engine.faults import as_fault
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.server.algorithms import Speculation
+from sglang_lp.server.bounds import check_flat
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sglang_lp.params import Parameters
 
 __all__ = ["Admitted", "Guard"]
@@ -95,23 +99,37 @@ class Guard:
         Raises:
             RequestError: Refused, with a message for the caller. The refusal is in the audit
                 trail already.
+            ProcessorFault: The allowed class failed.
         """
-        try:
+        with self.counting():
             allowed = self.verifier.lookup(payload)
             self._check_diffusion(allowed.name)
             _check_beams(beam_width)
-            made: Any = allowed.processor()
-            params = None
-            if isinstance(made, LogitProcessor):
-                made, params = prepare(made, custom_params, self.tokenizer, self.vocab_size)
-            else:
-                made = ForeignProcessor(made)
-            if self.speculation is not None:
-                self.speculation.check(allowed.name, made, sampled=sampled)
+            if not issubclass(allowed.processor, LogitProcessor):
+                check_flat(custom_params)
+            try:
+                made, params = self._make(allowed.processor, custom_params)
+                if self.speculation is not None:
+                    self.speculation.check(allowed.name, made, sampled=sampled)
+            except BaseException as error:  # noqa: BLE001 - the allowed class's own code
+                raise as_fault(allowed.name, "before its request began", error) from None
+        return Admitted(allowed.payload, made, params)
+
+    def _make(self, kind: type, custom_params: object) -> tuple[LogitProcessor, Parameters | None]:
+        """Make the processor that serves a request."""
+        made: Any = kind()
+        if isinstance(made, LogitProcessor):
+            return prepare(made, custom_params, self.tokenizer, self.vocab_size)
+        return ForeignProcessor(made), None
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Take down a refusal on its way to the caller in the audit trail."""
+        try:
+            yield
         except RequestError as error:
             self.audit.refused(self.gate, error)
             raise
-        return Admitted(allowed.payload, made, params)
 
     def _check_diffusion(self, name: str) -> None:
         if self.diffusion is not None:

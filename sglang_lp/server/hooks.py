@@ -24,6 +24,12 @@ __all__ = ["put_in_place"]
 
 _SRT = "sglang.srt."
 _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
+#: What not every supported version has.
+_ABORTED = _SRT + "managers.scheduler.Scheduler._release_aborted_request"
+_SETTERS = (
+    _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
+    _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
+)
 
 
 def put_in_place() -> None:
@@ -38,15 +44,17 @@ def put_in_place() -> None:
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.server.admission import (
         make_admit,
+        make_admit_list,
         make_admit_stream,
         make_supports_sampling_mask,
     )
-    from sglang_lp.server.endings import update_finish_state
+    from sglang_lp.server.own_keys import remember
     from sglang_lp.server.pending import PendingResults
-    from sglang_lp.server.sampling import Steps, make_apply
+    from sglang_lp.server.release import abandon, finish
+    from sglang_lp.server.sampling import Steps, make_apply, rewind
     from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
     from sglang_lp.server.speculation import make_capture, make_verify
-    from sglang_lp.server.versions import check_version, has_sampling_mask
+    from sglang_lp.server.versions import check_version, has_sampling_mask, optional
 
     check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -76,6 +84,11 @@ def put_in_place() -> None:
             HookType.BEFORE,
         ),
         (
+            _SRT + "managers.tokenizer_manager.TokenizerManager._handle_batch_request",
+            make_admit_list(guard),
+            HookType.BEFORE,
+        ),
+        (
             _SRT + "managers.schedule_batch.Req.__init__",
             make_admit_req(guard, pending),
             HookType.AFTER,
@@ -93,9 +106,10 @@ def put_in_place() -> None:
         ),
         (
             _SRT + "managers.schedule_batch.Req.update_finish_state",
-            update_finish_state,
+            finish,
             HookType.AROUND,
         ),
+        (_SRT + "managers.schedule_batch.Req.reset_for_retract", rewind, HookType.AFTER),
         (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
         (_SRT + "server_args.ServerArgs.check_server_args", check_launch, HookType.BEFORE),
         (
@@ -114,6 +128,8 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
+    hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
+    hooks += [(target, abandon, HookType.AFTER) for target in optional(_ABORTED)]
     if has_sampling_mask():
         hooks.append(
             (

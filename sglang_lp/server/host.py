@@ -82,12 +82,16 @@ class SglangHost(StockHost):
         super().__init__(req, may_lag=False)
         self._pending = pending
 
-    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - their number is read with them
+    def look(self, *, tokens: bool) -> Seen:
         req = self.request
         output_ids = req.output_ids
         counts = req.finished_reason is None and not self._pending.discards(req)
-        pending = self._pending.of(req) if counts else ()
-        position = len(output_ids) + len(pending)
+        pending: Sequence[int] = ()
+        if counts and not tokens and not self._pending.drafts:
+            position = super().look(tokens=False).position  # without waiting for the device
+        else:
+            pending = self._pending.of(req) if counts else ()
+            position = len(output_ids) + len(pending)
         # At its limit a request has ended, or it asked for no token at all.
         counts = counts and position < self.limit
         return Seen(req.origin_input_ids, output_ids, pending, position, counts)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.server import process
 from sglang_lp.server.process import installed_guard, refuse
 from sglang_lp.server.versions import resolved
@@ -149,6 +150,7 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
     elif guard.fingerprint != fingerprint:
         refuse("a scheduler process has another policy than the process that started it")
     process.schedulers_are_guarded = True
+    show_interrupts()
     run(*args, **kwargs)
 
 

@@ -30,6 +30,11 @@ class PendingResults:
         self.scheduler: Any = None
         self._tokens: dict[int, list[int]] | None = None
 
+    @property
+    def drafts(self) -> bool:
+        """Whether a step commits as many tokens of a request as it accepts: speculation."""
+        return self.scheduler is None or not self.scheduler.spec_algorithm.is_none()
+
     def begin(self) -> None:
         """Forget what was read: a new step begins."""
         self._tokens = None

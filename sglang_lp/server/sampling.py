@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import Row, rows_of
 from sglang_lp.errors import ProcessorFault
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.drafts import Drafts
     from sglang_lp.server.pending import PendingResults
 
-__all__ = ["Steps", "make_apply"]
+__all__ = ["Steps", "make_apply", "rewind"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +59,8 @@ class Steps:
             self._batch.step(
                 logits, rows, custom_params, _spread(masked, repeated), repeated=repeated > 1
             )
-        except Exception:
-            logger.exception(_FAILED)
-            _end_all(rows)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(rows, error)
 
     def run_drafts(
         self,
@@ -85,9 +85,8 @@ class Steps:
             rows = rows_of(info.custom_params)
             cells = _spread(masked, width)
             self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
-        except Exception:
-            logger.exception(_FAILED)
-            _end_all(rows)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(rows, error)
 
     def may_act(self, info: Any, width: int) -> bool:
         """Tell whether the verify step that comes next will read what was drafted.
@@ -138,13 +137,23 @@ def _spread(masked: Sequence[bool], width: int) -> list[int]:
     ]
 
 
-def _end_all(rows: Sequence[Row | None]) -> None:
+def _end_all(rows: Sequence[Row | None], error: BaseException) -> None:
+    if from_signal(error):
+        raise error
+    logger.error(_FAILED, exc_info=error)
     for row in rows:
         if row is not None:
             try:
                 row.end(ProcessorFault("internal error of sglang-lp in this step"))
             except Exception:
                 logger.exception("sglang-lp: a request could not be ended")
+
+
+def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Run after ``Req.reset_for_retract``: SGLang drops the results of a retracted request."""
+    for row in rows_of([req.sampling_params.custom_params]):
+        if row is not None:
+            row.rewind()
 
 
 def make_apply(steps: Steps) -> Any:

@@ -7,13 +7,15 @@ A refusal ends that request and nothing else.
 from __future__ import annotations
 
 import copy
-import logging
 import weakref
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
-from sglang_lp.errors import InstallError, RequestError
+from sglang_lp.errors import InstallError, ProcessorFault, RequestError
 from sglang_lp.server.host import SglangHost
+from sglang_lp.server.own_keys import check_shape
 from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
 
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from sglang_lp.server.guard import Guard
     from sglang_lp.server.pending import PendingResults
 
-logger = logging.getLogger(__name__)
-
-__all__ = ["NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
+__all__ = ["InertProcessor", "NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
 
 
 def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
@@ -31,44 +31,69 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         payload = req.custom_logit_processor
-        if payload is None:
+        given = req.sampling_params.custom_params
+        if payload is None and not given:
             return
         guard.gate = Gate.SCHEDULER
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
-        given = req.sampling_params.custom_params
         try:
-            # A temperature of 0 has become a top_k of 1.
-            sampled = getattr(req.sampling_params, "top_k", None) != 1
-            admitted = guard.admit(payload, given, sampled=sampled)
+            with guard.counting():
+                check_shape(given)
+            if payload is not None:
+                _begin(guard, pending, req, given)
         except RequestError as error:
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
-            return
-        except Exception:  # an allowed class's own mistake; this is everybody's thread
-            logger.exception("sglang-lp: a processor failed before its request began")
+        except ProcessorFault as error:
             req.custom_logit_processor = None
-            abort_unstarted(req, "the processor failed before the request began")
-            return
-        req.custom_logit_processor = admitted.payload
-        if not isinstance(given, dict):  # SGLang left the request out then
-            req.sampling_params = copy.copy(req.sampling_params)
-            req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
-        custom_params = req.sampling_params.custom_params
-        host = SglangHost(custom_params["__req__"], pending)
-        host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
-        attach_row(custom_params, admitted.processor, admitted.params, host)
+            abort_unstarted(req, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
 
     return admit_req
+
+
+def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
+    """Make the row of a request.
+
+    Raises:
+        RequestError: Refused.
+        ProcessorFault: The processor failed.
+    """
+    # A temperature of 0 has become a top_k of 1.
+    sampled = getattr(req.sampling_params, "top_k", None) != 1
+    admitted = guard.admit(req.custom_logit_processor, given, sampled=sampled)
+    req.custom_logit_processor = admitted.payload
+    if not isinstance(given, dict):  # SGLang left the request out then
+        req.sampling_params = copy.copy(req.sampling_params)
+        req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
+    host = SglangHost(given["__req__"], pending)
+    host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
+    try:
+        attach_row(given, admitted.processor, admitted.params, host)
+    except BaseException as error:  # noqa: BLE001 - it reads attributes of the class
+        name = type(admitted.processor).__name__
+        raise as_fault(name, "before its request began", error) from None
 
 
 def make_from_str(guard: Guard) -> Any:
     """Return the replacement for ``CustomLogitProcessor.from_str``."""
 
     def from_str(_cls: type, json_str: str) -> Any:
-        """Return an instance of the allowed class; raises ``PayloadRefused`` for any other."""
-        return guard.verifier.resolve(json_str)()
+        """Return what stands for an allowed class; raises ``PayloadRefused`` for any other."""
+        guard.verifier.resolve(json_str)
+        return InertProcessor()
 
     return from_str
+
+
+class InertProcessor:
+    """Stands where SGLang keeps an instance of a batch's processor: nothing of the class runs.
+
+    SGLang makes one for each prefill batch, in the scheduler's thread.
+    """
+
+    def __call__(self, *_args: object) -> NoReturn:
+        """Raise: the plugin runs each request's own instance."""
+        raise InstallError("sglang-lp: SGLang called a processor that the plugin runs itself")
 
 
 def refuse_to_load(*_args: object, **_kwargs: object) -> NoReturn:

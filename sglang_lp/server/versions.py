@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
+from pkgutil import resolve_name
 from typing import Any
 
 from sglang_lp.errors import InstallError
@@ -17,6 +18,7 @@ __all__ = [
     "committed_length",
     "diffusion_algorithm",
     "has_sampling_mask",
+    "optional",
     "resolved",
 ]
 
@@ -53,15 +55,34 @@ def has_sampling_mask() -> bool:
     return hasattr(custom_logit_processor, "supports_sampling_mask")
 
 
-def abort_unstarted(req: Any, message: str) -> None:
-    """End a request that the scheduler has just made, as a bad request.
+def optional(*targets: str) -> list[str]:
+    """Return those of SGLang's functions that this version has.
+
+    Args:
+        *targets: Each as ``module.function`` or ``module.Class.function``.
+    """
+    found = []
+    for target in targets:
+        try:
+            resolve_name(target)
+        except (AttributeError, ImportError):
+            continue
+        found.append(target)
+    return found
+
+
+def abort_unstarted(req: Any, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+    """End a request that the scheduler has just made.
 
     Args:
         req: SGLang's request.
         message: For the client.
+        status: Of the answer.
     """
     if "status_code" in signature(req.set_finish_with_abort).parameters:
-        req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
+        blame_client = status is HTTPStatus.BAD_REQUEST
+        kind = "BadRequestError" if blame_client else "InternalServerError"
+        req.set_finish_with_abort(message, status, kind)
     else:  # SGLang 0.5.18: that is all it ever says
         req.set_finish_with_abort(message)
 

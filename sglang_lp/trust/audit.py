@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
+
+import orjson
 
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError
 
@@ -33,6 +34,9 @@ class Audit:
     pickle, null if nothing was decoded), ``size`` (characters), ``count`` (refusals at this gate
     for this reason since the process began) and ``suppressed`` (refusals since the line before
     that were counted but not logged). It holds no text of the client.
+
+    Attributes:
+        counts: Refusals since the process began, by gate and reason.
     """
 
     def __init__(self, lines_per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +45,7 @@ class Audit:
         self._tokens = self._burst
         self._filled_at = clock()
         self._suppressed = 0
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
     def refused(self, gate: Gate, error: RequestError) -> None:
@@ -53,8 +57,8 @@ class Audit:
         """
         reason = _reason(error)
         with self._lock:
-            self._counts[gate.value, reason] += 1
-            count = self._counts[gate.value, reason]
+            self.counts[gate.value, reason] += 1
+            count = self.counts[gate.value, reason]
             now = self._clock()
             self._tokens = min(
                 self._burst, self._tokens + (now - self._filled_at) * self._burst / 60
@@ -74,16 +78,7 @@ class Audit:
             "count": count,
             "suppressed": suppressed,
         }
-        logger.warning("%s", json.dumps(line))
-
-    def snapshot(self) -> dict[str, dict[str, int]]:
-        """Return how many requests were refused so far: gate -> reason -> count."""
-        with self._lock:
-            counts = list(self._counts.items())
-        result: dict[str, dict[str, int]] = {}
-        for (gate, reason), count in counts:
-            result.setdefault(gate, {})[reason] = count
-        return result
+        logger.warning("%s", orjson.dumps(line).decode())
 
 
 def _reason(error: RequestError) -> str:

@@ -12,6 +12,7 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, U
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.guard import Guard
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
@@ -300,7 +301,7 @@ def guard(monkeypatch):
 
     def make(speculative=None, **policy):
         made = Guard(Policy(**policy))
-        made.speculative = speculative
+        made.speculation = speculative and Speculation(speculative, None)
         monkeypatch.setattr(ChainLogitProcessor, "resolve", made.verifier.resolve)
         return made
 
@@ -339,3 +340,48 @@ def test_speculative_decoding_takes_a_chain_of_links_that_need_no_history(guard)
     guard("DFLASH").admit("ChainLogitProcessor", chained(ban, ban))
     with pytest.raises(Unsupported):
         guard("DFLASH").admit("ChainLogitProcessor", chained(ban, length))
+
+
+@given(
+    schedules=st.lists(
+        st.tuples(st.integers(0, 5), st.none() | st.integers(1, 5), st.none() | st.floats(-5, 5)),
+        min_size=1,
+        max_size=3,
+    ),
+    min_tokens=st.integers(1, 6),
+)
+def test_what_holds_in_one_link_goes_on_beside_what_does_not(schedules, min_tokens):
+    """A ramp acts at every step, a schedule without one holds, a list of tokens always does."""
+    links = [
+        (
+            "ScheduledBiasLogitProcessor",
+            {"token_ids": [1, 2], "bias": bias, "start": start}
+            | ({} if length is None else {"end": start + length}),
+        )
+        for start, length, bias in schedules
+    ]
+    ramp = {"token_ids": [2, 3], "bias": 0.0, "final_bias": 3.0, "start": 2, "end": 6}
+    params = chained(
+        (BAN, {"token_ids": [5]}),
+        (LENGTH, {"min_tokens": min_tokens, "eos_token_ids": [6]}),
+        ("ScheduledBiasLogitProcessor", ramp),
+        *links,
+    )
+    request = FakeRequest([1])
+    custom_params = request.custom_params(params)
+    processor = ChainLogitProcessor()
+
+    for position in range(10):
+        row = processor(torch.zeros(1, VOCAB), [custom_params])[0].tolist()
+        expected = [0.0] * VOCAB
+        if 2 <= position < 6:
+            expected[2] = expected[3] = float(position - 2)
+        for start, length, bias in schedules:
+            if position >= start and (length is None or position < start + length):
+                for token_id in (1, 2):
+                    expected[token_id] += -torch.inf if bias is None else bias
+        expected[5] = -torch.inf
+        if position < min_tokens:
+            expected[6] = -torch.inf
+        assert row == pytest.approx(expected)
+        request.append(0)

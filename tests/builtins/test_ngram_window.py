@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, no_repeat_ngram
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, _ngrams
 from sglang_lp.testing import FakeRequest
 from support.oracles import ngram_bans
 
@@ -80,10 +80,8 @@ def test_bans_what_a_search_finds_in_a_loop_with_slips(sizes, unit, noise):
     check_decode(tokens[:5], tokens[5:], {"ngram_size": sizes[0], "window_size": sizes[1]})
 
 
-@pytest.mark.parametrize("slack", [0, 1024])
 @pytest.mark.parametrize(("size", "window"), [(30, 90), (20, 5000), (2, 400), (5, 5), (1, 7)])
-def test_bans_what_a_search_finds_in_long_texts(size, window, slack, monkeypatch):
-    monkeypatch.setattr(no_repeat_ngram, "_SLACK", slack)
+def test_bans_what_a_search_finds_in_long_texts(size, window):
     rng = random.Random(size)
     phrases = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 50))] for _ in range(4)]
     tokens = [token_id for _ in range(40) for token_id in rng.choice(phrases)]
@@ -119,6 +117,28 @@ def test_an_index_does_not_grow_with_the_history():
     kept = 10_000 * 8 * 2  # the row's own history, twice while its array grows
 
     assert peak_bytes([7] * 10_001, params, generated=10_000) < 250_000 + kept
+
+
+@settings(max_examples=100)
+@given(
+    sizes=sizes(),
+    picks=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    split=st.floats(0, 1),
+)
+def test_sequences_with_the_same_hash_are_told_apart(sizes, picks, split):
+    at = max(1, round(split * len(picks)))
+    params = {"ngram_size": sizes[0], "window_size": sizes[1]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ngrams, "_BASES", _ngrams.Bases(1, 1))  # sums: the order does not count
+
+        check_decode(picks[:at], picks[at:], params)
+
+
+def test_copies_of_a_prompt_share_its_index():
+    prompt = random.Random(1).choices(range(9), k=500)
+    texts = [_ngrams.text_of(ids, 0, 2, 1, None) for ids in (prompt, [*prompt], prompt[1:])]
+
+    assert texts[0] is texts[1] is not texts[2]
 
 
 def test_a_rewritten_history_is_read_anew():

@@ -11,6 +11,7 @@ import torch
 from sglang_lp.builtins import ScriptLogitProcessor
 from sglang_lp.builtins.script import BannedScripts
 from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.request import Request
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.vocabulary import Vocabulary, vocabulary_of
 from support.trained import END, byte_level
@@ -203,11 +204,11 @@ def test_a_character_that_the_prompt_began_is_not_completed():
 
 
 def test_a_fork_leaves_the_request_where_it_was():
-    request = FakeRequest([], tokenizer=TOKENIZER)
     processor = ScriptLogitProcessor()
-    request.params = processor.parse_params({**NO_HAN, "where": "thinking"})
+    params = processor.parse_params({**NO_HAN, "where": "thinking"})
+    request = Request(params, tokenizer=TOKENIZER)
     request.state = processor.start(request)
-    fork = FakeRequest([])
+    fork = Request(params)
     fork.state = processor.fork(request)
     processor.advance(fork, [START, vocabulary_of(TOKENIZER).tokens.index(b"\xe4")])
 

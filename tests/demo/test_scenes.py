@@ -81,8 +81,8 @@ def test_the_http_example_answers_with_and_without_a_processor(
     example("http_generate").main(url)
 
     forced, free = capsys.readouterr().out.splitlines()
-    assert forced == "'Hello world!'"
-    assert free != forced
+    assert forced.startswith("'Hello world!")
+    assert not free.startswith("'Hello world!")
 
 
 def test_the_openai_example_limits_the_thinking(

@@ -10,6 +10,7 @@ import torch
 
 from sglang_lp._engine import rows as rows_module
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
@@ -156,6 +157,27 @@ def test_a_request_that_is_retracted_goes_on_where_it_was():
         ("edit", 1, [7]),
         ("edit", 1, [7]),
     ]
+
+
+def test_a_sleeping_row_looks_again_at_a_position_that_is_sampled_again():
+    _request, params, log = recorded(Waits)
+    batch = Batch()
+    step(params, batch)
+    (row,) = rows_of([params])
+    row.rewind()
+    step(params, batch)
+
+    assert log == [("start", [1, 2, 3]), ("edit", 0, []), ("edit", 0, [])]
+
+
+def test_a_row_whose_request_has_ended_never_looks_again():
+    _request, params, log = recorded()
+    (row,) = rows_of([params])
+    row.end(Unsupported("any reason"))
+    row.rewind()
+    step(params)
+
+    assert log == []
 
 
 def test_a_request_may_arrive_with_tokens():
@@ -434,3 +456,117 @@ def test_parameters_are_parsed_once_for_a_request():
         Counts()(torch.zeros(1, VOCAB), [params])
 
     assert parsed == [VOCAB]
+
+
+class Holds(Recorder):
+    """Bans a token before the third position, and another from there on."""
+
+    def edit(self, request, edits):
+        super().edit(request, edits)
+        edits.ban([4 if request.position < 3 else 5])
+        edits.hold_until(3 if request.position < 3 else 1000)
+
+
+def test_edits_that_hold_are_asked_for_again_at_their_end():
+    request, params, log = recorded(Holds)
+    rows = []
+    for token_id in (7, 8, 9, 10, 11):
+        rows.append(step(params))
+        request.append(token_id)
+
+    assert [[i for i in range(VOCAB) if row[i] == -math.inf] for row in rows] == [
+        *[[4]] * 3,
+        *[[5]] * 2,
+    ]
+    assert [entry[1] for entry in log if entry[0] == "edit"] == [0, 3]
+
+
+def test_edits_that_hold_do_so_beside_those_that_always_do():
+    class Both(Holds):
+        def edit(self, request, edits):
+            super().edit(request, edits)
+            if request.position == 0:
+                edits.always().ban([6])
+
+    request, params, _ = recorded(Both)
+    shut = []
+    for token_id in (7, 8, 9, 10):
+        row = step(params)
+        shut.append([i for i in range(VOCAB) if row[i] == -math.inf])
+        request.append(token_id)
+
+    assert shut == [[4, 6], [4, 6], [4, 6], [5, 6]]
+
+
+def test_edits_that_hold_end_with_a_history_that_is_rewritten():
+    request, params, log = recorded(Holds)
+    step(params)
+    for token_id in (7, 8, 9):
+        request.append(token_id)
+    step(params)
+    request.output_ids = array("q", [1])
+    request.commit()
+    attached = rows_of([params])[0]
+    attached.wake = 0
+
+    row = step(params)
+
+    assert [i for i in range(VOCAB) if row[i] == -math.inf] == [4]
+    assert log[-1] == ("edit", 1, [1])
+
+
+def test_copies_share_what_their_long_lists_amount_to():
+    custom_params = [
+        FakeRequest([1]).custom_params({"token_ids": [i % 300 for i in range(400)]})
+        for _ in range(3)
+    ]
+    custom_params[2]["token_ids"][0] = 301
+    logits = torch.zeros(3, 302)
+    DisallowedTokensLogitsProcessor()(logits, custom_params)
+
+    one, copy, other = (row.standing for row in rows_of(custom_params))
+    assert one is copy
+    assert other is not one
+    assert [row.count(0.0) for row in logits.tolist()] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "count", "expected"),
+    [
+        ([3], 1, True),
+        ([2], 1, False),
+        ([0, 2], 1, False),
+        ([2], 2, True),
+        ([0], 2, True),  # shares the second place
+        ([4], 3, False),
+        ([4], 4, True),
+        ([5], 4, False),
+        ([1], 12, False),  # masked
+        ([1, 3], 1, True),
+    ],
+)
+def test_a_token_is_among_the_likeliest_if_few_logits_are_larger(ids, count, expected):
+    answers = []
+
+    class Asks(Recorder):
+        def edit(self, request, edits):
+            answers.append(request.is_among_top(ids, count))
+
+    _, params, _ = recorded(Asks)
+    logits = torch.tensor([[2.0, -math.inf, 2.0, 3.0, 1.0, 0.5]])
+    Batch().step(logits, rows_of([params]), [params])
+
+    assert answers == [expected]
+
+
+def test_along_a_draft_edits_hold_up_to_their_end_and_no_further():
+    request, params, _ = recorded(Holds)
+    drafts = Drafts(2, [[1, 9]], [[1, -1]], [[-1, -1]])
+    shut = []
+    for _ in range(5):
+        logits = torch.zeros(2, VOCAB)
+        Batch().step(logits, rows_of([params]), [params], drafts=lambda: drafts, width=2)
+        shut += [[i for i in range(VOCAB) if row[i] == -math.inf] for row in logits.tolist()]
+        request.append(9)
+
+    assert shut == [[4], [4], [4], [4], [4], [5], [5], [5], [5], [5]]

@@ -229,3 +229,17 @@ def test_parameters_are_those_of_the_class():
 @pytest.mark.parametrize("nothing", [None, {}])
 def test_no_parameters_fit_where_none_are_required(nothing):
     assert AddsOne.parse_params(nothing) == Parameters()
+
+
+def test_long_lists_are_parsed_once_and_as_strictly_as_short_ones():
+    ids = [*range(100)]
+    first = DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids}, 200)
+
+    assert DisallowedTokensLogitsProcessor.parse_params({"token_ids": [*ids]}, 200) is first
+    for wrong in (True, 1.0, "1"):
+        with pytest.raises(InvalidParameter):
+            DisallowedTokensLogitsProcessor.parse_params({"token_ids": [0, wrong, *ids[2:]]}, 200)
+    with pytest.raises(InvalidParameter, match="0 to 98"):
+        DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids}, 99)
+    with pytest.raises(InvalidParameter, match="unknown"):
+        DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids, "other": 1}, 200)

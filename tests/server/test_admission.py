@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +14,24 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.errors import InvalidParameter, PayloadRefused, Unsupported
-from sglang_lp.server.admission import make_admit, make_admit_stream, make_supports_sampling_mask
+from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.admission import (
+    make_admit,
+    make_admit_list,
+    make_admit_stream,
+    make_supports_sampling_mask,
+)
+from sglang_lp.server.bounds import MAX_ENTRIES
+from sglang_lp.server.own_keys import remember
 from sglang_lp.trust import Gate
 
 VOCAB_SIZE = 100
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
 EVIL = wire.payload_for("os", "abort")
 GOOD, BAD = {"token_ids": [VOCAB_SIZE - 1]}, {"token_ids": [VOCAB_SIZE]}
+OWN_KEY = "__sglang_reasoning_end_token_ids"
+OWN = {OWN_KEY: [1]}
 THINKING = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 
 
@@ -88,7 +99,7 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
         make_admit(guard)(request, manager())
 
     assert request == tokenized(payload, params)
-    (counts,) = [guard.audit.snapshot()["admission"]]
+    counts = {reason: count for (_, reason), count in guard.audit.counts.items()}
     assert sum(counts.values()) == 1
 
 
@@ -114,7 +125,7 @@ def test_beam_search_is_refused_and_counted(guard, width):
 def test_one_beam_is_no_beam_search(guard, sampling):
     make_admit(guard)(tokenized(PAYLOAD, GOOD, **sampling), manager())
 
-    assert guard.audit.snapshot() == {}
+    assert not guard.audit.counts
 
 
 def test_a_server_of_a_diffusion_language_model_refuses(guard):
@@ -188,9 +199,7 @@ def with_params(*custom_params):
 
 
 def test_a_stream_without_a_processor_is_not_looked_at(guard):
-    request = SimpleNamespace(custom_logit_processor=None)
-
-    assert make_admit_stream(guard)(None, request) is None
+    assert make_admit_stream(guard)(None, streaming(None)) is None
 
 
 @pytest.mark.parametrize(
@@ -253,14 +262,16 @@ def test_the_answer_to_a_stream_says_why_and_the_refusal_is_counted_at_this_gate
         "DisallowedTokensLogitsProcessor: parameter 'token_ids': expected token ids of the "
         "served model, 0 to 99, got 100; these ids are probably another model's"
     )
-    assert guard.audit.snapshot() == {"admission": {"invalid_parameter": 1}}
+    assert guard.audit.counts == {("admission", "invalid_parameter"): 1}
 
 
 @pytest.mark.parametrize(
     ("payloads", "samplings", "times"),
-    [(PAYLOAD, {}, 1), (PAYLOAD, [{}] * 3, 3), ([PAYLOAD] * 2, {}, 2)],
+    [(PAYLOAD, {}, 1), (PAYLOAD, [{}] * 3, 1), ([PAYLOAD] * 2, {}, 1), (PAYLOAD, [{}, {}], 2)],
 )
-def test_each_request_of_a_stream_is_checked_once(guard, monkeypatch, payloads, samplings, times):
+def test_what_requests_of_a_stream_share_is_checked_once(
+    guard, monkeypatch, payloads, samplings, times
+):
     checked = []
     monkeypatch.setattr(guard, "admit", lambda *given, **_more: checked.append(given))
     answer(guard, streaming(payloads, samplings))
@@ -316,6 +327,163 @@ def test_sglangs_own_thinking_limit_is_the_thinking_budget_of_a_stream(
 
     assert answer(guard, request)[0] == status
     assert request.sampling_params == with_params(params)[0]
+
+
+# A list, before anything of it was dispatched
+
+
+def listed(payloads, samplings, copies=1):
+    """Return a list of requests as SGLang normalizes it."""
+    return SimpleNamespace(
+        batch_size=len(payloads),
+        custom_logit_processor=payloads * copies,
+        sampling_params=samplings * copies,
+        max_thinking_tokens=None,
+        parallel_sample_num=copies,
+    )
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize(("payload", "params"), [(EVIL, GOOD), (PAYLOAD, BAD), (None, OWN)])
+def test_a_list_is_refused_if_any_of_it_is(guard, payload, params, at):
+    payloads, samplings = [PAYLOAD] * 3, with_params(GOOD, GOOD, GOOD)
+    check = make_admit_list(guard)
+    assert check(manager(), listed(payloads, samplings), "request", {}) is None
+    payloads[at], samplings[at] = payload, with_params(params)[0]
+
+    with pytest.raises(RequestError):
+        check(manager(), listed(payloads, samplings), "request", {})
+
+
+def test_a_list_with_too_few_of_anything_is_refused(guard):
+    few = listed([PAYLOAD] * 3, with_params(GOOD, GOOD))
+
+    with pytest.raises(RequestError, match="for each of 3 requests, got 3 and 2"):
+        make_admit_list(guard)(manager(), few)
+
+
+def test_what_requests_of_a_list_share_is_checked_once(guard, monkeypatch):
+    checked = []
+    monkeypatch.setattr(guard, "admit", lambda *given, **_more: checked.append(given))
+    make_admit_list(guard)(manager(), listed([PAYLOAD] * 100, with_params(GOOD) * 100))
+
+    assert checked == [(PAYLOAD, GOOD, None)]
+
+
+def test_a_list_for_embeddings_has_no_processors(guard):
+    assert make_admit_list(guard)(None, SimpleNamespace()) is None
+
+
+@pytest.mark.parametrize(("texts", "copies"), [(1, 9), (9, 1), (3, 3)])
+def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
+    most = {"token_ids": [5] * (MAX_ENTRIES // 8)}
+    check = make_admit_list(guard)
+    fits, larger = (listed([PAYLOAD] * n, with_params(most) * n, 1) for n in (8, 9))
+    assert check(manager(), fits) is None
+    with pytest.raises(RequestError, match=r"at most 524288 entries .* got 589824 over all"):
+        check(manager(), larger)
+    with pytest.raises(RequestError, match="got 589824"):
+        check(manager(), listed([PAYLOAD] * texts, with_params(most) * texts, copies))
+
+
+def test_one_request_lists_no_more_than_a_list_of_them(guard):
+    params = {"token_ids": [5] * (MAX_ENTRIES + 1)}
+    with pytest.raises(RequestError, match="at most 524288 entries"):
+        make_admit(guard)(tokenized(PAYLOAD, params), manager())
+
+
+# SGLang's own keys
+
+
+def answered_by(setter, params, value):
+    """Return ``custom_params`` after SGLang's front end added something."""
+    from sglang.srt.sampling import sampling_params
+
+    sampling = {"custom_params": params}
+    remember(getattr(sampling_params, setter), sampling, value)
+    return sampling["custom_params"]
+
+
+SETTERS = [
+    ("set_request_reasoning_end_token_ids", [7, 8], "__sglang_reasoning_end_token_ids"),
+    ("set_request_reasoning_in_grammar", True, "__sglang_reasoning_in_grammar"),
+]
+
+
+@pytest.mark.parametrize("payload", [None, PAYLOAD])
+@pytest.mark.parametrize("key", [OWN_KEY, "__sglang_anything", "__req__"])
+def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
+    params = {**GOOD, key: [1]}
+    with pytest.raises(Unsupported, match=f"'{key}' is SGLang's own; leave it out"):
+        make_admit(guard)(tokenized(payload, params), manager())
+    assert answer(guard, streaming(payload, with_params(params)[0]))[0] == 400
+    assert guard.audit.snapshot() == {"admission": {"unsupported": 2}}
+
+
+@pytest.mark.parametrize("payload", [None, PAYLOAD])
+@pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
+def test_what_sglang_adds_goes_on_in_a_plain_dict(guard, payload, setter, value, key):
+    request = tokenized(payload, answered_by(setter, GOOD, value))
+    make_admit(guard)(request, manager())
+
+    assert type(request.sampling_params.custom_params) is dict
+    assert request.sampling_params.custom_params == {**GOOD, key: value}
+
+
+def test_of_both_that_sglang_adds_both_go_on(guard):
+    params = GOOD
+    for setter, value, _ in SETTERS:
+        params = answered_by(setter, params, value)
+    make_admit(guard)(tokenized(PAYLOAD, params), manager())
+
+
+@pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
+@pytest.mark.parametrize("theirs", [OWN_KEY, "__sglang_reasoning_in_grammar", "__sglang_else"])
+def test_a_clients_key_stays_the_clients_where_sglang_adds_its_own(
+    guard, setter, value, key, theirs
+):
+    params = answered_by(setter, {**GOOD, theirs: value}, value)
+    with pytest.raises(Unsupported, match=theirs):
+        make_admit(guard)(tokenized(PAYLOAD, params), manager())
+
+
+@pytest.mark.parametrize("value", [[[1]], {"a": {}}, math.nan, 2**70, "\ud800"])
+@pytest.mark.parametrize("payload", [None, PAYLOAD])
+def test_where_processes_send_each_other_flat_values_only_others_are_refused(
+    guard, monkeypatch, payload, value
+):
+    from sglang.srt.environ import envs
+
+    request = tokenized(payload, {"x": value})
+    with (
+        envs.SGLANG_USE_PICKLE_IPC.override(False),
+        pytest.raises(Unsupported, match="flat lists"),
+    ):
+        make_admit(guard)(request, manager())
+    if payload is None:
+        assert make_admit(guard)(request, manager()) is None
+
+
+class Exits(LogitProcessor):
+    def __init__(self):
+        raise SystemExit("its own mistake")
+
+    def edit(self, request, edits):
+        """Do nothing."""
+
+
+def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
+    from fastapi import HTTPException
+
+    allowed = SimpleNamespace(name="m:Exits", processor=Exits, payload="p")
+    monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
+    with pytest.raises(HTTPException) as caught:
+        make_admit(guard)(tokenized("p", {}), manager())
+
+    assert caught.value.status_code == 500
+    assert caught.value.detail == (
+        "m:Exits failed before its request began: 'SystemExit: its own mistake'"
+    )
 
 
 # What SGLang asks about a payload

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -93,3 +95,14 @@ def test_the_table_names_every_algorithm_of_sglang():
 
     known = {algorithm.name for algorithm in SpeculativeAlgorithm} - {"NONE"}
     assert {*known, *_RESERVED_ALIASES} <= {*ALGORITHMS}
+
+
+def test_the_table_of_the_documents_is_the_one_that_servers_follow():
+    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    rows = re.findall(
+        r"^\| `([A-Z0-9_]+)` \| (exact|refused) \| (?:([^|]+) )?\|$", page, re.MULTILINE
+    )
+
+    assert rows == [
+        (name, "exact" if why is None else "refused", why or "") for name, why in ALGORITHMS.items()
+    ]

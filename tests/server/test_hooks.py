@@ -20,11 +20,16 @@ HOOKED = {
     f"{STOCK}.supports_sampling_mask": "replace",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": "after",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task": "before",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request": "before",
+    "sglang.srt.managers.scheduler.Scheduler._release_aborted_request": "after",
+    "sglang.srt.sampling.sampling_params.set_request_reasoning_end_token_ids": "around",
+    "sglang.srt.sampling.sampling_params.set_request_reasoning_in_grammar": "around",
     "sglang.srt.managers.schedule_batch.Req.__init__": "after",
     "sglang.srt.layers.sampler.apply_custom_logit_processor": "replace",
     "sglang.srt.server_args.prepare_server_args": "after",
     "sglang.srt.server_args.ServerArgs.check_server_args": "before",
     "sglang.srt.managers.schedule_batch.Req.update_finish_state": "around",
+    "sglang.srt.managers.schedule_batch.Req.reset_for_retract": "after",
     "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation": "before",
     "sglang.srt.speculative.eagle_utils.eagle_sample": "before",
     "sglang.srt.entrypoints.engine.Engine._launch_subprocesses": "before",
@@ -58,8 +63,9 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     assert names == {
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
         *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
-        *("update_finish_state", "check_launch", "check_parsed", "check_engine"),
-        *("launch", "learn"),
+        *("admit_list", "finish", "abandon", "remember"),
+        *("check_launch", "check_parsed", "check_engine"),
+        *("launch", "learn", "rewind"),
     }
 
 
@@ -75,6 +81,7 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
         f"{STOCK}.supports_sampling_mask",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request",
         "sglang.srt.managers.schedule_batch.Req.__init__",
         "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes",
         "sglang.srt.managers.scheduler.Scheduler.get_init_info",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
 
 import pytest
 
+from sglang_lp._engine.faults import interrupt
 from sglang_lp.server import launch, process
 from sglang_lp.server.launch import (
     REFUSED,
@@ -127,6 +129,15 @@ def scheduler(monkeypatch, guard):
 def test_a_scheduler_loads_its_plugins_and_runs_if_the_guard_is_there(scheduler, guard):
     assert scheduler(guard) == ["plugins", ((1,), {"two": 2})]
     assert process.schedulers_are_guarded
+
+
+def test_in_a_scheduler_an_interrupt_is_told_from_what_a_processor_raises(scheduler, guard):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        scheduler(guard)
+        assert signal.getsignal(signal.SIGINT) is interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("missing", [True, False])

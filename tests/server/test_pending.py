@@ -15,6 +15,7 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
+from sglang_lp.server.host import SglangHost
 from sglang_lp.server.pending import PendingResults
 
 
@@ -146,6 +147,25 @@ def test_nothing_is_waited_for_until_somebody_asks_and_then_once_a_step():
     results.begin()
     results.of(req)
     assert answer.copy_done.waits == 2
+
+
+@pytest.mark.parametrize(("drafts", "waits"), [(False, 0), (True, 1)])
+def test_a_position_is_waited_for_only_where_a_step_may_commit_several_tokens(drafts, waits):
+    req = Req()
+    batch, answer = decode([req], [7])
+    results = reading(
+        SimpleNamespace(
+            result_queue=deque([(batch, answer)]),
+            spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
+        )
+    )
+    req.origin_input_ids, req.finished_reason = array("q", [1, 2]), None
+    req.kv = SimpleNamespace(kv_committed_len=0 if drafts else 3)
+    seen = SglangHost(req, results).look(tokens=False)
+    assert (seen.position, seen.counts) == (1, True)
+    assert answer.copy_done.waits == waits
+    req.inflight_middle_chunks = 2
+    assert not SglangHost(req, results).look(tokens=False).counts
 
 
 def test_a_scheduler_may_put_another_queue_in_place():

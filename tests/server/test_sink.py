@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import weakref
 from types import SimpleNamespace
 
@@ -18,7 +20,13 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
+from sglang_lp.server.sink import (
+    InertProcessor,
+    NoLoads,
+    make_admit_req,
+    make_from_str,
+    refuse_to_load,
+)
 from sglang_lp.trust import Gate, Policy
 
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
@@ -35,7 +43,7 @@ class Req:
         self.kv = SimpleNamespace(kv_committed_len=0)
         self.ended = None
         if isinstance(custom_params, dict):
-            custom_params["__req__"] = self
+            self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
 
     def set_finish_with_abort(self, message, status_code, err_type):
         self.ended = (message, status_code, err_type)
@@ -63,6 +71,28 @@ class Unparsable(LogitProcessor):
         raise KeyError("its own mistake")
 
 
+class Unfitting(LogitProcessor):
+    @classmethod
+    def fit_params(cls, params, tokenizer, vocab_size=None):
+        raise SystemExit("its own mistake")
+
+
+class Unserved(LogitProcessor):
+    def serving(self, params):
+        raise asyncio.CancelledError("its own mistake")
+
+
+class Leaves:
+    def __init__(self):
+        raise SystemExit("its own mistake")
+
+
+class Unneeded(LogitProcessor):
+    @property
+    def needs(self):
+        raise MemoryError("its own mistake")
+
+
 @pytest.fixture
 def allowing(monkeypatch):
     """Return a function that gives a guard allowing a class under the text ``payload``."""
@@ -82,10 +112,59 @@ def admit(guard, req):
 
 
 def test_a_request_without_a_processor_is_not_looked_at(guard):
-    req = SimpleNamespace(custom_logit_processor=None)
+    req = Req(None, {"mine": [[1]]})
+    del req.sampling_params.custom_params["__req__"]
+    before = {**vars(req)}
     admit(guard, req)
 
-    assert vars(req) == {"custom_logit_processor": None}
+    assert vars(req) == before
+    assert req.sampling_params.custom_params == {"mine": [[1]]}
+
+
+SGLANGS = [
+    {"__sglang_reasoning_end_token_ids": [1, 2]},
+    {"__sglang_reasoning_end_token_ids": [0] * 32, "__sglang_reasoning_in_grammar": True},
+]
+NOT_SGLANGS = [
+    {"__sglang_reasoning_end_token_ids": []},
+    {"__sglang_reasoning_end_token_ids": [0] * 33},
+    {"__sglang_reasoning_end_token_ids": [-1]},
+    {"__sglang_reasoning_end_token_ids": [True]},
+    {"__sglang_reasoning_end_token_ids": [[1]]},
+    {"__sglang_reasoning_end_token_ids": {"1": 1}},
+    {"__sglang_reasoning_in_grammar": 1},
+    {"__sglang_reasoning_in_grammar": False},
+    {"__sglang_anything": True},
+]
+
+
+@pytest.mark.parametrize("payload", [None, PAYLOAD])
+@pytest.mark.parametrize("own", SGLANGS)
+def test_what_sglang_added_passes(guard, payload, own):
+    req = Req(payload, {"token_ids": [7], **own})
+    admit(guard, req)
+
+    assert req.ended is None
+
+
+@pytest.mark.parametrize("payload", [None, PAYLOAD])
+@pytest.mark.parametrize("own", NOT_SGLANGS)
+def test_what_sglang_cannot_have_added_ends_its_own_request(guard, payload, own):
+    req = Req(payload, {"token_ids": [7], **own})
+    admit(guard, req)
+
+    message, status, _ = req.ended
+    assert message == f"custom_params: {next(iter(own))!r} is SGLang's own; leave it out"
+    assert status == 400
+    assert guard.audit.snapshot() == {"scheduler": {"unsupported": 1}}
+
+
+def test_a_request_of_a_clients_making_is_not_one(guard):
+    req = Req(None, {})
+    req.sampling_params.custom_params["__req__"] = {"output_ids": []}
+    admit(guard, req)
+
+    assert req.ended[1] == 400
 
 
 @pytest.mark.parametrize("text", ["DisallowedTokensLogitsProcessor", PAYLOAD])
@@ -100,7 +179,7 @@ def test_an_allowed_request_has_its_row_and_the_operators_spelling(guard, text):
     (row,) = rows_of([sampling.custom_params])
     assert type(row.processor) is DisallowedTokensLogitsProcessor
     assert row.request.params.token_ids == (7,)
-    assert row.source is req
+    assert row.source is sampling.custom_params["__req__"]
     # The plugin delays sampling, so the history is never behind here.
     assert row.request.may_lag is False
 
@@ -127,7 +206,7 @@ def test_what_did_not_pass_admission_ends_its_own_request_as_a_bad_one(
     assert message.startswith(("custom_logit_processor: ", "DisallowedTokensLogitsProcessor: "))
     assert (status, kind) == (400, "BadRequestError")
     assert rows_of([req.sampling_params.custom_params]) == [None]
-    assert guard.audit.snapshot() == {"scheduler": {reason: 1}}
+    assert guard.audit.counts == {("scheduler", reason): 1}
 
 
 def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):
@@ -170,18 +249,32 @@ def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing)
 
 
 # Construction 52.
-@pytest.mark.parametrize("processor", [Unfinished, Unparsable])
+@pytest.mark.parametrize(
+    "processor", [Unfinished, Unparsable, Unfitting, Unserved, Leaves, Unneeded]
+)
 def test_an_allowed_class_that_fails_early_ends_its_own_request_and_is_logged(
     allowing, caplog, processor
 ):
     req = Req("any", {})
-    with caplog.at_level(logging.ERROR, logger="sglang_lp.server.sink"):
+    with caplog.at_level(logging.ERROR, logger="sglang_lp"):
         admit(allowing(processor), req)
 
-    assert req.ended == ("the processor failed before the request began", 400, "BadRequestError")
+    message, *status = req.ended
+    name = "Unneeded" if processor is Unneeded else "m:C"
+    assert message.startswith(f"{name} failed before its request began: ")
+    assert "its own mistake" in message
+    assert status == [500, "InternalServerError"]
     assert req.custom_logit_processor is None
-    assert "sglang-lp: a processor failed before its request began" in caplog.messages
     assert "its own mistake" in caplog.text
+
+
+@pytest.mark.parametrize("params", [{"token_ids": [[1]]}, {"x": math.nan}, {"x": 2**63}])
+def test_parameters_without_a_schema_are_flat_and_finite(allowing, params):
+    req = Req("any", params)
+    admit(allowing(Plus), req)
+
+    assert req.ended[0].startswith("custom_params: expected an object of finite numbers")
+    assert req.ended[1] == 400
 
 
 def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
@@ -191,12 +284,20 @@ def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
     assert [json.loads(message)["gate"] for message in caplog.messages] == [Gate.SCHEDULER]
 
 
-def test_from_str_makes_what_is_allowed_and_nothing_else(guard):
+def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):
     from_str = make_from_str(guard)
 
-    assert type(from_str(object, PAYLOAD)) is DisallowedTokensLogitsProcessor
+    with pytest.raises(InstallError):
+        from_str(object, PAYLOAD)(None, [])
     with pytest.raises(PayloadRefused):
         from_str(object, EVIL)
+
+
+def test_from_str_never_makes_the_class_itself(allowing):
+    guard = allowing(Unfinished)
+    guard.verifier.resolve = lambda _payload: Unfinished
+
+    assert type(make_from_str(guard)(object, "its payload")) is InertProcessor
 
 
 def test_where_sglang_keeps_dill_it_writes_and_never_reads():
@@ -216,7 +317,7 @@ def test_a_processor_is_given_the_servers_tokenizer(guard):
     guard.tokenizer = object()
     req = Req(PAYLOAD, {"token_ids": [1]})
 
-    make_admit_req(guard)(None, req)
+    make_admit_req(guard, PendingResults())(None, req)
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.request.tokenizer is guard.tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from sglang_lp.server.versions import (
     abort_unstarted,
     check_version,
     has_sampling_mask,
+    optional,
 )
 
 
@@ -78,5 +80,16 @@ def test_a_request_ends_as_a_bad_one_and_on_the_oldest_sglang_as_it_says_itself(
 
     for set_finish_with_abort in (newest, oldest):
         abort_unstarted(SimpleNamespace(set_finish_with_abort=set_finish_with_abort), "why")
+    abort_unstarted(SimpleNamespace(set_finish_with_abort=newest), "why", HTTPStatus(500))
 
-    assert said == [("why", 400, "BadRequestError"), "why"]
+    assert said == [
+        ("why", 400, "BadRequestError"),
+        "why",
+        ("why", 500, "InternalServerError"),
+    ]
+
+
+def test_what_a_version_lacks_is_not_hooked():
+    there = "sglang.srt.sampling.sampling_params.SamplingParams.normalize"
+
+    assert optional(there, f"{there}_not", "sglang.nowhere.nothing") == [there]

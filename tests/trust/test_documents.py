@@ -4,7 +4,11 @@ import json
 import re
 from pathlib import Path
 
+from sglang_lp.builtins._sequences import MAX_SEQUENCE_IDS
+from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
+from sglang_lp.params import MAX_TOKEN_IDS
+from sglang_lp.server.launch import REFUSED
 from sglang_lp.trust import Policy
 from sglang_lp.trust.policy import MAX_PIN_BYTES, MAX_PINS, Limits, Pin, PolicyFile
 from sglang_lp.trust.verifier import MAX_CHARS
@@ -55,6 +59,18 @@ def test_every_reason_is_documented():
 def test_every_link_of_security_leads_somewhere():
     for target in re.findall(r"\]\(([^)]+)\)", security()):
         assert (ROOT / target).exists(), target
+
+
+def test_every_server_that_does_not_start_is_named_with_the_reason():
+    for refused in REFUSED:
+        assert f"| {refused.way} | {refused.why} |" in security().replace("`", "")
+
+
+def test_the_bounds_of_security_are_the_real_ones():
+    bounds = security().partition("## What is bounded")[2].partition("\n## ")[0]
+    limits = [MAX_CHARS, MAX_PINS, MAX_PIN_BYTES, MAX_TOKEN_IDS, MAX_SEQUENCE_IDS, int(MAX_BIAS)]
+    for limit in [*limits, Limits().logged_refusals_per_minute]:
+        assert re.search(rf"\b{limit:,}\b", bounds), limit
 
 
 def test_every_rule_of_security_is_shown_by_a_test():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 import msgspec
@@ -311,6 +312,10 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow where blocks open and close, and how far the closing is written."""
         request.state.read(token_ids)
+
+    def fork(self, request: Request) -> Progress:
+        """Copy how far the block is."""
+        return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Apply the rules of the class to this step, or sleep until one could apply."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from sglang_lp.builtins._sequences import Automaton
 
@@ -61,8 +62,12 @@ class Markers:
         Returns:
             The index after it, and whether it opens a block; ``None`` if there is none.
         """
-        data = array("q", tokens).tobytes()
-        start, end = _after_last(data, self.start), _after_last(data, self.end)
+        import numpy as np
+
+        if not isinstance(tokens, array):
+            tokens = array("q", tokens)
+        read = np.frombuffer(tokens, dtype=np.int64)
+        start, end = _after_last(read, self.start), _after_last(read, self.end)
         latest = max(start, end)
         return (latest, latest == start) if latest > known else None
 
@@ -107,11 +112,14 @@ class Progress:
         self.opened = -1
         self.forced = self.forced_at = -1
         self._counted = counted
-        self.length = 0
-        self._tail: Sequence[int] = ()
+        # The prompt only counts for where a block opened.
+        self.length = len(prompt_ids)
+        latest = markers.latest(prompt_ids, 0)
+        if latest is not None and latest[1]:
+            self.opened = latest[0]
+        reach = min(markers.reach, self.length)
+        self._tail: Sequence[int] = [*prompt_ids[self.length - reach :]]
         self._reset()
-        self.read(prompt_ids)
-        self._reset()  # the prompt only counts for where a block opened
 
     def _reset(self) -> None:
         """Begin a block with no generated tokens."""
@@ -163,10 +171,10 @@ class Progress:
         return tokens[index:]
 
 
-def _after_last(data: bytes, delimiter: tuple[int, ...]) -> int:
+def _after_last(tokens: Any, delimiter: tuple[int, ...]) -> int:
     """Return the index of the token after the last delimiter, 0 if there is none."""
-    wanted = array("q", delimiter)
-    at = data.rfind(wanted)
-    while at % wanted.itemsize and at > 0:  # begins inside a token
-        at = data.rfind(wanted, 0, at - 1 + len(wanted) * wanted.itemsize)
-    return at // wanted.itemsize + len(wanted) if at >= 0 else 0
+    reach = len(delimiter) - 1
+    ends = (tokens[reach:] == delimiter[-1]).nonzero()[0] + reach
+    for back in range(1, len(delimiter)):
+        ends = ends[tokens[ends - back] == delimiter[reach - back]]
+    return int(ends[-1]) + 1 if len(ends) else 0

@@ -1,0 +1,99 @@
+"""Lists of token ids as the batch takes them: checked and converted once, not at every step."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LONG", "Ids", "ids_of", "prepared", "tensor_of"]
+
+#: So many ids and more are kept as a tensor, which torch places in the batch at once.
+LONG = 64
+
+
+class Ids:
+    """A long list of token ids that never changes; never empty.
+
+    Attributes:
+        tensor: The ids, shape ``(len,)``, int64, on the CPU.
+        smallest: The smallest id.
+        largest: The largest id.
+        source: The tuple that it was made of, or ``None``.
+    """
+
+    __slots__ = ("__weakref__", "largest", "smallest", "source", "tensor")
+
+    def __init__(self, token_ids: Sequence[int], source: tuple[int, ...] | None = None) -> None:
+        import torch
+
+        self.tensor: torch.Tensor = torch.frombuffer(array("q", token_ids), dtype=torch.int64)
+        smallest, largest = self.tensor.aminmax()
+        self.smallest, self.largest = int(smallest), int(largest)
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tensor.tolist())
+
+    def __contains__(self, token_id: object) -> bool:
+        return token_id in self.tensor
+
+
+#: By the identity of the tuple, which each keeps alive.
+_known: WeakValueDictionary[int, Ids] = WeakValueDictionary()
+
+
+def prepared(value: Any) -> list[Ids]:
+    """Convert every long list of ids in parameters; :func:`ids_of` knows them while this lives.
+
+    Args:
+        value: Parameters, or a part of them: those of a chain hold those of its links.
+    """
+    if fields := getattr(value, "__struct_fields__", ()):
+        return [ids for name in fields for ids in prepared(getattr(value, name))]
+    if not isinstance(value, tuple) or not value:
+        return []
+    if not isinstance(value[0], int):
+        return [ids for item in value for ids in prepared(item)]
+    if len(value) < LONG:
+        return []
+    found = _known.get(id(value))
+    if found is None:
+        found = _known[id(value)] = Ids(value, value)
+    return [found]
+
+
+def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
+    """Return a copy of a list of ids, or what it was converted to before.
+
+    Raises:
+        TypeError: Something else than integers.
+    """
+    if isinstance(token_ids, Ids):
+        return token_ids
+    if type(token_ids) is tuple and len(token_ids) >= LONG:
+        found = _known.get(id(token_ids))
+        if found is not None:
+            return found
+    if isinstance(token_ids, array) and token_ids.typecode == "q":
+        return token_ids.tolist() if len(token_ids) < LONG else Ids(token_ids)
+    # index() takes no float and no string, so that nothing odd reaches the batch's index tensor.
+    ids = [*map(index, token_ids)]
+    return ids if len(ids) < LONG else Ids(ids)
+
+
+def tensor_of(ids: Ids | Sequence[int] | torch.Tensor) -> torch.Tensor:
+    """Return ids as a tensor on the CPU."""
+    import torch
+
+    if isinstance(ids, torch.Tensor):
+        return ids
+    return ids.tensor if isinstance(ids, Ids) else torch.tensor(ids, dtype=torch.int64)

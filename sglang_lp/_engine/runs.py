@@ -1,0 +1,53 @@
+"""What the engine runs: a processor, as far as the engine knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import History, Request
+
+__all__ = ["Processor"]
+
+
+class Processor(Protocol):
+    """The part of :class:`sglang_lp.processor.LogitProcessor` that the engine calls.
+
+    Attributes:
+        needs: What it must know of the tokens.
+        tolerates_lag: Whether it copes with a history that lacks the newest token.
+        dense: Whether it computes on whole rows.
+    """
+
+    needs: History
+    tolerates_lag: bool
+    dense: ClassVar[bool]
+
+    @property
+    def name(self) -> str:
+        """Class name, for messages."""
+
+    @property
+    def kind(self) -> type:
+        """The class whose rows may share one call of ``__call__``."""
+
+    def start(self, request: Request) -> Any:
+        """Return the state before the first generated token."""
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Take in generated tokens."""
+
+    def fork(self, request: Request) -> Any:
+        """Return a state that can be advanced along a draft and thrown away."""
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Say what happens to the next token."""
+
+    def __call__(
+        self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
+    ) -> torch.Tensor:
+        """Edit whole rows, if ``dense``."""

@@ -1,0 +1,283 @@
+"""The n-grams of a text that does not change, looked up by their first n - 1 tokens.
+
+Built with numpy, because a prompt has up to 131,072 tokens and the batch waits; shared by the
+copies of a prompt.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["PRIME", "Bases", "Group", "Text", "draw_bases", "text_of"]
+
+#: Hashes are polynomials modulo this prime, whose remainders take no division.
+PRIME = 2**31 - 1
+_BITS = 31
+
+#: Fewest followers for which numpy is faster than a dict.
+_MANY = 64
+
+
+class Bases(NamedTuple):
+    """At which two numbers, that nobody knows, the polynomials of a hash are evaluated."""
+
+    first: int
+    second: int
+
+
+def draw_bases() -> Bases:
+    """Return other bases."""
+    return Bases(2 + secrets.randbelow(PRIME - 2), 2 + secrets.randbelow(PRIME - 2))
+
+
+_BASES = draw_bases()
+
+
+class Group(NamedTuple):
+    """What has followed the same tokens.
+
+    Attributes:
+        ids: The followers, each once. An array of numpy if there are many, else a list.
+        places: The index at which each of them stood last.
+        oldest: The first of these.
+    """
+
+    ids: Any
+    places: Any
+    oldest: int
+
+
+class Text:
+    """The n-grams of a text.
+
+    Sequences are found by a hash, so what is found is compared with the tokens themselves. Two
+    different ones with the same hash are found while building, which begins again with other
+    bases; so each hash stands for one sequence.
+
+    Attributes:
+        bases: Of the hashes.
+        tokens: The text, shape ``(length,)``.
+        rolled: Hashes of its last n - 1 tokens to both bases, and of its last ``third``. Missing
+            tokens before the first one count as 0.
+        new: End of the last ``third`` tokens that are new to the text, or 0.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_before",
+        "_groups",
+        "_place_bits",
+        "_sorted",
+        "_sorted_thirds",
+        "bases",
+        "new",
+        "rolled",
+        "tokens",
+    )
+
+    def __init__(self, tokens: Numbers, before: int, third: int, bases: Bases) -> None:
+        """Index a text.
+
+        Args:
+            tokens: Of 64 bits. Kept, and not changed.
+            before: The n - 1 tokens by which an n-gram is looked up.
+            third: Number of tokens of the sequences that :meth:`last_third` finds.
+            bases: Of the hashes; others are taken if these do not tell the n-grams apart.
+        """
+        self.tokens = tokens
+        self._before = before
+        self._place_bits = len(tokens).bit_length()
+        #: The large ones that were asked for.
+        self._groups: dict[int, Group] = {}
+        while not self._index(bases, third):
+            bases = draw_bases()
+
+    def _index(self, bases: Bases, third: int) -> bool:
+        """Index the text; return whether every hash stands for one sequence."""
+        import numpy as np
+
+        self.bases = bases
+        length, before = len(self.tokens), self._before
+        sums = [_sums(self.tokens, base) for base in bases]
+        self.rolled = (
+            *(_last(s, before, b) for s, b in zip(sums, bases, strict=True)),
+            _last(sums[0], third, bases.first),
+        )
+        first, second = (_hashes(s, before, b)[:-1] for s, b in zip(sums, bases, strict=True))
+        places = np.arange(before, before + len(first))
+        self._sorted = packed = first
+        packed <<= _BITS
+        packed |= second
+        packed &= -1 << self._place_bits
+        packed |= places
+        packed.sort()
+        self._sorted_thirds = packed = _hashes(sums[0], third, bases.first)
+        ends = np.arange(third, third + len(packed))
+        packed <<= self._place_bits
+        packed |= ends
+        packed.sort()
+        fresh = np.ones(len(packed), dtype=bool)
+        fresh[1:] = packed[1:] >> self._place_bits != packed[:-1] >> self._place_bits
+        mask = (1 << self._place_bits) - 1
+        self.new = int((packed[fresh] & mask).max()) if length >= third and third else 0
+        return not before or self._is_exact()
+
+    def _is_exact(self) -> bool:
+        """Tell whether tokens with the same hash are the same."""
+        import numpy as np
+
+        tokens, before = self.tokens, self._before
+        places = self._sorted & ((1 << self._place_bits) - 1)
+        keys = self._sorted >> self._place_bits
+        same = keys[1:] == keys[:-1]
+        earlier, later = places[:-1][same], places[1:][same]
+        if (tokens[earlier - 1] != tokens[later - 1]).any():
+            return False
+        # Where the sequences one token before are a pair as well, the last tokens decide.
+        partner = np.full(len(tokens) + 1, -1)
+        partner[later] = earlier
+        heads = partner[later - 1] != earlier - 1
+        earlier, later = earlier[heads], later[heads]
+        if before < len(earlier):
+            return not any(
+                (tokens[earlier - back] != tokens[later - back]).any()
+                for back in range(2, before + 1)
+            )
+        return all(
+            (tokens[a - before : a] == tokens[b - before : b]).all()
+            for a, b in zip(earlier.tolist(), later.tolist(), strict=True)
+        )
+
+    def group(self, first: int, second: int) -> Group | None:
+        """Return what has followed the tokens with these hashes."""
+        bits = self._place_bits
+        key = (first << _BITS | second) >> bits
+        if key in self._groups:
+            return self._groups[key]
+        start = int(self._sorted.searchsorted(key << bits))
+        stop = int(self._sorted.searchsorted((key + 1) << bits))
+        if start == stop:
+            return None
+        places = self._sorted[start:stop] & ((1 << bits) - 1)
+        if len(places) < _MANY:
+            last = dict(zip(self.tokens[places].tolist(), places.tolist(), strict=True))
+            return Group([*last], [*last.values()], min(last.values()))
+        packed = self.tokens[places] << bits | places
+        packed.sort()
+        ids = packed >> bits
+        ends = _ends_of_runs(ids)
+        places = packed[ends] & ((1 << bits) - 1)
+        group = self._groups[key] = Group(ids[ends], places, int(places.min()))
+        return group
+
+    def last_third(self, hashed: int) -> int:
+        """Return where the sequence of ``third`` tokens with this hash ended last, or -1."""
+        bits = self._place_bits
+        at = int(self._sorted_thirds.searchsorted((hashed + 1) << bits)) - 1
+        found = int(self._sorted_thirds[at]) if at >= 0 else -1
+        return found & ((1 << bits) - 1) if found >> bits == hashed else -1
+
+
+#: The texts of running requests.
+_texts: WeakValueDictionary[tuple[Any, ...], Text] = WeakValueDictionary()
+
+
+def text_of(
+    token_ids: Sequence[int], start: int, before: int, third: int, bases: Bases | None
+) -> Text:
+    """Return the index of the end of a prompt, the same for all its copies.
+
+    Args:
+        token_ids: The prompt; fastest as an array of 64 bits.
+        start: Index of the first token that counts.
+        before: As for :class:`Text`.
+        third: As for :class:`Text`.
+        bases: Of hashes that no other index may have; ``None`` for an index that is shared.
+    """
+    import numpy as np
+
+    if not isinstance(token_ids, array):
+        token_ids = array("q", token_ids)
+    tokens = np.frombuffer(token_ids, dtype=np.int64)[start:]
+    if bases is not None:
+        return Text(tokens.copy(), before, third, bases)
+    # A few tokens find it, and all of them have to be the same.
+    sample = tokens[:: len(tokens) // 64 + 1].tobytes(), tokens[-16:].tobytes()
+    key = len(tokens), before, third, *sample
+    text = _texts.get(key)
+    if text is None or not np.array_equal(text.tokens, tokens):
+        text = _texts[key] = Text(tokens.copy(), before, third, _BASES)
+    return text
+
+
+def _modulo(numbers: Numbers) -> Numbers:
+    """Take numbers below 2**62 modulo the prime, in place; the prime itself may stay."""
+    high = numbers >> _BITS
+    for _ in range(2):
+        numbers &= PRIME
+        numbers += high
+        high[:] = numbers
+        high >>= _BITS
+    return numbers
+
+
+@lru_cache(maxsize=8)
+def _powers(base: int, count: int) -> Numbers:
+    import numpy as np
+
+    powers = np.ones(count, dtype=np.int64)
+    done = 1
+    while done < count:
+        more = powers[done : 2 * done]
+        more[:] = _modulo(powers[: len(more)] * pow(base, done, PRIME))
+        done *= 2
+    return powers
+
+
+def _sums(tokens: Numbers, base: int) -> Numbers:
+    """Return for each length of a beginning of a text its polynomial, not reduced."""
+    import numpy as np
+
+    powers = _powers(base, 1 << len(tokens).bit_length())[: len(tokens)]
+    sums = np.zeros(len(tokens) + 1, dtype=np.int64)
+    terms = sums[1:]
+    np.multiply(tokens & PRIME, powers, out=terms)
+    np.cumsum(_modulo(terms), out=terms)
+    return sums
+
+
+def _hashes(sums: Numbers, length: int, base: int) -> Numbers:
+    """Return the hashes of all sequences of a length, in the order of the text."""
+    count = max(0, len(sums) - length)
+    backwards = _powers(pow(base, -1, PRIME), 1 << len(sums).bit_length())[:count]
+    hashes = _modulo(sums[length:] - sums[:count])
+    hashes *= backwards
+    _modulo(hashes)
+    hashes[hashes == PRIME] = 0
+    return hashes
+
+
+def _last(sums: Numbers, length: int, base: int) -> int:
+    """Return the hash of the last tokens of a text."""
+    have = len(sums) - 1
+    tail = int(sums[have]) - int(sums[max(0, have - length)])
+    return tail * pow(base, length - have, PRIME) % PRIME
+
+
+def _ends_of_runs(numbers: Numbers) -> Any:
+    """Return which numbers are followed by another one."""
+    import numpy as np
+
+    ends = np.ones(len(numbers), dtype=bool)
+    ends[:-1] = numbers[1:] != numbers[:-1]
+    return ends

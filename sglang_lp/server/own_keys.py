@@ -1,0 +1,109 @@
+"""Keys of ``custom_params`` that are SGLang's own: passed on from SGLang, refused from clients.
+
+SGLang carries what its front end found out (where the reasoning ends, say) in the same dict as
+what the client wrote, under keys that it trusts. So what SGLang adds is remembered where it adds
+it, and admission lets through nothing else. The scheduler cannot know who added a key; there its
+shape decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import ProxyType
+
+from sglang_lp.errors import Unsupported, shown
+
+__all__ = ["check_origin", "check_shape", "remember"]
+
+_REQUEST = "__req__"
+_PREFIX = "__sglang_"
+_END_TOKEN_IDS = "__sglang_reasoning_end_token_ids"  # noqa: S105 - no secret
+_IN_GRAMMAR = "__sglang_reasoning_in_grammar"
+#: Most end tokens that SGLang sets.
+_MAX_END_TOKEN_IDS = 32
+
+
+class _Remembered(dict[str, Any]):
+    """``custom_params`` with keys that SGLang added.
+
+    Attributes:
+        added: Those.
+    """
+
+    added: frozenset[str]
+
+
+def remember(
+    original: Callable[..., None], sampling_params: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Set a key as SGLang does, and remember that: the hook around each of its setters."""
+    before = sampling_params.get("custom_params")
+    original(sampling_params, *args, **kwargs)
+    after = sampling_params.get("custom_params")
+    if after is before or not isinstance(after, dict):
+        return
+    known = before if isinstance(before, dict) else {}
+    marked = _Remembered(after)
+    # A client's key stays the client's, also where SGLang writes over it.
+    marked.added = _added(known) | (_own(after) - _own(known))
+    sampling_params["custom_params"] = marked
+
+
+def check_origin(custom_params: object) -> None:
+    """Refuse SGLang's keys where a client sent them.
+
+    Args:
+        custom_params: As they reach SGLang's front end.
+
+    Raises:
+        RequestError: There is one that SGLang has not added.
+    """
+    if not isinstance(custom_params, dict):
+        return
+    foreign = _own(custom_params) - _added(custom_params)
+    if foreign:
+        _refuse(min(foreign))
+
+
+def check_shape(custom_params: object) -> None:
+    """Refuse SGLang's keys where SGLang cannot have set them so.
+
+    Args:
+        custom_params: As they reach the scheduler.
+
+    Raises:
+        RequestError: A key that SGLang does not know, or a value that it does not set.
+    """
+    if not isinstance(custom_params, dict):
+        return
+    for key in _own(custom_params):
+        value = custom_params[key]
+        if key == _REQUEST:
+            fits = type(value) is ProxyType
+        elif key == _END_TOKEN_IDS:
+            fits = (
+                type(value) is list
+                and 0 < len(value) <= _MAX_END_TOKEN_IDS
+                and all(type(token_id) is int and token_id >= 0 for token_id in value)
+            )
+        else:
+            fits = key == _IN_GRAMMAR and value is True
+        if not fits:
+            _refuse(key)
+
+
+def _own(custom_params: Mapping[Any, Any]) -> frozenset[str]:
+    return frozenset(
+        key
+        for key in custom_params
+        if isinstance(key, str) and (key == _REQUEST or key.startswith(_PREFIX))
+    )
+
+
+def _added(custom_params: Mapping[Any, Any]) -> frozenset[str]:
+    return custom_params.added if isinstance(custom_params, _Remembered) else frozenset()
+
+
+def _refuse(key: str) -> None:
+    raise Unsupported(f"custom_params: {shown(key)} is SGLang's own; leave it out")
