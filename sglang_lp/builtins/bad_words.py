@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import (
+from sglang_lp.builtins.sequences import (
     Automaton,
     Lengths,
     SequenceIds,
     automaton_of,
     check_lengths,
 )
-from sglang_lp.builtins._texts import BannedTexts, banned_texts, check_texts
+from sglang_lp.builtins.texts import BannedTexts, banned_texts, check_texts
 from sglang_lp.params import Parameters, Texts
 from sglang_lp.processor import LogitProcessor
 

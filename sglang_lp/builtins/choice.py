@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import (
+from sglang_lp.builtins.sequences import (
     Automaton,
     Lengths,
     SequenceIds,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins._texts import banned_texts, check_texts
+from sglang_lp.builtins.texts import banned_texts, check_texts
 from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins._texts import check_texts, forced_text
+from sglang_lp.builtins.texts import check_texts, forced_text
 from sglang_lp.params import FewTokenIds, ForcedText, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History

@@ -7,7 +7,7 @@ from copy import copy
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sglang_lp.builtins._sequences import (
+from sglang_lp.builtins.sequences import (
     Lengths,
     SequenceIds,
     automaton_of,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
-from sglang_lp.builtins._ngrams import PRIME, Bases, Text, draw_bases, text_of
-from sglang_lp.builtins._ocr import SETTINGS, Preset
+from sglang_lp.builtins.ngrams import PRIME, Bases, Text, draw_bases, text_of
+from sglang_lp.builtins.ocr import SETTINGS, Preset
 from sglang_lp.params import Parameters, PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 

@@ -7,7 +7,7 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins._sequences import Automaton, SequenceIds, automaton_of
+from sglang_lp.builtins.sequences import Automaton, SequenceIds, automaton_of
 from sglang_lp.params import FewTokenIds, NonEmptyTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 

@@ -12,7 +12,7 @@ import argparse
 import importlib
 from collections.abc import Mapping, Sequence
 
-from sglang_lp.cli import _report
+from sglang_lp.cli import terminal
 from sglang_lp.errors import PayloadRefused, SglangLpError
 
 __all__ = ["main"]
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in _VERBS:
         importlib.import_module(f"{__name__}.{verb}").add(verbs)
-    with _report.printing() as lost:
+    with terminal.printing() as lost:
         code = _run(parser, verbs.choices, argv)
     return 2 if lost and code == 0 else code
 
@@ -64,7 +64,7 @@ def _run(
     try:
         code: int = arguments.run(arguments)
     except SglangLpError as error:
-        _report.complain(f"sglang-lp {arguments.verb}: {error}")
+        terminal.complain(f"sglang-lp {arguments.verb}: {error}")
         return 1 if isinstance(error, PayloadRefused) else 2
     except KeyboardInterrupt:
         return 130

@@ -12,8 +12,8 @@ import msgspec
 import orjson
 
 from sglang_lp import wire
-from sglang_lp.cli import _policy, _report
-from sglang_lp.cli._report import say
+from sglang_lp.cli import policy_option, terminal
+from sglang_lp.cli.terminal import say
 from sglang_lp.errors import PolicyError, UsageError, shown
 from sglang_lp.trust import Pin, Policy, Verifier, classes
 from sglang_lp.trust.policy import parse_entry
@@ -35,7 +35,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--policy",
         metavar="FILE",
-        type=_policy.parse_file,
+        type=policy_option.parse_file,
         required=True,
         help="policy file to add to; made if absent",
     )
@@ -47,9 +47,9 @@ def add(verbs: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     entry, pickled = arguments.what, b""
     if entry == "-" or entry.startswith(("@", "{")):
-        payload = _report.read(entry)
-        pickled = _report.decode(payload)
-        for line in _report.explain(pickled, len(payload)):
+        payload = terminal.read(entry)
+        pickled = terminal.decode(payload)
+        for line in terminal.explain(pickled, len(payload)):
             say(line)
         kind, module, name = wire.describe(pickled)
         entry = f"{module}:{name}" if kind is wire.Kind.REFERENCE else ""
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
         say("allows   any request to run it with parameters of its own choice")
     else:
         say("allows   any request to run this code, which is executed when it is first seen")
-    if not arguments.yes and _report.ask("allow this? [y/N] ").strip().lower() not in {"y", "yes"}:
+    if not arguments.yes and terminal.ask("allow this? [y/N] ").strip().lower() not in {"y", "yes"}:
         say("not allowed; the policy is unchanged")
         return 1
     path = Path(arguments.policy)

@@ -6,8 +6,8 @@ import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.cli import _policy
-from sglang_lp.cli._report import say
+from sglang_lp.cli import policy_option
+from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError
 from sglang_lp.trust import Verifier
 
@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
         help="check this environment and policy",
         description="Check, without starting a server, what a guarded server needs.",
     )
-    _policy.add_option(parser)
+    policy_option.add_option(parser)
     parser.set_defaults(run=_run)
 
 
@@ -67,5 +67,5 @@ def _check_plugin() -> str:
 
 
 def _check_policy(named: str | None) -> str:
-    policy = _policy.choose(named)
+    policy = policy_option.choose(named)
     return f"{len(Verifier(policy).allowed)} processors allowed ({policy.source})"

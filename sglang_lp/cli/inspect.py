@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sglang_lp.cli import _policy, _report
-from sglang_lp.cli._report import say
+from sglang_lp.cli import policy_option, terminal
+from sglang_lp.cli.terminal import say
 from sglang_lp.errors import PayloadRefused
 from sglang_lp.trust import Policy, Verifier
 
@@ -24,20 +24,20 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "payload", nargs="?", default="-", help="the text, @FILE, or - for standard input"
     )
-    _policy.add_option(parser)
+    policy_option.add_option(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    policy = _policy.choose(arguments.policy)
+    policy = policy_option.choose(arguments.policy)
     verifier = Verifier(policy)
-    payload = _report.read(arguments.payload)
+    payload = terminal.read(arguments.payload)
     if payload.lstrip().startswith("{"):
         try:
-            pickled = _report.decode(payload)
+            pickled = terminal.decode(payload)
         except PayloadRefused as error:
             return _print_verdict(policy, str(error), allowed=False)
-        for line in _report.explain(pickled, len(payload)):
+        for line in terminal.explain(pickled, len(payload)):
             say(line)
     try:
         pin = verifier.pin(payload)  # not lookup, which would unpickle the code

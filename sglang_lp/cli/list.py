@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from sglang_lp.cli._report import say
+from sglang_lp.cli.terminal import say
 
 __all__ = ["add"]
 
@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp import builtins
-    from sglang_lp.cli._describe import find_base, list_parameters, write_page
+    from sglang_lp.cli.describe import find_base, list_parameters, write_page
 
     if arguments.markdown:
         say(write_page().rstrip())

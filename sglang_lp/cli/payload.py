@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sglang_lp import wire
-from sglang_lp.cli._report import say
+from sglang_lp.cli.terminal import say
 from sglang_lp.errors import UsageError, shown
 from sglang_lp.trust.policy import parse_entry
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from sglang_lp.cli._report import say
+from sglang_lp.cli.terminal import say
 
 __all__ = ["add"]
 

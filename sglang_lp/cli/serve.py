@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sglang_lp.cli import _policy
+from sglang_lp.cli import policy_option
 from sglang_lp.errors import InstallError, UsageError
 from sglang_lp.server.process import POLICY_VARIABLE
 from sglang_lp.trust import Verifier
@@ -31,7 +31,7 @@ def add(verbs: Any) -> None:
             f"allows. Everything after -- goes to SGLang; {_FLAG} is added."
         ),
     )
-    _policy.add_option(parser)
+    policy_option.add_option(parser)
     parser.add_argument(
         "sglang_args",
         nargs=argparse.REMAINDER,
@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "expected SGLang's arguments after --, for example: "
             "sglang-lp serve -- --model-path Qwen/Qwen3-8B"
         )
-    Verifier(_policy.choose(arguments.policy))  # an error now, not after a minute
+    Verifier(policy_option.choose(arguments.policy))  # an error now, not after a minute
     if arguments.policy is not None:
         os.environ[POLICY_VARIABLE] = str(Path(arguments.policy).resolve())
     if _FLAG not in sglang_args:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.builtins._texts import BannedTexts
+from sglang_lp.builtins.texts import BannedTexts
 from sglang_lp.errors import RequestError
 from sglang_lp.vocabulary import Vocabulary
 
@@ -124,7 +124,7 @@ def test_case_is_what_unicode_folds(word, said):
 
 
 def test_what_is_kept_of_places_is_bounded(monkeypatch):
-    monkeypatch.setattr("sglang_lp.builtins._texts._MAX_KEPT", 100)
+    monkeypatch.setattr("sglang_lp.builtins.texts._MAX_KEPT", 100)
     tokens = [bytes([byte]) * length for byte in b"abc" for length in (1, 2, 3)]
     banned = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
 

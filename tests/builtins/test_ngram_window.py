@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, _ngrams
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, ngrams
 from sglang_lp.testing import FakeRequest
 from support.oracles import ngram_bans
 
@@ -129,14 +129,14 @@ def test_sequences_with_the_same_hash_are_told_apart(sizes, picks, split):
     at = max(1, round(split * len(picks)))
     params = {"ngram_size": sizes[0], "window_size": sizes[1]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ngrams, "_BASES", _ngrams.Bases(1, 1))  # sums: the order does not count
+        patch.setattr(ngrams, "_BASES", ngrams.Bases(1, 1))  # sums: the order does not count
 
         check_decode(picks[:at], picks[at:], params)
 
 
 def test_copies_of_a_prompt_share_its_index():
     prompt = random.Random(1).choices(range(9), k=500)
-    texts = [_ngrams.text_of(ids, 0, 2, 1, None) for ids in (prompt, [*prompt], prompt[1:])]
+    texts = [ngrams.text_of(ids, 0, 2, 1, None) for ids in (prompt, [*prompt], prompt[1:])]
 
     assert texts[0] is texts[1] is not texts[2]
 

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.cli import main
-from sglang_lp.cli._describe import find_base, list_parameters
+from sglang_lp.cli.describe import find_base, list_parameters
 from sglang_lp.client import attach
 
 PAGE = Path(__file__).parents[2] / "docs" / "processors.md"

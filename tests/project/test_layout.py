@@ -101,6 +101,13 @@ def test_the_package_itself_imports_nothing_of_its_own():
     assert imported_parts((PACKAGE / "__init__.py").read_text(), "sglang_lp.__init__") == set()
 
 
+def test_what_is_private_is_one_package():
+    private = {name for module in modules() for name in module.split(".") if name.startswith("_")}
+
+    # A package says in ``__all__`` what is public, so its modules need no underscore.
+    assert private == {"_engine", "__init__", "__main__"}
+
+
 def test_only_the_server_touches_sglang():
     found = [
         f"{path.relative_to(ROOT)}:{number}"

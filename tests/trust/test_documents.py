@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from sglang_lp.builtins._sequences import MAX_SEQUENCE_IDS
+from sglang_lp.builtins.sequences import MAX_SEQUENCE_IDS
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.params import MAX_TOKEN_IDS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sglang_lp.builtins._sequences import Automaton
+from sglang_lp.builtins.sequences import Automaton
 
 __all__ = ["Markers", "Progress", "markers_for"]
 
