@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
 from functools import lru_cache
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from sglang_lp.builtins._texts import served_vocabulary
+from sglang_lp._engine.ids import Ids
+from sglang_lp.builtins.texts import served_vocabulary
 from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
 from sglang_lp.builtins.thinking.progress import Progress, markers_for
 from sglang_lp.errors import InvalidParameter, RequestError, Unsupported, shown
@@ -231,13 +232,16 @@ class BannedScripts:
             )
         self.always = frozenset(always)
         self._sorted = tuple(sorted(always))
+        self._ids: Ids | None = None
         self._kept: dict[bytes, tuple[int, ...]] = {}
 
-    def holding(self, vocab_size: int) -> Sequence[int]:
+    def holding(self, vocab_size: int) -> Iterable[int]:
         """Return the tokens of ``always`` that the model has a logit for: it may have fewer."""
-        if not self._sorted or self._sorted[-1] < vocab_size:
-            return self._sorted
-        return [token_id for token_id in self._sorted if token_id < vocab_size]
+        if not self._sorted or self._sorted[-1] >= vocab_size:
+            return [token_id for token_id in self._sorted if token_id < vocab_size]
+        if self._ids is None:  # converted once for all requests and steps
+            self._ids = Ids(self._sorted, self._sorted)
+        return self._ids
 
     def pending(self, pending: bytes, token_ids: Sequence[int]) -> bytes:
         """Return what there is of an unfinished character after more tokens.
