@@ -180,6 +180,11 @@ class Text:
         group = self._groups[key] = Group(ids[ends], places, int(places.min()))
         return group
 
+    @property
+    def has_thirds(self) -> bool:
+        """Whether there is any sequence of ``third`` tokens."""
+        return len(self._sorted_thirds) > 0
+
     def last_third(self, hashed: int) -> int:
         """Return where the sequence of ``third`` tokens with this hash ended last, or -1."""
         bits = self._place_bits

@@ -154,7 +154,7 @@ class _Window:
         """Number of the first token that could complete an n-gram of the window."""
         return self._new + self._before + 1 - self._third_size if self._third_size else 0
 
-    def slide(self, history: Request | _History, count: int) -> None:
+    def slide(self, history: Request | _History, count: int) -> None:  # noqa: C901 - see the loop
         """Take in the next ``count`` tokens.
 
         Raises:
@@ -167,81 +167,85 @@ class _Window:
         (inverse, inverse_2), (top, top_2), back = self._inverse, self._top, self._back
         first, second, hashed = self._first, self._second, self._third
         original = len(self._layers) == 1
+        layer, thirds, keys, third_keys = (
+            *(self._layers[-1], self._thirds, self._keys, self._third_keys),
+        )
+        whitelist, window, has_thirds = self._whitelist, self._window, self._text.has_thirds
+        noted = third if original else 0  # a fork sleeps no more
+        # What is done for each token stands here and not in functions: it is most of the time of
+        # a batch (benchmarks/cost.py, ngram-30-90).
         for token_id, out, out_of_third in zip(token_ids, leaving, leaving_third, strict=True):
             if end - start >= before:
                 key = first << 31 | second
-                if token_id not in self._whitelist:
-                    self._enter(history, key, end, token_id)
+                if token_id not in whitelist:
+                    if key in layer:
+                        self._enter_again(history, key, end, token_id)
+                    else:
+                        layer[key] = end
                 if original:
-                    self._keys.append(key)
+                    keys.append(key)
             end += 1
             if before:
                 first = ((first - out) * inverse + token_id * top) % PRIME
                 second = ((second - out) * inverse_2 + token_id * top_2) % PRIME
-            if original and third:  # a fork sleeps no more
+            if noted:
                 hashed = ((hashed - out_of_third) * inverse + token_id * back) % PRIME
-                self._note_third(hashed, end)
-            self._end = end
-            if original:
-                self._drop(history)
+                if end - start < third:
+                    self._new = end
+                    continue
+                last = thirds.get(hashed, -1)
+                if last < 0 and has_thirds:
+                    last = self._text.last_third(hashed)
+                    last = -1 if last < 0 else last + start
+                # As a part of an n-gram in the window, the one before begins there.
+                if last - third < end - window:
+                    self._new = end
+                thirds[hashed] = end
+                third_keys.append(hashed)
         self._first, self._second, self._third = first, second, hashed
+        self._end = end
+        if original:
+            self._drop(history)
 
-    def _enter(self, history: Request | _History, key: int, place: int, token_id: int) -> None:
-        """Note that a token followed those with this hash."""
+    def _enter_again(
+        self, history: Request | _History, key: int, place: int, token_id: int
+    ) -> None:
+        """Note that a token followed those with this hash, as another one has before."""
         layer = self._layers[-1]
-        known = layer.get(key)
-        if known is None:
-            layer[key] = place
-        else:
-            if not self._is_same(history, _place_of(known), place):
-                raise _Collision
-            if isinstance(known, int):
-                (other,) = _tokens(history, known, known + 1)
-                if other == token_id:
-                    layer[key] = place
-                else:
-                    layer[key] = several = _Followers()
-                    several.add(other, known)
-                    several.add(token_id, place)
+        known = layer[key]
+        if not self._is_same(history, _place_of(known), place):
+            raise _Collision
+        if isinstance(known, int):
+            (other,) = _tokens(history, known, known + 1)
+            if other == token_id:
+                layer[key] = place
             else:
-                known.add(token_id, place)
-
-    def _note_third(self, hashed: int, end: int) -> None:
-        """Note where a third ends, and whether it is new to the window."""
-        if end - self._start < self._third_size:
-            self._new = end
-            return
-        last = self._thirds.get(hashed)
-        if last is None:
-            last = self._text.last_third(hashed)
-            last = -1 if last < 0 else last + self._start
-        # As a part of an n-gram in the window, the one before begins there.
-        if last - self._third_size < end - self._window:
-            self._new = end
-        self._thirds[hashed] = end
-        self._third_keys.append(hashed)
+                layer[key] = several = _Followers()
+                several.add(other, known)
+                several.add(token_id, place)
+        else:
+            known.add(token_id, place)
 
     def _drop(self, history: Request | _History) -> None:
         """Forget what is no longer in the window."""
-        while len(self._keys) > self._window - self._before:
-            place = self._end - len(self._keys)
-            self._forget(history, self._keys.popleft(), place)
-        while len(self._third_keys) > self._window:
-            end = self._end - len(self._third_keys) + 1
-            hashed = self._third_keys.popleft()
-            if self._thirds[hashed] == end:
-                del self._thirds[hashed]
-
-    def _forget(self, history: Request | _History, key: int, place: int) -> None:
+        keys, third_keys, thirds = self._keys, self._third_keys, self._thirds
         (layer,) = self._layers
-        known = layer.get(key)
-        if isinstance(known, _Followers):
-            (token_id,) = _tokens(history, place, place + 1)
-            known.leave(token_id, place)
-            if not known.places:
+        first = self._end - len(keys)
+        for place in range(first, self._end - self._window + self._before):
+            key = keys.popleft()
+            known = layer.get(key)
+            if known == place:  # nearly always
                 del layer[key]
-        elif known == place:
-            del layer[key]
+            elif isinstance(known, _Followers):
+                (token_id,) = _tokens(history, place, place + 1)
+                known.leave(token_id, place)
+                if not known.places:
+                    del layer[key]
+        first = self._end - len(third_keys) + 1
+        for end in range(first, self._end - self._window + 1):
+            hashed = third_keys.popleft()
+            if thirds[hashed] == end:
+                del thirds[hashed]
 
     def followers(self, history: Request | _History) -> Iterator[Any]:
         """Yield the tokens that would complete an n-gram of the window now, in several lists."""

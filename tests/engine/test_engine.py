@@ -7,7 +7,7 @@ import pytest
 
 from support.asking import body, recorder, tag
 from support.engine import run_engine
-from support.greedy import rule
+from support.greedy import Oracle, rule
 from support.recording import Recorder
 from support.servers import POLICY, PROBE
 
@@ -55,8 +55,9 @@ def check_seen(request, reply, lines):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_histories_are_exact_in_process(way, played, oracle):
+def test_histories_are_exact_in_process(way, played, tiny):
     replies, _, lines = played[way]
+    oracle = Oracle(tiny)
     for request, reply in zip(GREEDY, replies, strict=True):
         params = request["sampling_params"]["custom_params"]
         oracle.check(request["input_ids"], reply["output_ids"], rule(Recorder, params))

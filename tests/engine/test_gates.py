@@ -25,7 +25,7 @@ REFUSED = {
     "duplicate key": ('{"callable": "80", "callable": "80"}', {}, "that key and no other"),
     "unknown class": (wire.payload_for("os", "abort"), {}, "ask the operator to allow it"),
     "unknown name": ("NoSuchProcessor", {}, "ask the operator to allow it"),
-    "missing parameter": (ForcedSequenceLogitProcessor.to_str(), {}, "required, but not given"),
+    "missing parameter": (MinLengthLogitProcessor.to_str(), {}, "required, but not given"),
     "unknown parameter": (
         ForcedSequenceLogitProcessor.to_str(),
         {"token_id": 3},
