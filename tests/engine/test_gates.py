@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from sglang_lp import wire
-from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.builtins import (
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+    MinLengthLogitProcessor,
+)
 from support.asking import body
 from support.probe import SMUGGLED
 from support.servers import on_servers
