@@ -16,10 +16,9 @@ from typing import Any
 
 import orjson
 
-from sglang_lp._engine.rows import Row
+from sglang_lp._engine.rows import Row, ServedRequest
 from sglang_lp.params import NonNegativeInt, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.request import Request
 from support.settings import RECORD
 
 VOCAB_SIZE = 1024
@@ -99,7 +98,7 @@ class Census(LogitProcessor):
             "census",
             tag=request.params.tag,
             rows=sorted(row.source.rid for row in rows),
-            requests=sum(type(thing) is Request for thing in things),
+            requests=sum(type(thing) is ServedRequest for thing in things),
             rss=pages * os.sysconf("SC_PAGE_SIZE"),
         )
 
