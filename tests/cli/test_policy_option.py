@@ -18,7 +18,7 @@ verbs = pytest.mark.parametrize(("head", "tail"), VERBS.values(), ids=list(VERBS
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
     calls = []
-    monkeypatch.setattr(serve, "_launch", calls.append)
+    monkeypatch.setattr(serve, "run", calls.append)
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     monkeypatch.setenv("SGLANG_LP_POLICY", "")  # put back afterwards, whatever serve made of it
     return calls

@@ -14,7 +14,7 @@ from sglang_lp.cli import main, serve
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     calls: list[list[str]] = []
-    monkeypatch.setattr(serve, "_launch", calls.append)
+    monkeypatch.setattr(serve, "run", calls.append)
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     monkeypatch.delenv("SGLANG_LP_POLICY", raising=False)
     return calls
@@ -73,7 +73,7 @@ def test_a_wrong_policy_is_refused_at_once(
 
 SERVER = """
 import time
-from sglang_lp.cli.serve import refuse_reload
+from sglang_lp.server.serve import refuse_reload
 refuse_reload()
 print("ready", flush=True)
 time.sleep(2)  # resumed after a signal
