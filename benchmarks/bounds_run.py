@@ -18,7 +18,7 @@ from sglang_lp._engine.rows import rows_of
 from sglang_lp.server import sampling
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sink import make_admit_req
+from sglang_lp.server.scheduler_gate import make_admit_req
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sglang_lp.server.process import POLICY_VARIABLE, policy_in_force
+from sglang_lp.server.installation import POLICY_VARIABLE, policy_in_force
 from sglang_lp.trust import Policy
 
 __all__ = ["add_option", "choose", "parse_file"]

@@ -10,8 +10,8 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.server import process
-from sglang_lp.server.process import refuse
+from sglang_lp.server import installation
+from sglang_lp.server.installation import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,9 @@ def shut() -> None:
 def _guarded(begin: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(begin)
     def guarded(*args: Any, **kwargs: Any) -> None:
-        if process.installed_guard() is None:
+        if installation.installed_guard() is None:
             _end("the guard is not in place in this process")
-        if not process.schedulers_are_guarded:
+        if not installation.schedulers_are_guarded:
             _end(
                 "this server's schedulers were not started by SGLang's own Engine, but by Ray, SMG "
                 "or a program of its own"

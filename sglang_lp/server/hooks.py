@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_lp.server import process
+from sglang_lp.server import installation
 from sglang_lp.server.guard import Guard
+from sglang_lp.server.installation import policy_in_force, refuse
 from sglang_lp.server.launch import (
     check_engine,
     check_launch,
@@ -18,7 +19,6 @@ from sglang_lp.server.launch import (
     make_guard_schedulers,
     make_learn,
 )
-from sglang_lp.server.process import policy_in_force, refuse
 
 __all__ = ["put_in_place"]
 
@@ -38,7 +38,7 @@ def put_in_place() -> None:
     Raises:
         SglangLpError: An SGLang that is not supported, or a policy that cannot be enforced.
     """
-    if process.installed:
+    if installation.installed:
         return
     from sglang_lp.builtins import ChainLogitProcessor
     from sglang_lp.processor import LogitProcessor
@@ -52,7 +52,12 @@ def put_in_place() -> None:
     from sglang_lp.server.pending import PendingResults
     from sglang_lp.server.release import abandon, finish
     from sglang_lp.server.sampling import Steps, make_apply, rewind
-    from sglang_lp.server.sink import NoLoads, make_admit_req, make_from_str, refuse_to_load
+    from sglang_lp.server.scheduler_gate import (
+        NoLoads,
+        make_admit_req,
+        make_from_str,
+        refuse_to_load,
+    )
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
 
@@ -141,8 +146,8 @@ def put_in_place() -> None:
     stock.CustomLogitProcessor.register(LogitProcessor)
     for target, hook, kind in hooks:
         HookRegistry.register(target, hook, kind)
-        process.installed[target] = hook
-    process.guard = guard
+        installation.installed[target] = hook
+    installation.guard = guard
     _verify_after(HookRegistry, {name for name, _, kind in hooks if kind is HookType.REPLACE})
 
 
@@ -156,10 +161,10 @@ def _verify_after(registry: Any, replaced: set[str]) -> None:
 
     def apply_hooks() -> None:
         original()
-        lost = [target for target, state in process.status().items() if state != "live"]
+        lost = [target for target, state in installation.status().items() if state != "live"]
         for target in replaced:
             last = [hook for kind, hook, _ in registry._hooks[target] if kind.value == "replace"]  # noqa: SLF001
-            if last[-1] is not process.installed[target]:
+            if last[-1] is not installation.installed[target]:
                 lost.append(target)
         if lost:
             refuse(f"not in place after SGLang applied its plugins: {', '.join(sorted(lost))}")

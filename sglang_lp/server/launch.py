@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.faults import show_interrupts
-from sglang_lp.server import process
-from sglang_lp.server.process import installed_guard, refuse
+from sglang_lp.server import installation
+from sglang_lp.server.installation import installed_guard, refuse
 from sglang_lp.server.versions import resolved
 from sglang_lp.trust import Gate
 
@@ -122,7 +122,7 @@ def make_guard_schedulers(guard: Guard) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        process.schedulers_are_guarded = True
+        installation.schedulers_are_guarded = True
         run = functools.partial(run_guarded, run_scheduler_process_func, guard.fingerprint)
         return original(cls, server_args, port_args, run, *args, **kwargs)
 
@@ -149,7 +149,7 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
         refuse("SGLang did not load the plugin in a scheduler process")
     elif guard.fingerprint != fingerprint:
         refuse("a scheduler process has another policy than the process that started it")
-    process.schedulers_are_guarded = True
+    installation.schedulers_are_guarded = True
     show_interrupts()
     run(*args, **kwargs)
 

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from sglang_lp.errors import InstallError
-from sglang_lp.server.process import installed_guard
+from sglang_lp.server.installation import installed_guard
 
 __all__ = ["check_environment", "refuse_reload", "run"]
 

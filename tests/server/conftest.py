@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_lp.server import process
+from sglang_lp.server import installation
 from sglang_lp.server.guard import Guard
 from sglang_lp.trust import Policy
 
@@ -29,10 +29,10 @@ def sglang(monkeypatch):
 
     from sglang_lp.builtins import ChainLogitProcessor
 
-    monkeypatch.delenv(process.POLICY_VARIABLE, raising=False)
-    monkeypatch.setattr(process, "installed", {})
-    monkeypatch.setattr(process, "guard", None)
-    monkeypatch.setattr(process, "schedulers_are_guarded", False)
+    monkeypatch.delenv(installation.POLICY_VARIABLE, raising=False)
+    monkeypatch.setattr(installation, "installed", {})
+    monkeypatch.setattr(installation, "guard", None)
+    monkeypatch.setattr(installation, "schedulers_are_guarded", False)
     HookRegistry.reset()
     custom_logit_processor._cache_from_str.cache_clear()  # of what other tests unpickled
     owners: list[Any] = [

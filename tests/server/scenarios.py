@@ -30,7 +30,7 @@ def load() -> None:
 
 def nothing_is_wrong() -> None:
     load()
-    from sglang_lp.server.process import installed_guard
+    from sglang_lp.server.installation import installed_guard
 
     if installed_guard() is None:
         raise SystemExit("the guard is not in place")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_lp.server import process
+from sglang_lp.server import installation
 from sglang_lp.server.door import shut
 
 
@@ -30,8 +30,8 @@ def door(request, sglang, monkeypatch):
 
 @pytest.fixture
 def stands(monkeypatch):
-    monkeypatch.setattr(process, "installed_guard", lambda: "a guard")
-    monkeypatch.setattr(process, "schedulers_are_guarded", True)
+    monkeypatch.setattr(installation, "installed_guard", lambda: "a guard")
+    monkeypatch.setattr(installation, "schedulers_are_guarded", True)
 
 
 def test_it_opens_where_the_guard_stands_and_for_what_derives_from_it(door, stands):
@@ -57,7 +57,7 @@ def refused(door, capfd):
 
 
 def test_it_stays_shut_without_the_guard(door, stands, monkeypatch, capfd):
-    monkeypatch.setattr(process, "installed_guard", lambda: None)
+    monkeypatch.setattr(installation, "installed_guard", lambda: None)
 
     assert refused(door, capfd).endswith("the guard is not in place in this process\n")
 
@@ -65,6 +65,6 @@ def test_it_stays_shut_without_the_guard(door, stands, monkeypatch, capfd):
 def test_it_stays_shut_where_schedulers_were_started_past_the_guard(
     door, stands, monkeypatch, capfd
 ):
-    monkeypatch.setattr(process, "schedulers_are_guarded", False)
+    monkeypatch.setattr(installation, "schedulers_are_guarded", False)
 
     assert "schedulers were not started by SGLang's own Engine" in refused(door, capfd)

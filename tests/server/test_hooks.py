@@ -9,9 +9,9 @@ import pytest
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InstallError, PolicyError
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server import process
+from sglang_lp.server import installation
 from sglang_lp.server.hooks import put_in_place
-from sglang_lp.server.sink import NoLoads, refuse_to_load
+from sglang_lp.server.scheduler_gate import NoLoads, refuse_to_load
 
 STOCK = "sglang.srt.sampling.custom_logit_processor"
 HOOKED = {
@@ -58,7 +58,7 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     hooks = registered(registry)
 
     assert {target: kind for target, (kind, _) in hooks.items()} == HOOKED
-    assert {target: hook for target, (_, hook) in hooks.items()} == process.installed
+    assert {target: hook for target, (_, hook) in hooks.items()} == installation.installed
     names = {hook.__name__ for _, hook in hooks.values()}
     assert names == {
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
@@ -73,10 +73,10 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
     put_in_place()
     guards = {
         target: inspect.getclosurevars(hook).nonlocals.get("guard")
-        for target, hook in process.installed.items()
+        for target, hook in installation.installed.items()
     }
 
-    assert {target for target, guard in guards.items() if guard is process.guard} == {
+    assert {target for target, guard in guards.items() if guard is installation.guard} == {
         f"{STOCK}.CustomLogitProcessor.from_str",
         f"{STOCK}.supports_sampling_mask",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
@@ -90,12 +90,12 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
 
 def test_once_sglang_applied_them_every_hook_is_live_and_the_guard_is_known(registry):
     put_in_place()
-    assert process.installed_guard() is None
+    assert installation.installed_guard() is None
     registry.apply_hooks()
 
-    assert set(process.status().values()) == {"live"}
-    assert process.installed_guard() is process.guard
-    assert process.guard is not None
+    assert set(installation.status().values()) == {"live"}
+    assert installation.installed_guard() is installation.guard
+    assert installation.guard is not None
 
 
 def test_nothing_can_be_unpickled_even_before_hooks_are_applied(sglang):
@@ -106,7 +106,7 @@ def test_nothing_can_be_unpickled_even_before_hooks_are_applied(sglang):
     assert isinstance(stock.dill, NoLoads)
     with pytest.raises(InstallError):
         stock._cache_from_str(DisallowedTokensLogitsProcessor.to_str())
-    assert process.installed[f"{STOCK}._cache_from_str"] is refuse_to_load
+    assert installation.installed[f"{STOCK}._cache_from_str"] is refuse_to_load
 
 
 # Construction 60: hooks leave the original within reach of other code in the process.
@@ -128,16 +128,16 @@ def test_sglang_knows_this_toolkits_classes_as_processors_and_chains_know_the_po
     put_in_place()
 
     assert issubclass(LogitProcessor, CustomLogitProcessor)
-    assert ChainLogitProcessor.resolve == process.guard.verifier.resolve
+    assert ChainLogitProcessor.resolve == installation.guard.verifier.resolve
 
 
 def test_it_is_done_once(registry):
     put_in_place()
-    before, guard = registered(registry), process.guard
+    before, guard = registered(registry), installation.guard
     put_in_place()
 
     assert registered(registry) == before
-    assert process.guard is guard
+    assert installation.guard is guard
 
 
 def test_the_policy_is_the_one_that_the_environment_names(sglang, monkeypatch, tmp_path):
@@ -146,14 +146,14 @@ def test_the_policy_is_the_one_that_the_environment_names(sglang, monkeypatch, t
     monkeypatch.setenv("SGLANG_LP_POLICY", str(policy))
     put_in_place()
 
-    assert process.guard.verifier.allowed == ()
+    assert installation.guard.verifier.allowed == ()
 
 
 def test_without_one_the_built_ins_are_allowed(sglang, monkeypatch):
     monkeypatch.setenv("SGLANG_LP_POLICY", "")
     put_in_place()
 
-    assert process.guard.verifier.resolve("DisallowedTokensLogitsProcessor")
+    assert installation.guard.verifier.resolve("DisallowedTokensLogitsProcessor")
 
 
 def test_a_policy_that_cannot_be_read_leaves_sglang_closed(registry, monkeypatch, tmp_path):
@@ -165,7 +165,7 @@ def test_a_policy_that_cannot_be_read_leaves_sglang_closed(registry, monkeypatch
 
     assert isinstance(stock.dill, NoLoads)
     assert registered(registry) == {}
-    assert process.guard is None
+    assert installation.guard is None
 
 
 def test_an_sglang_without_the_sampling_mask_is_hooked_without_it(registry, monkeypatch):
@@ -176,7 +176,7 @@ def test_an_sglang_without_the_sampling_mask_is_hooked_without_it(registry, monk
     registry.apply_hooks()
 
     assert registered(registry).keys() == HOOKED.keys() - {f"{STOCK}.supports_sampling_mask"}
-    assert process.installed_guard() is not None
+    assert installation.installed_guard() is not None
 
 
 def test_an_sglang_that_was_not_tested_is_not_hooked(registry, monkeypatch):
@@ -233,4 +233,4 @@ def test_another_plugin_may_wrap_what_this_one_replaces(registry, kind):
         registry.register(target, lambda *_args, **_kwargs: None, HookType[kind])
     registry.apply_hooks()
 
-    assert process.installed_guard() is not None
+    assert installation.installed_guard() is not None

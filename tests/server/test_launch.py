@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp._engine.faults import interrupt
-from sglang_lp.server import launch, process
+from sglang_lp.server import installation, launch
 from sglang_lp.server.launch import (
     REFUSED,
     check_engine,
@@ -36,7 +36,7 @@ def arguments():
 def nothing_is_set(monkeypatch):
     monkeypatch.delenv("SGLANG_RUST_SERVER", raising=False)
     monkeypatch.delenv("SMG_SGLANG_ZMQ_HANDSHAKE", raising=False)
-    monkeypatch.setattr(process, "schedulers_are_guarded", False)
+    monkeypatch.setattr(installation, "schedulers_are_guarded", False)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def scheduler(monkeypatch, guard):
 
 def test_a_scheduler_loads_its_plugins_and_runs_if_the_guard_is_there(scheduler, guard):
     assert scheduler(guard) == ["plugins", ((1,), {"two": 2})]
-    assert process.schedulers_are_guarded
+    assert installation.schedulers_are_guarded
 
 
 def test_in_a_scheduler_an_interrupt_is_told_from_what_a_processor_raises(scheduler, guard):
@@ -152,7 +152,7 @@ def test_a_scheduler_without_this_policys_guard_does_not_run(capfd, scheduler, g
 
     assert end.value.code == 78
     assert capfd.readouterr().err.endswith(f": {why}\n")
-    assert not process.schedulers_are_guarded
+    assert not installation.schedulers_are_guarded
 
 
 def test_schedulers_are_started_through_that_check_in_the_new_process(guard, monkeypatch):
@@ -174,7 +174,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
 
     assert result == (ENGINE, "server", "port", ("more",), {"placement_group": "group"})
     assert done == [((run, guard.fingerprint, "scheduler's"), {"own": "arguments"})]
-    assert process.schedulers_are_guarded
+    assert installation.schedulers_are_guarded
 
 
 @pytest.mark.parametrize("tokenizer", [None, "its tokenizer"])

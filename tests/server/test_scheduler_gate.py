@@ -20,7 +20,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sink import (
+from sglang_lp.server.scheduler_gate import (
     InertProcessor,
     NoLoads,
     make_admit_req,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sglang_lp.errors import InstallError
-from sglang_lp.server import process
+from sglang_lp.server import installation
 
 
 def ours():
@@ -40,8 +40,8 @@ class Target:
     plain = json.dumps
     builtin = len
     someone_elses = wrapped(json.loads, json.dumps)
-    most_wrapped = wrapped(ours, json.dumps, process._MOST_WRAPPERS - 1)
-    too_much_wrapped = wrapped(ours, json.dumps, process._MOST_WRAPPERS)
+    most_wrapped = wrapped(ours, json.dumps, installation._MOST_WRAPPERS - 1)
+    too_much_wrapped = wrapped(ours, json.dumps, installation._MOST_WRAPPERS)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def installed(monkeypatch):
     monkeypatch.setattr(json, "Target", Target, raising=False)
 
     def installed(*names):
-        monkeypatch.setattr(process, "installed", dict.fromkeys(names, ours))
+        monkeypatch.setattr(installation, "installed", dict.fromkeys(names, ours))
 
     return installed
 
@@ -73,7 +73,7 @@ def installed(monkeypatch):
 def test_a_hook_is_live_where_calling_the_function_leads_to_it(installed, target, state):
     installed(target)
 
-    assert process.status() == {target: state}
+    assert installation.status() == {target: state}
 
 
 def test_a_function_that_wraps_itself_leads_nowhere(installed, monkeypatch):
@@ -83,29 +83,29 @@ def test_a_function_that_wraps_itself_leads_nowhere(installed, monkeypatch):
     monkeypatch.setattr(Target, "turns", turns, raising=False)
     installed("json.Target.turns")
 
-    assert process.status() == {"json.Target.turns": "lost"}
+    assert installation.status() == {"json.Target.turns": "lost"}
 
 
 def test_a_process_has_a_guard_only_while_every_hook_is_live(installed, monkeypatch):
     guard = object()
-    monkeypatch.setattr(process, "guard", guard)
+    monkeypatch.setattr(installation, "guard", guard)
     installed("json.Target.hooked", "json.Target.hooked_class_method")
-    assert process.installed_guard() is guard
+    assert installation.installed_guard() is guard
     installed("json.Target.hooked", "json.Target.plain")
-    assert process.installed_guard() is None
+    assert installation.installed_guard() is None
 
 
 def test_a_process_that_never_loaded_the_plugin_has_no_guard(monkeypatch):
-    monkeypatch.setattr(process, "installed", {})
-    monkeypatch.setattr(process, "guard", None)
+    monkeypatch.setattr(installation, "installed", {})
+    monkeypatch.setattr(installation, "guard", None)
 
-    assert process.status() == {}
-    assert process.installed_guard() is None
+    assert installation.status() == {}
+    assert installation.installed_guard() is None
 
 
 def test_a_process_that_may_not_serve_says_why_and_ends(capfd):
     with pytest.raises(SystemExit) as end:
-        process.refuse("for a reason")
+        installation.refuse("for a reason")
 
     assert end.value.code == 78
     assert isinstance(end.value.__cause__, InstallError)
