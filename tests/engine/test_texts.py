@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import regex
 
 from sglang_lp.client import attach
 from support.asking import body
@@ -27,6 +28,15 @@ def test_no_answer_holds_a_banned_word_whichever_tokens_would_spell_it(server):
         text = said(server, attach("BadWordsLogitProcessor", words=words))
         assert not [word for word in words if word in text]
     assert len({*words}) > 9
+
+
+def test_no_answer_holds_a_letter_of_a_banned_script(server):
+    assert re.search("[a-z]", said(server))
+
+    text = said(server, attach("ScriptLogitProcessor", scripts=["Latin"], mode="ban"))
+
+    assert text
+    assert not regex.search(r"\p{Script=Latin}", text)
 
 
 @pytest.mark.parametrize(
