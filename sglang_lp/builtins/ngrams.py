@@ -24,7 +24,7 @@ __all__ = ["PRIME", "Bases", "Group", "Text", "draw_bases", "text_of"]
 #: as above 2**30, and so close to that a remainder takes numpy no division.
 _BITS = 30
 _SHORT = 35
-PRIME = 2**_BITS - _SHORT
+PRIME: int = 2**_BITS - _SHORT
 
 #: Fewest followers for which numpy is faster than a dict.
 _MANY = 64
@@ -53,7 +53,9 @@ class Bases(NamedTuple):
         """Do the same to a whole text."""
         if not len(tokens) or tokens.max() < PRIME:
             return tokens
-        return (tokens % PRIME + tokens // PRIME % PRIME * self.spread) % PRIME
+        coefficients: Numbers = tokens % PRIME + tokens // PRIME % PRIME * self.spread
+        coefficients %= PRIME
+        return coefficients
 
 
 def draw_bases() -> Bases:
