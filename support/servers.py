@@ -1,7 +1,8 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``stock`` is
-SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``tokenizer
+workers`` has several front ends; ``stock`` is SGLang without this toolkit's plugin. Models are
+named as :mod:`support.draft_models` names them.
 """
 
 from __future__ import annotations
@@ -111,11 +112,12 @@ SERVERS: Mapping[str, Settings] = {
         },
         _SPECULATIVE,
     ),
+    "tokenizer workers": ({"tokenizer_worker_num": 2}, {}),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
 }
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name != "stock")
+PLUGIN = tuple(name for name in SERVERS if name not in ("tokenizer workers", "stock"))
 DRAFTING = tuple(name for name in SERVERS if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
@@ -134,6 +136,8 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 
 
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
+    if IS_OLDEST and name == "tokenizer workers":
+        return (pytest.mark.skip(f"SGLang {OLDEST}: its tokenizer workers load no plugin"),)
     if name not in DRAFTING:
         return ()
     if IS_OLDEST:

@@ -26,6 +26,7 @@ _SRT = "sglang.srt."
 _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 #: What not every supported version has.
 _ABORTED = _SRT + "managers.scheduler.Scheduler._release_aborted_request"
+_JOINED = _SRT + "entrypoints.engine.write_data_for_multi_tokenizer"
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -59,6 +60,7 @@ def put_in_place() -> None:
     )
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
+    from sglang_lp.server.workers import refuse_to_be_joined
 
     check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -131,6 +133,7 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
+    hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(_ABORTED)]
     if has_sampling_mask():

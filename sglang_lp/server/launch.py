@@ -17,6 +17,7 @@ from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.server import installation
 from sglang_lp.server.installation import installed_guard, refuse
 from sglang_lp.server.versions import resolved
+from sglang_lp.server.workers import can_be_guarded, lead_to_guard
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def _asks_for_rust(_server_args: Any) -> bool:
 REFUSED = (
     Refused(
         "--tokenizer-worker-num above 1",
-        "SGLang loads no plugin in tokenizer workers",
-        lambda server_args: server_args.tokenizer_worker_num > 1,
+        "this SGLang loads no plugin in tokenizer workers",
+        lambda server_args: server_args.tokenizer_worker_num > 1 and not can_be_guarded(),
     ),
     Refused(
         "--use-ray",
@@ -97,6 +98,8 @@ def check_launch(server_args: Any) -> None:
     for refused in REFUSED:
         if refused.is_asked(decided):
             refuse(f"{refused.way}: {refused.why}")
+    if decided.tokenizer_worker_num > 1:
+        lead_to_guard()
 
 
 def check_parsed(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
