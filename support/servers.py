@@ -112,7 +112,10 @@ SERVERS: Mapping[str, Settings] = {
         },
         _SPECULATIVE,
     ),
-    "tokenizer workers": ({"tokenizer_worker_num": 2}, {}),
+    "tokenizer workers": (
+        {"tokenizer_worker_num": 2},
+        {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
+    ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
 }
 #: Server -> what starts it, where that is not SGLang's own command.
