@@ -51,21 +51,22 @@ def measure(dear: Dear) -> dict[str, Any]:
         "texts": dear.copies if dear.texts else 1,
         "prompt": len(dear.prompt()),
     }
+    run = Run(Server(), dear)
+    # Prompts and parameters as SGLang keeps them are there: what is held is the rows' alone.
+    held = _resident()
     try:
-        run = Run(Server(), dear)
+        arrival = run.arrive()
     except RequestError as error:
         return {**found, "refused": str(error)}
-    held = _resident()
     steps = run.steps(dear.warm, dear.steps, SECONDS)
     joined, left = run.neighbours()
-    # The rows' share only: prompts and parameters as SGLang keeps them were there before.
     held = _resident() - held
     if run.ended:
         raise RuntimeError(f"{dear.key} measures nothing: {run.ended}")
     return {
         **found,
-        "admitted_ms": _milli(run.admitted),
-        "received_ms": _milli(run.received),
+        "admitted_ms": _milli(arrival.admitted),
+        "received_ms": _milli(arrival.received),
         "first_ms": _milli(steps.first),
         "each_ms": _milli(statistics.median(steps.each)),
         "most_ms": _milli(max(steps.each)),

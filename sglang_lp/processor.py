@@ -54,8 +54,8 @@ class LogitProcessor:
             called on a stock server even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether it reads the whole prompt at its first step. A chain takes one such
-            processor of a kind.
+        reads_prompt: Whether :meth:`start` reads the whole prompt. A server calls it when the
+            request arrives, and a chain takes one such processor of a kind.
         example: ``custom_params`` to show in its documentation.
     """
 
@@ -63,7 +63,7 @@ class LogitProcessor:
     needs: History = History.TOKENS
     tolerates_lag: bool = False
     can_fork: bool = True
-    reads_prompt: ClassVar[bool] = False
+    reads_prompt: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__`` and so gets whole rows.
@@ -226,13 +226,19 @@ class LogitProcessor:
         if key in _parsed:
             _parsed.move_to_end(key)
             return _parsed[key]
-        params = parse(cls.Params, cls.__name__, custom_params)
-        if vocab_size is not None:
-            check_vocabulary(params, cls.__name__, vocab_size)
+        params = cls._parse(custom_params, vocab_size)
         if key is not None:
             _parsed[key] = params
             if len(_parsed) > _MAX_PARSED:
                 _parsed.popitem(last=False)
+        return params
+
+    @classmethod
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
+        """Check and type parameters that are not known from another copy of the request."""
+        params = parse(cls.Params, cls.__name__, custom_params)
+        if vocab_size is not None:
+            check_vocabulary(params, cls.__name__, vocab_size)
         return params
 
     @classmethod

@@ -231,7 +231,7 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
         row.processor.edit(request, recording)
         copied = request.copied
     finally:
-        request.lent = request.copied = None
+        request.lent = request.copied = request.highest = None
     if copied is not None:
         _write_back(step, [index], copied[None])
         step.rewritten.append(index)

@@ -56,14 +56,16 @@ class ServedRequest(Request):
     Attributes:
         lent: While ``edit`` runs: the logits of the batch and the row of this request.
         copied: The copy of that row, if the processor asked for it.
+        highest: The highest logits of that row, if it asked for them.
     """
 
-    __slots__ = ("copied", "lent")
+    __slots__ = ("copied", "highest", "lent")
 
     def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
         super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
         self.lent: tuple[torch.Tensor, int] | None = None
         self.copied: torch.Tensor | None = None
+        self.highest: _Highest | None = None
 
     @property
     def logits(self) -> torch.Tensor:
@@ -92,8 +94,35 @@ class ServedRequest(Request):
         logits, row = self.lent
         read = logits[row] if self.copied is None else self.copied
         best = read[tensor_of(ids_of(token_ids))].amax()
-        larger = read.amax() > best if count == 1 else (read > best).sum() >= count
-        return not larger and float(best) > -math.inf
+        if self.copied is not None:  # which may change before it is asked for again
+            highest = _Highest(read)
+        else:
+            highest = self.highest = self.highest or _Highest(read)
+        return float(best) > -math.inf and not highest.exceed(best, count)
+
+
+#: In so many parts a row is read, which takes no longer than to find its largest logit.
+_PARTS = 16
+
+
+class _Highest:
+    """The highest logits of a row: read once, however often they are asked for."""
+
+    __slots__ = ("_columns", "_highest", "_rest")
+
+    def __init__(self, row: torch.Tensor) -> None:
+        whole = len(row) // _PARTS * _PARTS
+        #: The row, in as many columns as a part is long; what is left; and the columns' maxima.
+        self._columns, self._rest = row[:whole].view(_PARTS, -1), row[whole:]
+        self._highest = self._columns.amax(0)
+
+    def exceed(self, value: torch.Tensor, count: int) -> bool:
+        """Tell whether so many logits of the row are larger than a value."""
+        above = (self._highest > value).nonzero().view(-1)
+        if len(above) >= count:
+            return True
+        larger = (self._columns[:, above] > value).sum() + (self._rest > value).sum()
+        return bool(larger >= count)
 
 
 class Row:
@@ -155,6 +184,17 @@ class Row:
         self._started = False
         self._output_ids: Sequence[int] = ()
 
+    def arrive(self) -> None:
+        """Read the prompt of a request that was just made, so that no step waits for it.
+
+        If the prompt is replaced before the first step, as that of an image request is, it is read
+        again there.
+        """
+        if self.processor.reads_prompt:
+            request, source = self.request, self.source
+            request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
+            self._start()
+
     def look(self) -> bool:
         """Read the history anew, and feed the state every token that it has not seen, once.
 
@@ -185,10 +225,8 @@ class Row:
             self._started = False  # the history was rewritten
         if not self._started:
             fed = 0
-            tokens = self.tokens = request.output_ids = array("q")
-            self._stand(None, None)
-            request.state = self.processor.start(request)
-            self._started = True
+            self._start()
+            tokens = self.tokens
         if total > fed:
             if total == fed + 1:  # nearly always: no slice of an array
                 new = [output_ids[fed] if fed < seen else pending[fed - seen]]
@@ -197,6 +235,14 @@ class Row:
             tokens.extend(new)
             self.processor.advance(request, new)
         return True
+
+    def _start(self) -> None:
+        """Begin with no generated tokens."""
+        request = self.request
+        self.tokens = request.output_ids = array("q")
+        self._stand(None, None)
+        request.state = self.processor.start(request)
+        self._started = True
 
     def end(self, error: SglangLpError) -> None:
         """End this running request with an error; the rest of the batch goes on.

@@ -44,20 +44,16 @@ class _Words:
         words: Each of them once, in the given order.
         lengths: For the state in which a word ends its number of tokens.
         total: How many tokens all words have together.
-        ends: The tokens that end the answer.
     """
 
-    __slots__ = ("automaton", "ends", "lengths", "total", "words")
+    __slots__ = ("automaton", "lengths", "total", "words")
 
-    def __init__(
-        self, token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
-    ) -> None:
+    def __init__(self, token_ids: tuple[int, ...], lengths: tuple[int, ...]) -> None:
         self.automaton = automaton_of(token_ids, lengths)
         distinct = dict.fromkeys(split(token_ids, lengths))
         self.words = [self._word(token_ids) for token_ids in distinct]
         self.lengths = {word.end: len(word.token_ids) for word in self.words}
         self.total = sum(self.lengths.values())
-        self.ends = frozenset(ends)
 
     def _word(self, token_ids: Sequence[int]) -> _Word:
         children, state = self.automaton.children, 0
@@ -69,11 +65,9 @@ class _Words:
 
 
 @lru_cache(maxsize=16)
-def _words_of(
-    token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
-) -> _Words:
+def _words_of(token_ids: tuple[int, ...], lengths: tuple[int, ...]) -> _Words:
     """Return the words of all requests with these parameters."""
-    return _Words(token_ids, lengths, ends)
+    return _Words(token_ids, lengths)
 
 
 class _Progress:
@@ -189,7 +183,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         @cached_property
         def words(self) -> _Words:
             """The words, ready to be followed."""
-            return _words_of(self.token_ids, self.lengths, self.eos_token_ids)
+            return _words_of(self.token_ids, self.lengths)
 
     @classmethod
     def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
@@ -219,7 +213,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         last = params.within_tokens is not None and (
             request.position + progress.missing >= params.within_tokens
         )
-        if begun or last or not progress.words.ends.isdisjoint(request.top(1)):
+        if begun or last or request.is_among_top(params.eos_token_ids, 1):
             edits.force(progress.next_of(begun))
         else:
             edits.ban(params.eos_token_ids)
