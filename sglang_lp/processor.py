@@ -54,8 +54,8 @@ class LogitProcessor:
             called on a stock server even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether :meth:`start` reads the whole prompt. A server calls it when the
-            request arrives, and a chain takes one such processor of a kind.
+        reads_prompt: Whether :meth:`start` reads the whole prompt. A chain takes one such
+            processor of a kind.
         example: ``custom_params`` to show in its documentation.
     """
 
@@ -63,7 +63,7 @@ class LogitProcessor:
     needs: History = History.TOKENS
     tolerates_lag: bool = False
     can_fork: bool = True
-    reads_prompt: bool = False
+    reads_prompt: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__`` and so gets whole rows.
@@ -97,7 +97,8 @@ class LogitProcessor:
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
 
-        Called once per request, and again if its history is ever rewritten.
+        Called once per request, with the plugin when it arrives and else at its first step; and
+        again if its history is ever rewritten.
 
         Args:
             request: Has ``params`` and ``prompt_ids``.
@@ -242,6 +243,14 @@ class LogitProcessor:
         return params
 
     @classmethod
+    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
+        """Tell whether these parameters take longer to check than to compare."""
+        return any(
+            isinstance(value, list | tuple) and len(value) >= LONG
+            for value in custom_params.values()
+        )
+
+    @classmethod
     def fit_params(
         cls,
         params: Parameters,
@@ -286,17 +295,15 @@ def prepare(
     return processor.serving(params), params
 
 
-#: Parameters with long lists, for the other copies of the same HTTP request: they take ten times
-#: as long to check as to compare, and copies share what is made of their lists. Two chains' worth.
+#: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
+#: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
 _parsed: OrderedDict[object, Parameters] = OrderedDict()
-_MAX_PARSED = 16
+_MAX_PARSED = 18
 
 
-def _key(cls: type, custom_params: Any, vocab_size: int | None) -> object:
-    """Return what decides how parameters with long lists parse; ``None`` for all others."""
-    if not isinstance(custom_params, Mapping) or not any(
-        isinstance(value, list | tuple) and len(value) >= LONG for value in custom_params.values()
-    ):
+def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
+    """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
+    if not isinstance(custom_params, Mapping) or not cls._takes_long(custom_params):
         return None
     own = {name: value for name, value in custom_params.items() if name != "__req__"}
     try:

@@ -420,7 +420,9 @@ def _planned(step: _Step) -> Plan:
     for index, recording in step.acting:
         row = step.rows[index // step.width]
         standing = None if row is None else row.standing
-        place(cells, index, recording, standing, keep_masked=index in step.masked)
+        kept = place(cells, index, recording, standing, keep_masked=index in step.masked)
+        if row is not None:
+            row.acting = kept
     return Plan(cells, step.logits)
 
 

@@ -93,12 +93,12 @@ class ServedRequest(Request):
             return super().is_among_top(token_ids, count)
         logits, row = self.lent
         read = logits[row] if self.copied is None else self.copied
-        best = read[tensor_of(ids_of(token_ids))].amax()
+        best = float(read[tensor_of(ids_of(token_ids))].amax())
         if self.copied is not None:  # which may change before it is asked for again
             highest = _Highest(read)
         else:
             highest = self.highest = self.highest or _Highest(read)
-        return float(best) > -math.inf and not highest.exceed(best, count)
+        return best > -math.inf and not highest.exceed(best, count)
 
 
 #: In so many parts a row is read, which takes no longer than to find its largest logit.
@@ -108,16 +108,20 @@ _PARTS = 16
 class _Highest:
     """The highest logits of a row: read once, however often they are asked for."""
 
-    __slots__ = ("_columns", "_highest", "_rest")
+    __slots__ = ("_columns", "_highest", "_most", "_rest")
 
     def __init__(self, row: torch.Tensor) -> None:
         whole = len(row) // _PARTS * _PARTS
         #: The row, in as many columns as a part is long; what is left; and the columns' maxima.
         self._columns, self._rest = row[:whole].view(_PARTS, -1), row[whole:]
         self._highest = self._columns.amax(0)
+        parts = [part.amax() for part in (self._highest, self._rest) if len(part)]
+        self._most = max(map(float, parts))
 
-    def exceed(self, value: torch.Tensor, count: int) -> bool:
+    def exceed(self, value: float, count: int) -> bool:
         """Tell whether so many logits of the row are larger than a value."""
+        if count == 1 or value >= self._most:
+            return self._most > value
         above = (self._highest > value).nonzero().view(-1)
         if len(above) >= count:
             return True
@@ -143,6 +147,7 @@ class Row:
         tokens: The history as far as fed.
         standing: Edits that hold at every step, or until the row is woken, once there are any.
         held: Those among them that hold until the row is woken.
+        acting: What the edits of its last step were put together to, for the next one.
         serial: Another number for every row, and a new one when ``standing`` changes.
     """
 
@@ -152,6 +157,7 @@ class Row:
         "_ids",
         "_output_ids",
         "_started",
+        "acting",
         "dense",
         "held",
         "host",
@@ -177,6 +183,7 @@ class Row:
         self.standing: Standing | None = None
         self.serial = next(_serials)
         self.held: Recording | None = None
+        self.acting: Standing | None = None
         self._always: Recording | None = None
         self._ended = False
         #: Converted now and not while a batch waits, once for all copies of a request.
@@ -185,15 +192,14 @@ class Row:
         self._output_ids: Sequence[int] = ()
 
     def arrive(self) -> None:
-        """Read the prompt of a request that was just made, so that no step waits for it.
+        """Start the processor of a request that was just made, so that no step waits for it.
 
-        If the prompt is replaced before the first step, as that of an image request is, it is read
+        If the prompt is replaced before the first step, as that of an image request is, it starts
         again there.
         """
-        if self.processor.reads_prompt:
-            request, source = self.request, self.source
-            request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
-            self._start()
+        request, source = self.request, self.source
+        request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
+        self._start()
 
     def look(self) -> bool:
         """Read the history anew, and feed the state every token that it has not seen, once.

@@ -20,13 +20,11 @@ class Processor(Protocol):
     Attributes:
         needs: What it must know of the tokens.
         tolerates_lag: Whether it copes with a history that lacks the newest token.
-        reads_prompt: Whether ``start`` reads the whole prompt.
         dense: Whether it computes on whole rows.
     """
 
     needs: History
     tolerates_lag: bool
-    reads_prompt: bool
     dense: ClassVar[bool]
 
     @property

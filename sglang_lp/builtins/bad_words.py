@@ -94,7 +94,6 @@ class BadWordsLogitProcessor(LogitProcessor):
     ) -> Parameters:
         """Refuse words that the served model cannot write, or that leave it nothing to write."""
         cls._texts(params, tokenizer)
-        cls._sequences(params)  # built now, while no step waits for it
         return super().fit_params(params, tokenizer, vocab_size)
 
     @classmethod
@@ -137,11 +136,11 @@ class BadWordsLogitProcessor(LogitProcessor):
         if not progress.declared:
             progress.declared = True
             if sequences is not None:
-                edits.always().ban(sequences.endings[0])
+                edits.always().ban(sequences.completing(0))
             if texts is not None:
                 edits.always().ban(_known(texts.always, edits))
-        for token_ids in sequences.completing(progress.state) if sequences is not None else ():
-            edits.ban(token_ids)
+        if sequences is not None and progress.state:
+            edits.ban(sequences.completing(progress.state))
         if texts is not None and (completing := texts.completing(progress.end)):
             edits.ban(_known(completing, edits))
 

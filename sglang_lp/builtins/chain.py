@@ -168,7 +168,12 @@ class ChainLogitProcessor(LogitProcessor):
         return type(cls.__name__, (cls,), own)
 
     @classmethod
-    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
+    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:  # noqa: ARG003 - always
+        """Links have schemas of their own."""
+        return True
+
+    @classmethod
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
         """Check the names of the links, and the parameters of each by its own schema."""
         own, given = cls._split(custom_params)
         params = parse(cls.Params, cls.__name__, own)
@@ -279,7 +284,6 @@ class ChainLogitProcessor(LogitProcessor):
         chain.links = [(link().serving(own), own) for link, own in params.links]
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
-        chain.reads_prompt = any(processor.reads_prompt for processor in processors)
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.tolerates_lag = all(
             processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS

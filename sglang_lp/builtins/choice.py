@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins.sequences import (
-    Automaton,
+    KeptIds,
     Lengths,
     SequenceIds,
     automaton_of,
@@ -21,8 +21,43 @@ from sglang_lp.params import FewTokenIds, Parameters
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
+    from sglang_lp._engine.ids import Ids
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+
+
+class _Choices:
+    """The choices of a request, the same for all its copies.
+
+    Attributes:
+        tree: Their automaton, which never goes back.
+    """
+
+    __slots__ = ("_ends", "_kept", "tree")
+
+    def __init__(
+        self, token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
+    ) -> None:
+        self.tree = automaton_of(token_ids, lengths)
+        self._ends = ends
+        self._kept = KeptIds()
+
+    def allowed(self, state: int) -> Ids | list[int]:
+        """Return the tokens that continue a choice after a state, or end it."""
+        return self._kept.of(state, self._allowed)
+
+    def _allowed(self, state: int) -> Iterator[int]:
+        yield from self.tree.children[state]
+        if self.tree.complete[state]:
+            yield from self._ends
+
+
+@lru_cache(maxsize=16)
+def _choices_of(
+    token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
+) -> _Choices:
+    """Return the choices of all requests with these parameters."""
+    return _Choices(token_ids, lengths, ends)
 
 
 class _Path:
@@ -30,7 +65,7 @@ class _Path:
 
     __slots__ = ("choices", "done", "state")
 
-    def __init__(self, choices: Automaton) -> None:
+    def __init__(self, choices: _Choices) -> None:
         self.choices = choices
         self.state = 0
         #: Whether a choice was made and, if there are end tokens, ended.
@@ -84,15 +119,9 @@ class ChoiceLogitProcessor(LogitProcessor):
                     )
 
         @cached_property
-        def choices(self) -> Automaton:
+        def choices(self) -> _Choices:
             """The tree of the choices."""
-            return automaton_of(self.token_ids, self.lengths)
-
-    @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
-        """Build the tree now, while no step waits for it."""
-        _ = params.choices
-        return super().fit_params(params, tokenizer, vocab_size)
+            return _choices_of(self.token_ids, self.lengths, self.eos_token_ids or ())
 
     def start(self, request: Request) -> _Path:
         """Begin at the root of the tree."""
@@ -101,14 +130,15 @@ class ChoiceLogitProcessor(LogitProcessor):
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Go down the tree."""
         path, eos = request.state, request.params.eos_token_ids
+        tree = path.choices.tree
         for token_id in token_ids:
             if path.done:
                 return
-            after = path.choices.children[path.state].get(token_id)
+            after = tree.children[path.state].get(token_id)
             if after is not None:
                 path.state = after
-                path.done = eos is None and path.choices.complete[after]
-            elif eos is not None and token_id in eos and path.choices.complete[path.state]:
+                path.done = eos is None and tree.complete[after]
+            elif eos is not None and token_id in eos and tree.complete[path.state]:
                 path.done = True
             else:
                 raise ProcessorFault(
@@ -121,11 +151,8 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Allow what continues a choice, or ends it."""
-        path, eos = request.state, request.params.eos_token_ids
+        path = request.state
         if path.done:
             edits.rest()
-            return
-        tokens = [*path.choices.children[path.state]]
-        if path.choices.complete[path.state]:
-            tokens += eos
-        edits.allow_only(tokens)
+        else:
+            edits.allow_only(path.choices.allowed(path.state))

@@ -185,12 +185,6 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             """The words, ready to be followed."""
             return _words_of(self.token_ids, self.lengths)
 
-    @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
-        """Build the automaton of the words now, while no step waits for it."""
-        _ = params.words
-        return super().fit_params(params, tokenizer, vocab_size)
-
     def start(self, request: Request) -> _Progress:
         """Begin with no word."""
         return _Progress(request.params.words)

@@ -90,12 +90,6 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             token_ids = self.trigger_token_ids or self.phrase_token_ids[:1]
             return automaton_of(token_ids, (len(token_ids),))
 
-    @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
-        """Build the automaton now, while no step waits for it."""
-        _ = params.trigger
-        return super().fit_params(params, tokenizer, vocab_size)
-
     def start(self, request: Request) -> _Progress:
         """Begin outside the trigger."""
         return _Progress(request.params.trigger)

@@ -598,12 +598,11 @@ def test_a_row_that_its_processor_changes_is_read_anew():
     assert answers == [False, True, False]
 
 
-@pytest.mark.parametrize("reads", [True, False])
-def test_who_reads_the_whole_prompt_does_so_when_the_request_arrives(reads):
-    request, params, log = recorded(reads_prompt=reads)
+def test_a_processor_starts_when_its_request_arrives():
+    request, params, log = recorded()
     (row,) = rows_of([params])
     row.arrive()
-    assert log == [("start", [1, 2, 3])] * reads
+    assert log == [("start", [1, 2, 3])]
 
     request.append(7)
     step(params)
@@ -611,7 +610,7 @@ def test_who_reads_the_whole_prompt_does_so_when_the_request_arrives(reads):
 
 
 def test_a_prompt_that_is_replaced_after_the_arrival_is_read_again():
-    request, params, log = recorded(reads_prompt=True)
+    request, params, log = recorded()
     (row,) = rows_of([params])
     row.arrive()
     request.origin_input_ids = array("q", [1, 1_000_000, 3])

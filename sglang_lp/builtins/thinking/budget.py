@@ -309,7 +309,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
         newline = params.new_line_token_id
         before_end = params.closing_token_ids or (() if newline is None else (newline,))
-        markers = markers_for(params.start, params.end, before_end)
+        markers = markers_for(params.start, params.end, before_end, params.eos_token_ids)
         return Progress(markers, params.wait_token_id, request.prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
@@ -363,13 +363,14 @@ def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
 def _keep_open(request: Request, edits: Edits) -> None:
     """Keep the end out of a block that is too short."""
     params, progress = request.params, request.state
-    early = {*params.eos_token_ids}.difference(progress.markers.end)
-    if progress.of_end == len(progress.markers.end) - 1:
-        early.add(progress.markers.end[-1])
+    markers, of_end = progress.markers, progress.of_end
+    early = markers.others
+    if of_end == len(markers.end) - 1:
+        early = markers.closing_signs[of_end]
     wait = params.wait_token_id
     if (
         wait is not None
-        and early
+        and len(early)
         and progress.waits < params.max_waits
         and request.is_among_top(early, 1)
     ):
@@ -385,20 +386,19 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
         Whether a token was forced to close it.
     """
     params, progress = request.params, request.state
+    markers = progress.markers
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
     if soft and (progress.begun or progress.newest == params.new_line_token_id):
         edits.force(progress.markers.next_token[progress.begun])
         return True
-    ends = {*params.eos_token_ids}.difference(progress.markers.end)
-    next_of_end = progress.markers.end[progress.of_end]
     if soft:
-        if request.is_among_top({next_of_end, *ends}, params.soft_top_n):
-            edits.force(progress.markers.next_token[progress.begun])
+        if request.is_among_top(markers.closing_signs[progress.of_end], params.soft_top_n):
+            edits.force(markers.next_token[progress.begun])
             return True
-    elif ends and request.is_among_top(ends, 1):
-        edits.force(next_of_end)
+    elif len(markers.others) and request.is_among_top(markers.others, 1):
+        edits.force(markers.end[progress.of_end])
         return True
-    edits.ban(ends)
+    edits.ban(markers.others)
     return False
 
 
