@@ -153,8 +153,8 @@ class Standing:
         self._vocab_size = recording.vocab_size
         self._open: bytearray | None = None
         self._left = -1
-        #: Others that hold at every step: whether they leave the row a token, with these.
-        self._beside: WeakKeyDictionary[Standing, bool] = WeakKeyDictionary()
+        #: Others that hold at every step: how many tokens they leave, with these.
+        self._beside: WeakKeyDictionary[Standing, int] = WeakKeyDictionary()
         self._biases: dict[int, float] | None = None
         self._masks: dict[Any, tuple[torch.Tensor, ...]] = {}
         self.forced = recording.forced
@@ -196,14 +196,13 @@ class Standing:
             self._left = self.open.count(1)
         return self._left
 
-    def leaves_beside(self, other: Standing) -> bool:
-        """Tell whether these edits and others leave a token."""
+    def left_beside(self, other: Standing | None) -> int:
+        """How many tokens are left beside other edits that hold."""
+        if other is None:
+            return self.left
         found = self._beside.get(other)
         if found is None:
-            import torch
-
-            one, two = (torch.frombuffer(edits.open, dtype=torch.uint8) for edits in (self, other))
-            found = self._beside[other] = bool((one & two).any())
+            found = self._beside[other] = _both(self.open, other.open).count(1)
         return found
 
     def permits(self, token_id: int) -> bool:
@@ -283,6 +282,13 @@ def _mask(
     return left
 
 
+def _both(one: bytearray, other: bytearray) -> bytearray:
+    import numpy as np
+
+    both = np.frombuffer(one, dtype=np.uint8) & np.frombuffer(other, dtype=np.uint8)
+    return bytearray(both)
+
+
 def place(
     cells: Cells, row: int, recording: Recording, standing: Standing | None, *, keep_masked: bool
 ) -> Standing | None:
@@ -308,8 +314,11 @@ def place(
     elif recording.forced is not None:
         cells.force_one(row, recording.forced, keep_masked=keep_masked)
     else:
-        whole = Standing.of(recording) if _goes_through_rows(recording) else None
-        conflict = _shut(cells, row, recording, standing, whole)
+        whole, banned = _parted(recording)
+        if whole is not None:
+            conflict = _shut(cells, row, whole, banned, standing)
+        else:
+            conflict = _pick(cells, row, recording, standing)
         if conflict is None and recording.biased:
             cells.add_biases(row, _biases(recording, standing))
     if conflict is not None:
@@ -317,22 +326,41 @@ def place(
     return whole
 
 
+def _parted(recording: Recording) -> tuple[Standing | None, Sequence[Ids | list[int]]]:
+    """Part what comes again at other steps, if that is much, from what is banned now."""
+    again = [ids for ids in recording.banned if isinstance(ids, Ids) and ids.lasts]
+    many = recording.allowed or again
+    if sum(map(len, many)) < DENSE or not all(isinstance(i, Ids) and i.lasts for i in many):
+        return None, ()  # what comes once takes longer to put together than to write
+    one = Recording(recording.vocab_size)
+    one.allowed, one.banned = recording.allowed, again
+    return Standing.of(one), [ids for ids in recording.banned if ids not in again]
+
+
 def _shut(
     cells: Cells,
     row: int,
-    recording: Recording,
+    whole: Standing,
+    banned: Sequence[Ids | list[int]],
     standing: Standing | None,
-    whole: Standing | None,
 ) -> str | None:
-    """Shut the tokens of a row that are banned or not allowed; return why none is left."""
+    """Shut tokens by going through a row, and some more; return why none is left."""
+    left = whole.left_beside(standing)
+    if left and sum(map(len, banned)) >= left:
+        before = whole.open if standing is None else _both(whole.open, standing.open)
+        left = _mask(len(before), (), banned, before).count(1)
+    if not left:
+        return _ALL_BANNED if whole.allowed is None else _NONE_ALLOWED
+    cells.shut.append((row, whole))
+    for ids in banned:
+        cells.ban.extend(ids, row * cells.stride)
+    return None
+
+
+def _pick(cells: Cells, row: int, recording: Recording, standing: Standing | None) -> str | None:
+    """Shut tokens of a row one by one, or all but some; return why none is left."""
     base = row * cells.stride
-    if whole is not None:
-        if whole.conflict is not None:
-            return whole.conflict
-        if standing is not None and not whole.leaves_beside(standing):
-            return _NONE_ALLOWED if recording.allowed else _ALL_BANNED
-        cells.shut.append((row, whole))
-    elif recording.allowed:
+    if recording.allowed:
         allowed = _allowed(recording, standing)
         if not len(allowed):
             return _NONE_ALLOWED
@@ -344,15 +372,6 @@ def _shut(
         for ids in recording.banned:
             cells.ban.extend(ids, base)
     return None
-
-
-def _goes_through_rows(recording: Recording) -> bool:
-    """Tell whether edits of one step are written by going through the row, as others before."""
-    if sum(map(len, recording.allowed or recording.banned)) < DENSE:
-        return False
-    # What comes once takes longer to put together than to write.
-    lists = (*recording.allowed, *recording.banned)
-    return all(ids.lasts for ids in lists if isinstance(ids, Ids))
 
 
 _NONE_ALLOWED, _ALL_BANNED = "no allowed token is left", "every token is banned"
