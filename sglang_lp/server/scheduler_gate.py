@@ -38,7 +38,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
             with guard.counting():
-                check_shape(given)
+                check_shape(given, req)
             if payload is not None:
                 _begin(guard, pending, req, given)
         except RequestError as error:
