@@ -71,7 +71,7 @@ def check_shape(custom_params: object, req: object) -> None:
 
     Args:
         custom_params: As they reach the scheduler.
-        req: SGLang's request, whose parameters they are.
+        req: SGLang's request that they belong to.
 
     Raises:
         RequestError: A key that SGLang does not know, or a value that it does not set.
@@ -81,7 +81,8 @@ def check_shape(custom_params: object, req: object) -> None:
     for key in _own(custom_params):
         value = custom_params[key]
         if key == _REQUEST:
-            fits = value is req or type(value) is ProxyType  # SGLang 0.5.18 sets the request itself
+            # SGLang 0.5.18 puts the request itself there.
+            fits = value is req or type(value) is ProxyType
         elif key == _END_TOKEN_IDS:
             fits = (
                 type(value) is list
