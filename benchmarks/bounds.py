@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from benchmarks import bounds_report
-from benchmarks.bounds_cases import Dear, dearest
-from benchmarks.bounds_run import Run, Server, fill_seconds
+from benchmarks.bounds_cases import BATCH, Dear, dearest
+from benchmarks.bounds_run import Run, Server, fill_seconds, floors
 from benchmarks.cost import machine
 from sglang_lp.errors import RequestError
 
@@ -102,6 +102,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "machine": {**machine(), "torch_threads": 1},
         "fill_ms": _milli(fill_seconds()),
+        "floors": {what: _milli(seconds) for what, seconds in floors(BATCH).items()},
         "cases": [],
     }
     chosen = [dear for dear in dearest() if only in dear.key]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from sglang_lp.server.bounds import MAX_ENTRIES, entries
 
-__all__ = ["LONGEST", "VOCAB", "Dear", "dearest"]
+__all__ = ["BATCH", "LONGEST", "VOCAB", "Dear", "dearest"]
 
 #: Logits in a row: Qwen3's.
 VOCAB = 151_936
@@ -22,7 +22,7 @@ VOCAB = 151_936
 LONGEST = 131_072
 
 #: Rows of a large batch.
-_BATCH = 256
+BATCH = 256
 
 Tokens: TypeAlias = "array[int]"
 
@@ -62,7 +62,7 @@ class Dear:
 
 def _most(params: Mapping[str, Any]) -> int:
     """Return how many copies of a request are accepted, or as many as a large batch has."""
-    return min(_BATCH, MAX_ENTRIES // max(1, entries(params)))
+    return min(BATCH, MAX_ENTRIES // max(1, entries(params)))
 
 
 # Texts

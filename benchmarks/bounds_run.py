@@ -6,15 +6,17 @@ import pickle
 import statistics
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 import torch
 
-from benchmarks.bounds_cases import VOCAB, Dear
+from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.server import sampling
 from sglang_lp.server.admission import make_admit, make_admit_list
@@ -24,7 +26,7 @@ from sglang_lp.server.scheduler_gate import make_admit_req
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 
-__all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds"]
+__all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 
 #: Times that a neighbour comes and goes.
 NEIGHBOURS = 3
@@ -209,3 +211,30 @@ def fill_seconds() -> float:
     """Return what one ``fill_`` of a row takes."""
     row = torch.zeros(1, VOCAB)
     return statistics.median(_spent(lambda: row.fill_(1.0)) for _ in range(500))
+
+
+def floors(rows: int) -> dict[str, float]:
+    """Return what no work on so many rows can take less than, in seconds."""
+    logits = torch.zeros(rows, VOCAB)
+    prompts = np.zeros((rows, LONGEST), dtype=np.int64)
+    links = ["LoopBreakerLogitProcessor"] * 8
+    params: dict[str, Any] = {"chain": links}
+    for place in range(len(links)):
+        params |= {f"{place}.max_pattern_size": 1, f"{place}.min_count": 2**31 - 1}
+    idle = Dear("links", "ChainLogitProcessor", params, lambda: _SHORT, lambda: _SHORT, rows)
+    run = Run(Server(), idle)
+    run.arrive()
+    found: dict[str, Callable[[], object]] = {
+        f"one `fill_` of {rows} rows": lambda: logits.fill_(1.0),
+        f"one reading of {rows} rows (`amax`)": lambda: logits.amax(1),
+        f"one reading of {rows} prompts of {LONGEST:,} tokens": prompts.any,
+    }
+    times = {what: min(_spent(work) for _ in range(3)) for what, work in found.items()}
+    times[f"a step of {rows} chains of 8 links that do next to nothing"] = min(
+        run.steps(0, 5, 3.0).each
+    )
+    return times
+
+
+#: A text that does not matter.
+_SHORT = array("q", [7])
