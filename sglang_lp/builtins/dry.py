@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from weakref import WeakValueDictionary
 
 from msgspec import Meta
 
@@ -37,7 +38,15 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 class _Repetition:
     """Earlier occurrences of the newest tokens within the window, and how long each match is."""
 
-    __slots__ = ("_allowed", "_breaks", "_tail", "_unbroken", "_window")
+    __slots__ = (
+        "__weakref__",
+        "_allowed",
+        "_breaks",
+        "_read",
+        "_tail",
+        "_unbroken",
+        "_window",
+    )
 
     def __init__(self, allowed: int, window: int, breakers: frozenset[int], text: bytes) -> None:
         import numpy as np
@@ -51,11 +60,14 @@ class _Repetition:
         broken = self._is_breaker(tokens).nonzero()[0]
         #: How many tokens came since the last breaker.
         self._unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
+        #: What this is a fork of: while it lives, other copies of the request need not read.
+        self._read: _Repetition | None = None
 
     def fork(self) -> _Repetition:
         """Return repetitions of a text that grows by itself."""
         forked = copy(self)
         forked._tail = self._tail.fork()  # noqa: SLF001 - of its own kind
+        forked._read = self._read or self  # noqa: SLF001
         return forked
 
     def push(self, token_id: int) -> None:
@@ -100,14 +112,13 @@ class _Repetition:
         return self._breaks[np.minimum(tokens, len(self._breaks) - 1)]
 
 
+#: Ends of the prompts of running requests.
+_ends: WeakValueDictionary[tuple[int, int, frozenset[int], bytes], _Repetition] = (
+    WeakValueDictionary()
+)
+
 #: For the last requests: what their copies have in common.
 _SHARED = 16
-
-
-@lru_cache(maxsize=_SHARED)
-def _read(allowed: int, window: int, breakers: frozenset[int], text: bytes) -> _Repetition:
-    """Return a :class:`_Repetition` at the end of a prompt, to be forked."""
-    return _Repetition(allowed, window, breakers, text)
 
 
 @lru_cache(maxsize=_SHARED)
@@ -186,8 +197,11 @@ class DRYLogitProcessor(LogitProcessor):
         params = request.params
         window = params.dry_penalty_last_n
         last = array("q", request.prompt_ids[-window:]).tobytes()
-        breakers = params.dry_sequence_breaker_ids
-        return _read(params.dry_allowed_length, window, breakers, last).fork()
+        end = params.dry_allowed_length, window, params.dry_sequence_breaker_ids, last
+        read = _ends.get(end)
+        if read is None:
+            read = _ends[end] = _Repetition(*end)
+        return read.fork()
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
