@@ -348,7 +348,7 @@ def test_a_class_that_comes_with_a_models_file_is_upgraded_too():
 
 
 @pytest.mark.parametrize("stock", Stock)
-def test_an_entry_of_the_policy_allows_any_class_of_a_models_file(stock, sglang):
+def test_an_entry_of_the_policy_allows_any_class_of_a_models_file(stock):
     from sglang.srt.models import locate_anything
 
     verifier = Verifier(Policy(stock=stock, allow=(MODEL_CLASS,)))
