@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -15,6 +15,7 @@ from sglang_lp._engine.ids import Ids, lasting
 from sglang_lp.params import PositiveInt, TokenId
 
 __all__ = [
+    "MAX_SEQUENCE_IDS",
     "Automaton",
     "KeptIds",
     "Lengths",
@@ -56,32 +57,32 @@ def split(token_ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int
     return [token_ids[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 
-#: Most ids that are kept for the states of one automaton: 2 MB.
+#: Most ids that are kept of one list of sequences or texts: 2 MB.
 _MAX_KEPT = 262_144
 
-#: What a state without ids takes, in ids.
+#: What a place without ids takes, in ids.
 _KEPT = 32
 
 
 class KeptIds:
-    """Lists of token ids by a state, each put together once for all copies of a request."""
+    """Lists of token ids by a place, each put together once for all copies of a request."""
 
     __slots__ = ("_kept", "_total")
 
     def __init__(self) -> None:
-        self._kept: dict[int, Ids | list[int]] = {}
+        self._kept: dict[Any, Ids | list[int]] = {}
         self._total = 0
 
-    def of(self, state: int, put_together: Callable[[int], Iterable[int]]) -> Ids | list[int]:
-        """Return the list of a state, the same object as before if it is still kept."""
-        found = self._kept.get(state)
+    def of(self, place: Any, put_together: Callable[[Any], Iterable[int]]) -> Ids | list[int]:
+        """Return the list of a place, the same object as before if it is still kept."""
+        found = self._kept.get(place)
         if found is None:
-            found = lasting([*put_together(state)])
+            found = lasting([*put_together(place)])
             self._total += len(found) + _KEPT
             if self._total > _MAX_KEPT:
                 self._kept.clear()
                 self._total = len(found) + _KEPT
-            self._kept[state] = found
+            self._kept[place] = found
         return found
 
 
@@ -125,16 +126,21 @@ class Automaton:
         self.shorter = [0] * len(self.children)
         #: As ``shorter``, the next one that has endings.
         self._shorter_ending = [0] * len(self.children)
-        waiting = deque(self.children[0].values())
-        while waiting:
-            state = waiting.popleft()
+        for state in self.by_length():
             shorter = self.shorter[state]
             has_endings = self.endings[shorter]
             self._shorter_ending[state] = shorter if has_endings else self._shorter_ending[shorter]
             for token_id, after in self.children[state].items():
                 self.shorter[after] = self.step(shorter, token_id)
-                waiting.append(after)
         self._kept = KeptIds()
+
+    def by_length(self) -> Iterator[int]:
+        """Yield every state but the start, those of shorter prefixes first."""
+        waiting = deque(self.children[0].values())
+        while waiting:
+            state = waiting.popleft()
+            yield state
+            waiting.extend(self.children[state].values())
 
     def step(self, state: int, token_id: int) -> int:
         """Return the state after one more token."""

@@ -48,7 +48,7 @@ def admitted(tiny):
     def admitted(processor, params, *, beam_width=None, **arguments):
         manager = SimpleNamespace(
             server_args=ServerArgs(model_path=str(tiny), device="cpu", **arguments),
-            model_config=SimpleNamespace(vocab_size=1024),
+            model_config=SimpleNamespace(vocab_size=1024, hf_eos_token_id={2}),
             tokenizer=None,
         )
         sampling_params = SamplingParams(custom_params=params)
