@@ -7,6 +7,9 @@ the word 'foo'             ' fof'       [' ', 'f', 'o', 'f']
 the whole word 'foo'       ' foofff'    [' foo', 'f', 'f', 'f']
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from tokenizers import Tokenizer, decoders, models
 
 from sglang_lp.builtins import BadWordsLogitProcessor
@@ -19,7 +22,7 @@ TOKENIZER.decoder = decoders.Fuse()
 WANTED = " foo fool"
 
 
-def model(token_ids):
+def model(token_ids: Sequence[int]) -> list[float]:
     """Return logits that write ``WANTED``, in the longest tokens that are free."""
     said = vocabulary_of(TOKENIZER).text(token_ids).decode()
     return [
@@ -28,7 +31,8 @@ def model(token_ids):
     ]
 
 
-def show(banned, **params):
+def show(banned: str, **params: Any) -> None:
+    """Print what comes out under a ban."""
     played = run(
         BadWordsLogitProcessor, params, [], model, steps=4, vocab_size=7, tokenizer=TOKENIZER
     )

@@ -49,7 +49,6 @@ def test_an_example_that_needs_a_server_or_a_model_says_so(name):
 
 def test_the_page_on_text_shows_the_example_and_what_it_prints():
     page = (EXAMPLES.parent / "docs" / "text.md").read_text()
-    source = (EXAMPLES / "banned_words.py").read_text()
 
     assert printed_by("banned_words.py") in page
 
