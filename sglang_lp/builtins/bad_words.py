@@ -143,3 +143,7 @@ class BadWordsLogitProcessor(LogitProcessor):
             edits.ban(token_ids)
         if texts is not None and (completing := texts.completing(progress.end)):
             edits.ban(known_ids(completing, edits.vocab_size))
+
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
+        """Say what is banned."""
+        return "each would complete a banned word"
