@@ -15,7 +15,7 @@ from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.bounds import check_flat
-from sglang_lp.server.foreign import ForeignProcessor
+from sglang_lp.server.foreign import ForeignProcessor, same_in_builtins
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.vocabulary import vocabulary_of
@@ -127,6 +127,9 @@ class Guard:
         made: Any = kind()
         if isinstance(made, LogitProcessor):
             return prepare(made, custom_params, self.tokenizer, self.vocab_size)
+        known = same_in_builtins(kind)
+        if known is not None:
+            prepare(known(), custom_params, self.tokenizer, self.vocab_size)
         return ForeignProcessor(made), None
 
     @contextmanager
