@@ -150,7 +150,7 @@ def replaced(params: P, processor: str, **changes: Any) -> P:
     try:
         return msgspec.structs.replace(params, **changes)
     except ValueError as error:
-        raise _translated(processor, params.__struct_fields__, changes, str(error)) from None
+        raise _translated(processor, type(params), changes, str(error)) from None
 
 
 def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> None:
