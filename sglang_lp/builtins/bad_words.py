@@ -169,3 +169,7 @@ class BadWordsLogitProcessor(LogitProcessor):
             if after_word is not None:
                 edits.ban(after_word)
                 edits.ban(request.params.eos_token_ids)
+
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
+        """Say what is banned."""
+        return "each would complete a banned word"

@@ -373,6 +373,20 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
 
+    def explain(self, request: Request) -> str:
+        """Say which rule applied."""
+        params, progress = request.params, request.state
+        if progress.opened < 0:
+            return ""
+        inside, budget = progress.length - progress.opened, params.thinking_budget
+        if inside >= budget:
+            return f"{budget} of {budget} tokens thought"
+        if inside < params.min_thinking_tokens:
+            return f"{inside} of at least {params.min_thinking_tokens} tokens thought"
+        if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
+            return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
+        return "the answer may not end while it thinks"
+
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
     """Tell whether the request has only a budget, and delimiters of one token each."""
