@@ -229,3 +229,9 @@ class DRYLogitProcessor(LogitProcessor):
         known = int(ids.searchsorted(edits.vocab_size))
         values = penalties[lengths[:known]]
         edits.bias(array("q", ids[:known].tobytes()), array("d", values.tobytes()))
+
+    def explain(self, request: Request) -> str:
+        """Say how long the longest repetition is."""
+        found = request.state.lengths()
+        longest = 0 if found is None else int(found[1].max(initial=0))
+        return f"each would continue a repetition, the longest one of {longest} tokens"

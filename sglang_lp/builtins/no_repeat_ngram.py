@@ -414,3 +414,11 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
             return
         for token_ids in window.banned(history, edits.vocab_size):
             edits.ban(token_ids)
+
+    def explain(self, request: Request) -> str:
+        """Say what would be repeated."""
+        params = request.params
+        return (
+            f"each would repeat {params.ngram_size} tokens in a row of the last "
+            f"{params.window_size}"
+        )

@@ -91,3 +91,9 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
                 edits.bias(params.token_ids, bias)
             if params.final_bias is None:
                 edits.hold_until(NEVER if params.end is None else params.end)
+
+    def explain(self, request: Request) -> str:
+        """Say where the schedule runs."""
+        params = request.params
+        upto = "" if params.end is None else f" up to {params.end}"
+        return f"from position {params.start}{upto}"

@@ -27,10 +27,11 @@ RANKS = {
     "processor": 4,
     "builtins": 5,
     "trust": 6,
-    "client": 6,
-    "server": 7,
-    "cli": 8,
-    "testing": 9,
+    "trace": 6,
+    "client": 7,
+    "server": 8,
+    "cli": 9,
+    "testing": 10,
 }
 
 
