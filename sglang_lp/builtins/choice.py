@@ -142,15 +142,15 @@ class ChoiceLogitProcessor(LogitProcessor):
 
         edits.allow_only(path.kept.of(path.place, allowed))
 
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
+        """Say what is allowed."""
+        return "what continues a choice, or ends it"
+
 
 @lru_cache(maxsize=16)
 def _kept_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds:
     """Return what is kept for all requests with these choices and end tokens."""
     return KeptIds()
-
-    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
-        """Say what is allowed."""
-        return "what continues a choice, or ends it"
 
 
 def _check_prefixes(token_ids: Sequence[int], lengths: Sequence[int]) -> None:

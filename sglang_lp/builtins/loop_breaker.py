@@ -51,10 +51,13 @@ class _Loops:
 
     def found(self) -> tuple[int, array[int]] | None:
         """Return the smallest size of a pattern that is repeated, and what comes next in each."""
+        import numpy as np
+
         places = (self.tail.runs >= self._enough).nonzero()[0]
         if not len(places):
             return None
-        return int(places[0]) + 1, array("q", self.tail.following[places].tobytes())
+        following = np.unique(self.tail.following[places])
+        return int(places[0]) + 1, array("q", following.tobytes())
 
 
 class LoopBreakerLogitProcessor(LogitProcessor):
@@ -130,5 +133,5 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
     def explain(self, request: Request) -> str:
         """Say what repeats itself."""
-        size = min((size for size, _ in request.state.loops()), default=0)
-        return f"the last {size} tokens came {request.params.min_count} times" if size else ""
+        loops = request.state.found()
+        return f"the last {loops[0]} tokens came {request.params.min_count} times" if loops else ""

@@ -77,7 +77,7 @@ class KeptIds:
         """Return the list of a place, the same object as before if it is still kept."""
         found = self._kept.get(place)
         if found is None:
-            found = lasting([*put_together(place)])
+            found = lasting([*dict.fromkeys(put_together(place))])
             self._total += len(found) + _KEPT
             if self._total > _MAX_KEPT:
                 self._kept.clear()
@@ -149,7 +149,7 @@ class Automaton:
         return self.children[state].get(token_id, 0)
 
     def completing(self, state: int) -> Ids | list[int]:
-        """Return the tokens that would complete a sequence that has begun, some perhaps twice.
+        """Return the tokens that would complete a sequence that has begun.
 
         Those of state 0 complete one at any time; the lists of other states leave them out.
         """
