@@ -1,7 +1,7 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``stock`` is
-SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``STOCK``
+are SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ _SPECULATIVE = {
     "TORCH_COMPILE_DISABLE": "1",
     "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
 }
+_EAGLE = {
+    **_ROOM,
+    "model_path": "llama",
+    "speculative_algorithm": "EAGLE",
+    "speculative_draft_model_path": "eagle",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
@@ -89,17 +98,10 @@ SERVERS: Mapping[str, Settings] = {
         },
         _SPECULATIVE,
     ),
-    "eagle chains": (
-        {
-            **_ROOM,
-            "model_path": "llama",
-            "speculative_algorithm": "EAGLE",
-            "speculative_draft_model_path": "eagle",
-            "speculative_num_steps": 3,
-            "speculative_eagle_topk": 1,
-            "speculative_num_draft_tokens": 4,
-        },
-        _SPECULATIVE,
+    "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, _SPECULATIVE),
+    "eagle chains, data parallel": (
+        {**_EAGLE, "dp_size": 2},
+        {**_SPECULATIVE, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
     "eagle3 trees": (
         {
@@ -112,11 +114,16 @@ SERVERS: Mapping[str, Settings] = {
         _SPECULATIVE,
     ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
+    "stock, eagle chains": (
+        _EAGLE,
+        {**_SPECULATIVE, "SGLANG_PLUGINS": "sglang_lp_probe,sglang_lp_cpu_speculation"},
+    ),
 }
+STOCK = ("stock", "stock, eagle chains")
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name != "stock")
-DRAFTING = tuple(name for name in SERVERS if "speculative_algorithm" in SERVERS[name][0])
+PLUGIN = tuple(name for name in SERVERS if name not in STOCK)
+DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
 _ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains"})
@@ -134,7 +141,7 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 
 
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
-    if name not in DRAFTING:
+    if "speculative_algorithm" not in SERVERS[name][0]:
         return ()
     if IS_OLDEST:
         return (pytest.mark.skip(f"SGLang {OLDEST}: its drafts do not run without a GPU"),)
