@@ -1,7 +1,7 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
 Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``STOCK``
-are SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
+are SGLang without this toolkit's plugin. Models are named as in :mod:`support.draft_models`.
 """
 
 from __future__ import annotations
