@@ -20,9 +20,9 @@ import orjson
 
 from benchmarks.engine import MODEL, TIMING
 from sglang_lp.client import attach
-from support import draft_models, tiny_model
+from support import cpu_speculation, draft_models, tiny_model
 from support.processes import play
-from support.servers import PROBE, SERVERS
+from support.servers import SERVERS
 from support.settings import CPU_ARGUMENTS, environment
 
 __all__ = ["COUNTED", "ROWS", "measure"]
@@ -71,8 +71,8 @@ def _in_new_process(name: str, directory: Path) -> list[dict[str, Any]]:
     variables = {"SGLANG_LP_TIMING": str(timing), "SGLANG_LP_TIMING_SIDE": "ours"}
     plugins, paths = ["sglang_lp_timing"], [TIMING]
     if name == "EAGLE":
-        variables |= SERVERS[_EAGLE][1]
-        plugins, paths = [*plugins, "sglang_lp_cpu_speculation"], [*paths, PROBE]
+        variables |= cpu_speculation.VARIABLES
+        plugins, paths = [*plugins, cpu_speculation.NAME], [*paths, cpu_speculation.PLUGIN]
     env = environment({"SGLANG_PLUGINS": ",".join(plugins), **variables}, paths)
     job = {"engine": name, "timing": str(timing), "models": str(directory)}
     results: list[dict[str, Any]] = play(__name__, job, directory, env, 900)

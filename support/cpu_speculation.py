@@ -1,8 +1,8 @@
 """An SGLang plugin that makes its speculative decoding run on a machine without a GPU.
 
 The scheduler, the workers and ``eagle_sample`` are SGLang's own. Its Triton kernels run in Triton's
-interpreter, for which ``TRITON_INTERPRET=1`` must be in the environment before Triton is imported;
-without it nothing is changed. :mod:`support.kernels` stands in for the slow ones and for those that
+interpreter, for which ``VARIABLES`` must be in the environment before Triton is imported; without
+them nothing is changed. :mod:`support.kernels` stands in for the slow ones and for those that
 exist in CUDA only, and plain torch computes the attention of drafts and trees.
 """
 
@@ -11,7 +11,21 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+__all__ = ["NAME", "PLUGIN", "VARIABLES", "install"]
+
+#: What ``SGLANG_PLUGINS`` calls this plugin.
+NAME = "sglang_lp_cpu_speculation"
+#: On the import path of a server, makes SGLang find it.
+PLUGIN = Path(__file__).with_name("plugin")
+VARIABLES: Mapping[str, str] = {
+    "TRITON_INTERPRET": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
+}
 
 
 def install() -> None:

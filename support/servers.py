@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.versions import OLDEST
+from support import cpu_speculation
 from support.server import SGLANG
 
 #: Allows the processors of :mod:`support.recording`.
@@ -44,12 +45,6 @@ _TREES = {
     "speculative_eagle_topk": 2,
     "speculative_num_draft_tokens": 6,
 }
-#: See :mod:`support.cpu_speculation`.
-_SPECULATIVE = {
-    "TRITON_INTERPRET": "1",
-    "TORCH_COMPILE_DISABLE": "1",
-    "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
-}
 _EAGLE = {
     **_ROOM,
     "model_path": "llama",
@@ -75,7 +70,7 @@ SERVERS: Mapping[str, Settings] = {
             "chunked_prefill_size": 16,
             "enable_mixed_chunk": True,
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
     "ngram chains, no overlap": (
         {
@@ -85,7 +80,7 @@ SERVERS: Mapping[str, Settings] = {
             "disable_overlap_schedule": True,
             "grammar_backend": "xgrammar",
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
     "standalone trees, squeezed": (
         {
@@ -96,12 +91,12 @@ SERVERS: Mapping[str, Settings] = {
             "speculative_draft_model_path": "noisy",
             **_TREES,
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
-    "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, _SPECULATIVE),
+    "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, cpu_speculation.VARIABLES),
     "eagle chains, data parallel": (
         {**_EAGLE, "dp_size": 2},
-        {**_SPECULATIVE, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
+        {**cpu_speculation.VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
     "eagle3 trees": (
         {
@@ -111,12 +106,12 @@ SERVERS: Mapping[str, Settings] = {
             "speculative_draft_model_path": "eagle3",
             **_TREES,
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
     "stock, eagle chains": (
         _EAGLE,
-        {**_SPECULATIVE, "SGLANG_PLUGINS": "sglang_lp_probe,sglang_lp_cpu_speculation"},
+        {**cpu_speculation.VARIABLES, "SGLANG_PLUGINS": f"sglang_lp_probe,{cpu_speculation.NAME}"},
     ),
 }
 STOCK = ("stock", "stock, eagle chains")
