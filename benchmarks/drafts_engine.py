@@ -1,9 +1,10 @@
 """Whole SGLang engines: what waits for a pending result, what own code takes, what is accepted.
 
 Each engine plays the same requests without a processor, with a thinking budget that no answer uses
-up, and with an n-gram rule that acts at every token. Three engines: one with a vocabulary of
-151,936, whose steps are what own code is compared with; one with the tests' tiny model, which makes
-10,000 steps; and one with EAGLE drafts, on a CPU as the tests run them.
+up, with an n-gram rule that acts at every token, and with every token forced, which no draft knows.
+Three engines: one with a vocabulary of 151,936, whose steps are what own code is compared with; one
+with the tests' tiny model, which makes 10,000 steps; and one with EAGLE drafts, on a CPU as the
+tests run them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _PROCESSORS = {
         thinking_start_token_id=_OPEN,
         thinking_end_token_id=_CLOSE,
     ),
-    "awake": attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=1, window_size=20),
+    "n-gram rule": attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=1, window_size=20),
+    "forced": attach("ForcedSequenceLogitProcessor", token_ids=[*range(300, 812)]),
 }
 
 
@@ -97,7 +99,7 @@ def main(asked: str, answer: str) -> None:
             "processor": processor,
             **_measured(engine, processor, length, turns, timing),
         }
-        for processor, turns in zip(_PROCESSORS, (min(rounds, 5), rounds, 1), strict=True)
+        for processor, turns in zip(_PROCESSORS, (min(rounds, 5), rounds, 1, 1), strict=True)
     ]
     Path(answer).write_bytes(orjson.dumps(results))
     engine.shutdown()
