@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,9 @@ def _install_ours() -> None:
     make_apply = sampling.make_apply
     make_capture, make_verify = speculation.make_capture, speculation.make_verify
 
-    def noted_wait(*args: Any) -> Any:
+    def noted_wait(batch: Any, result: Any) -> Iterator[list[int]]:
         _note("wait", 0.0)
-        return committed(*args)
+        return committed(batch, result)
 
     def timed_finish(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         inside = 0.0

@@ -299,13 +299,10 @@ def drafts(http: httpx.Client, model: Model, expected: Sequence[Sequence[int]]) 
             f"{how}: token for token as without drafts",
             seen=all(answer["output_ids"] == [*alone] for answer in twice),
         )
-    alone, idle = lengths["none"][1], lengths["thinking_budget=100000, which nothing uses up"][1]
+    free, idle = lengths["none"][1], lengths["thinking_budget=100000, which nothing uses up"][1]
+    scene.proves(f"drafts are accepted: {free:.2f} tokens a step", seen=free > 1)
     scene.proves(
-        f"drafts are accepted: {alone:.2f} tokens a step",
-        seen=alone > 1.5,  # noqa: PLR2004
-    )
-    scene.proves(
-        f"a budget that nothing uses up leaves them as they are: {idle:.2f}", seen=idle >= alone
+        f"a budget that nothing uses up leaves them as they are: {idle:.2f}", seen=idle >= free
     )
     return scene
 
