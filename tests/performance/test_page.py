@@ -1,6 +1,6 @@
 import json
 
-from benchmarks import bounds_report, drafts_report, report
+from benchmarks import bounds_report, report
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -41,22 +41,3 @@ def test_a_request_over_a_limit_is_named_with_the_limit():
         "neighbour",
     ]
     assert bounds_report.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
-
-
-def test_the_page_says_what_the_stored_figures_of_drafts_say():
-    results = json.loads(drafts_report.RESULTS.read_text())
-
-    assert drafts_report.page_block(results) in drafts_report.PAGE.read_text()
-
-
-def test_a_promise_about_drafts_that_is_broken_is_missed():
-    results = json.loads(drafts_report.RESULTS.read_text())
-    for rule in results["rules"]:
-        rule["node_us"], rule["step_us"] = 41.0, 51.0
-    for engine in results["engines"]:
-        engine["waits"], engine["own_us"] = 1, engine["step_us"]
-        if engine["processor"] == "idle budget":
-            engine["accept_length"] = 1.0
-
-    met = [one.met for one in drafts_report.promises(results)]
-    assert met == [False, True] * 4 + [False] * 3
