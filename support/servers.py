@@ -1,7 +1,7 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``stock`` is
-SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``decided`` has an
+operator who decides for requests; ``stock`` is SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from support.server import SGLANG
 
 #: Allows the processors of :mod:`support.recording`.
 POLICY = Path(__file__).with_name("policy.toml")
+#: Decides for requests, see ``tests/engine/test_decided.py``.
+DECIDED = Path(__file__).with_name("decided.toml")
 #: On the import path of a server, makes SGLang load :mod:`support.probe`.
 PROBE = Path(__file__).with_name("plugin")
 
@@ -111,11 +113,15 @@ SERVERS: Mapping[str, Settings] = {
         },
         _SPECULATIVE,
     ),
+    "decided": (
+        {"enable_metrics": True, "served_model_name": "tiny"},
+        {"SGLANG_LP_POLICY": str(DECIDED)},
+    ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
 }
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name != "stock")
+PLUGIN = tuple(name for name in SERVERS if name not in {"stock", "decided"})
 DRAFTING = tuple(name for name in SERVERS if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).

@@ -325,6 +325,19 @@ class ChainLogitProcessor(LogitProcessor):
         """Fork the state of every link."""
         return [link.fork(request) for link in request.state]
 
+    def report(
+        self,
+        params: Any,  # noqa: ARG002 - each link has its own
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        forced: Sequence[Sequence[int]],
+    ) -> dict[str, Any]:
+        """Return what the links report, but for those that are not the client's business."""
+        joined: dict[str, Any] = {}
+        for processor, own in self.links[: len(self.links) - self.unnamed]:
+            joined |= processor.report(own, prompt_ids, output_ids, forced)
+        return joined
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""
         whole, position = cast("Recording", edits), request.position

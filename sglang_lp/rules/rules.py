@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -25,8 +24,10 @@ from sglang_lp.rules.links import (
     with_budget,
 )
 from sglang_lp.trust import classes
-from sglang_lp.trust.decisions import Chosen, Decisions, Profile
 from sglang_lp.trust.policy import parse_entry
+
+if TYPE_CHECKING:
+    from sglang_lp.trust.decisions import Chosen, Decisions, Profile
 
 __all__ = ["Asked", "Decided", "Rules"]
 
@@ -56,13 +57,16 @@ class Decided(NamedTuple):
 
     Attributes:
         processor: The class.
-        params: Parsed parameters that fit the served model; for a class without a schema ``None``.
+        params: Parsed parameters that fit the served model; for a class without a schema what it
+            reads as ``custom_params``.
         names: Of the processors that the client may know of.
+        all_names: Of all of them.
     """
 
     processor: type[Any]
     params: Any
     names: tuple[str, ...]
+    all_names: tuple[str, ...]
 
 
 class _Profile(NamedTuple):
@@ -108,15 +112,14 @@ class Rules:
             for name, profile in decisions.profiles.items()
         }
         for name in decisions.profiles:
-            if hasattr(builtins, name):
+            if name in builtins.__all__:
                 raise PolicyError(f"profiles.{name}: a built-in has this name; choose another one")
         self._ceiling = decisions.ceilings.get(BUDGET)
         if self._ceiling is not None and not (
             isinstance(self._ceiling.at_most, int) and self._ceiling.at_most >= 0
         ):
             raise PolicyError(
-                f"ceilings.{BUDGET}: expected a whole number of tokens, got "
-                f"{self._ceiling.at_most}"
+                f"ceilings.{BUDGET}: expected a whole number of tokens, got {self._ceiling.at_most}"
             )
         #: Whether thinking budgets are this server's business, and not the request's alone.
         self.budgets = thinking or self._ceiling is not None or decisions.effort is not None
@@ -127,10 +130,9 @@ class Rules:
         """Whether requests run what they bring, and nothing else is decided."""
         return self._decisions.is_empty
 
-    @property
-    def profiles(self) -> tuple[str, ...]:
-        """Names that a request may give as its processor."""
-        return tuple(self._profiles)
+    def has_profile(self, payload: object) -> bool:
+        """Tell whether a request's payload is the name of a profile."""
+        return type(payload) is str and payload in self._profiles
 
     @property
     def reads_effort(self) -> bool:
@@ -182,7 +184,7 @@ class Rules:
         if not every:
             return None
         check_joins(every)
-        names = tuple(link.processor.__name__ for link in links)
+        names = tuple(link.processor.__name__ for link in every)
         if len(every) == 1:
             fitted = self._fitted(every[0])
         elif len(own.links) == 1 and _same(parts(own.links[0]), every):
@@ -193,13 +195,13 @@ class Rules:
             fitted = Link(ChainLogitProcessor, params)
         for link in parts(fitted):
             self._check_delimiters(link)
-        return Decided(fitted.processor, fitted.params if fitted.has_schema else None, names)
+        return Decided(fitted.processor, fitted.params, names[: len(links)], names)
 
     def _own(self, asked: Asked) -> _Own:
         """Return the processors of a request without what the operator adds."""
         given = asked.custom_params
         effort = self._decisions.levels.get(asked.effort or "")
-        if type(asked.payload) is str and asked.payload in self._profiles:
+        if self.has_profile(asked.payload):
             return self._of_profile(asked, effort)
         if asked.payload is not None:
             processor = self._find(asked.payload)
@@ -253,9 +255,7 @@ class Rules:
         parsed = _parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, None)
         return parsed.params.thinking_budget  # type: ignore[no-any-return]
 
-    def _limit_thinking(
-        self, links: list[Link], wishes: Wishes, limit: int | None
-    ) -> list[Link]:
+    def _limit_thinking(self, links: list[Link], wishes: Wishes, limit: int | None) -> list[Link]:
         """Put the thinking budget that was decided into its link, or add one."""
         if not self.budgets:
             return links
@@ -322,13 +322,15 @@ class Rules:
 
 def _load(chosen: Chosen, where: str) -> tuple[type[Any], dict[str, Any]]:
     """Import a class that the operator chose, and check its parameters as far as they go."""
-    if hasattr(builtins, chosen.processor):
+    if chosen.processor in builtins.__all__:
         module, name = builtins.__name__, chosen.processor
     else:
         module, name = parse_entry(chosen.processor, f"{where}.processor")
     processor = classes.load(module, name, where)
     for key in chosen.params:
-        if is_private(key) or (issubclass(processor, LogitProcessor) and not _takes(processor, key)):
+        if is_private(key) or (
+            issubclass(processor, LogitProcessor) and not _takes(processor, key)
+        ):
             fields = ", ".join(_fields(processor)) or "none"
             raise PolicyError(
                 f"{where}.params: {name} has no parameter {shown(key)}; its parameters: {fields}"

@@ -90,7 +90,9 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         for name, profile in self.profiles.items():
             if not name.isidentifier():
-                raise PolicyError(f"profiles: expected a name like an identifier, got {shown(name)}")
+                raise PolicyError(
+                    f"profiles: expected a name like an identifier, got {shown(name)}"
+                )
             if not profile.processors:
                 raise PolicyError(f"profiles.{name}: expected at least one of processors")
         for name in self.effort or {}:

@@ -27,9 +27,10 @@ RANKS = {
     "builtins": 5,
     "trust": 6,
     "client": 6,
-    "server": 7,
-    "cli": 8,
-    "testing": 9,
+    "rules": 7,
+    "server": 8,
+    "cli": 9,
+    "testing": 10,
 }
 
 
