@@ -1,7 +1,8 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
 Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``decided`` has an
-operator who decides for requests; ``stock`` is SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
+operator who decides for requests; ``stock`` is SGLang without this toolkit's plugin. Models are
+named as :mod:`support.draft_models` names them.
 """
 
 from __future__ import annotations

@@ -14,17 +14,13 @@ from typing import Any
 
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import rows_of
+from sglang_lp.client.answers import HEADER, KEY
 from sglang_lp.server.host import PROCESSOR_FAILED
 from sglang_lp.server.metrics import start, writing
 
-__all__ = ["HEADER", "KEY", "AnswerHeader", "begin", "ran", "report", "unwrap"]
+__all__ = ["AnswerHeader", "begin", "ran", "report", "unwrap"]
 
 logger = logging.getLogger(__name__)
-
-#: Of ``meta_info``.
-KEY = "sglang_lp"
-#: Of a response: names of processors, with commas between them, or ``none``.
-HEADER = "X-SGLang-LP"
 
 #: The names of the HTTP request that is being answered; ``None`` in it until one is admitted.
 _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(

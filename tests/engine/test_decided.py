@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.client.answers import HEADER
 from sglang_lp.server.metrics import NAMES
-from sglang_lp.server.reports import HEADER
 from support.servers import on_servers
 from support.tiny_model import FREQUENT
 
@@ -261,15 +261,17 @@ def test_what_a_request_brings_runs_beside_what_is_mandatory(server):
 
 def test_curl_sees_the_header_and_the_report(server):
     answer = subprocess.run(
-        ["curl", "-sS", "-i", "--noproxy", "*", "-H", "Content-Type: application/json"]
-        + ["-d", orjson.dumps(generate()).decode(), server.url + "/generate"],
+        [
+            *("curl", "-sS", "-i", "--noproxy", "*", "-H", "Content-Type: application/json"),
+            *("-d", orjson.dumps(generate()).decode(), server.url + "/generate"),
+        ],
         capture_output=True,
         check=True,
         text=True,
     ).stdout
-    head, _, body = answer.partition("\n\n") if "\r" not in answer else answer.partition("\r\n\r\n")
+    head, _, body = answer.replace("\r\n", "\n").partition("\n\n")
 
-    assert f"{HEADER.lower()}: {THINK}" in head.lower().replace(THINK.lower(), THINK)
+    assert f"{HEADER}: {THINK}".lower() in head.lower().splitlines()
     report = orjson.loads(body)["meta_info"]["sglang_lp"]
     assert report["processors"] == [THINK]
     assert report["forced"] == 1
