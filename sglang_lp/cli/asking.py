@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -50,19 +51,28 @@ class Answer(NamedTuple):
     body: Any
 
 
-def checks(url: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the checks of a server, each with a function that returns what was found.
+def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
+    """Return the checks of a server, each with a function that returns what was found.
 
     The functions raise ``SglangLpError`` if something is wrong, ``Skipped`` if it cannot be told.
 
     Args:
         url: Where the server, or what stands before it, listens.
+
+    Raises:
+        UsageError: That is no such URL.
     """
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--url: expected http://... or https://..., got {shown(url)}")
     url = url.rstrip("/").removesuffix("/v1")
-    yield "guard", lambda: _check_guard(url)
-    for path, ask in _ENDPOINTS.items():
-        yield f"{path} forced text", lambda path=path, ask=ask: _check_forced(url, path, ask)
-    yield "/generate thinking budget", lambda: _check_budget(url)
+    return [
+        ("guard", partial(_check_guard, url)),
+        *(
+            (f"{path} forced text", partial(_check_forced, url, path, ask))
+            for path, ask in _ENDPOINTS.items()
+        ),
+        ("/generate thinking budget", partial(_check_budget, url)),
+    ]
 
 
 def _check_guard(url: str) -> str:
@@ -183,11 +193,7 @@ def _request(url: str, path: str, data: bytes | None) -> Answer:
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    if not url.startswith(("http://", "https://")):
-        raise SglangLpError(
-            f"expected a URL that begins with http:// or https://, got {shown(url)}"
-        )
-    request = urllib.request.Request(url + path, data, headers)  # noqa: S310 - checked above
+    request = urllib.request.Request(url + path, data, headers)  # noqa: S310 - checked before
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310
             return _answer(response.status, response.headers, response.read())

@@ -10,7 +10,7 @@ import msgspec
 
 from sglang_lp import builtins
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, shown
+from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules.budget import BUDGET, Wishes, decide_budget
@@ -69,6 +69,26 @@ class Decided(NamedTuple):
     all_names: tuple[str, ...]
 
 
+class _Model(NamedTuple):
+    """The served model, as far as parameters depend on it."""
+
+    tokenizer: Any = None
+    vocab_size: int | None = None
+
+    def parse(self, processor: type[Any], given: Any) -> Link:
+        """Check parameters by the schema of their class, if it has one."""
+        if issubclass(processor, LogitProcessor):
+            return Link(processor, processor.parse_params(given, self.vocab_size))
+        return Link(processor, given)
+
+    def fit(self, link: Link) -> Link:
+        """Check parameters against the model, and fill in what only it knows."""
+        if not link.has_schema:
+            return link
+        params = link.processor.fit_params(link.params, self.tokenizer, self.vocab_size)
+        return link._replace(params=params)
+
+
 class _Profile(NamedTuple):
     links: list[tuple[type[Any], dict[str, Any]]]
     may_set: frozenset[str]
@@ -95,8 +115,6 @@ class Rules:
     def __init__(self, decisions: Decisions, find: Callable[[Any], type]) -> None:
         self._decisions = decisions
         self._find = find
-        self._tokenizer: Any = None
-        self._vocab_size: int | None = None
         self._always: list[Link] = []
         self._delimiters: tuple[Any, Any] | None = None
         self._always_chosen = [
@@ -149,63 +167,68 @@ class Rules:
         Raises:
             PolicyError: Something cannot work with this model.
         """
-        self._tokenizer, self._vocab_size = tokenizer, vocab_size
-        if self.is_empty:
-            return
+        model = _Model(tokenizer, vocab_size)
         self._always = []
         for index, (processor, params) in enumerate(self._always_chosen):
             with _naming(f"always[{index}]"):
-                self._always.append(self._fitted(_parse(processor, params, vocab_size)))
+                self._always.append(model.fit(model.parse(processor, params)))
         if self.budgets:
             with _naming("thinking budgets"):
-                template = self._fitted(_parse(*self._template, vocab_size))
+                template = model.fit(model.parse(*self._template))
                 self._delimiters = template.params.start, template.params.end
                 self._with_budget(template, 0)
         if self._default is not None:
             with _naming("defaults"):
-                self.decide(Asked(None))
+                self.decide(Asked(None), tokenizer, vocab_size)
         for name, profile in self._profiles.items():
             with _naming(f"profiles.{name}", profile.may_set):
-                self.decide(Asked(name))
+                self.decide(Asked(name), tokenizer, vocab_size)
 
-    def decide(self, asked: Asked) -> Decided | None:
+    def decide(
+        self, asked: Asked, tokenizer: Any = None, vocab_size: int | None = None
+    ) -> Decided | None:
         """Return what a request runs, ``None`` for nothing.
 
         Args:
             asked: What it asks for.
+            tokenizer: As for :meth:`fit`.
+            vocab_size: As for :meth:`fit`.
 
         Raises:
             RequestError: Refused.
         """
-        own = self._own(asked)
+        model = _Model(tokenizer, vocab_size)
+        own = self._own(asked, model)
         links = [lower(link, self._decisions.ceilings) for one in own.links for link in parts(one)]
-        links = self._limit_thinking(links, own.wishes, asked.limit)
+        links = self._limit_thinking(links, own.wishes, asked.limit, model)
         every = [*links, *self._always]
         if not every:
             return None
         check_joins(every)
         names = tuple(link.processor.__name__ for link in every)
         if len(every) == 1:
-            fitted = self._fitted(every[0])
+            fitted = model.fit(every[0])
         elif len(own.links) == 1 and _same(parts(own.links[0]), every):
-            fitted = self._fitted(own.links[0])  # a chain as the request wrote it
+            fitted = model.fit(own.links[0])  # a chain as the request wrote it
         else:
-            joined = [*(self._fitted(link) for link in links), *self._always]
+            joined = [*(model.fit(link) for link in links), *self._always]
             params = ChainLogitProcessor.join(joined, unnamed=len(self._always))
             fitted = Link(ChainLogitProcessor, params)
         for link in parts(fitted):
             self._check_delimiters(link)
         return Decided(fitted.processor, fitted.params, names[: len(links)], names)
 
-    def _own(self, asked: Asked) -> _Own:
+    def _own(self, asked: Asked, model: _Model) -> _Own:
         """Return the processors of a request without what the operator adds."""
         given = asked.custom_params
         effort = self._decisions.levels.get(asked.effort or "")
         if self.has_profile(asked.payload):
-            return self._of_profile(asked, effort)
+            return self._of_profile(asked, effort, model)
         if asked.payload is not None:
             processor = self._find(asked.payload)
-            link = _parse(processor, given, self._vocab_size)
+            if not self.is_empty:
+                _check_plain(processor)
+            link = model.parse(processor, given)
             budget = next((one.params for one in parts(link) if thinks(one)), None)
             if budget is None:
                 return _Own([link], Wishes(field=asked.field, effort=effort))
@@ -218,12 +241,12 @@ class Rules:
         if issubclass(processor, LogitProcessor):
             fields = processor.Params.__struct_fields__
             set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
-            link = _parse(processor, {**params, **set_too}, self._vocab_size)
+            link = model.parse(processor, {**params, **set_too})
         else:
             link = Link(processor, params)
         return _Own([link], Wishes(own, asked.field, effort, params.get(BUDGET)))
 
-    def _of_profile(self, asked: Asked, effort: int | None) -> _Own:
+    def _of_profile(self, asked: Asked, effort: int | None, model: _Model) -> _Own:
         """Return what a profile runs, with what it lets the request set."""
         profile = self._profiles[asked.payload]
         given = _public(asked.custom_params)
@@ -239,7 +262,7 @@ class Rules:
         for processor, params in profile.links:
             fields = _fields(processor)
             own = {name: value for name, value in given.items() if name in fields}
-            links.append(_parse(processor, {**params, **own}, self._vocab_size))
+            links.append(model.parse(processor, {**params, **own}))
             if thinks(links[-1]):
                 base = params.get(BUDGET)
         if BUDGET not in profile.may_set:
@@ -252,10 +275,12 @@ class Rules:
         """Return the ``thinking_budget`` of a request that names no processor."""
         if not self.budgets or not isinstance(given, Mapping) or given.get(BUDGET) is None:
             return None
-        parsed = _parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, None)
+        parsed = _Model().parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]})
         return parsed.params.thinking_budget  # type: ignore[no-any-return]
 
-    def _limit_thinking(self, links: list[Link], wishes: Wishes, limit: int | None) -> list[Link]:
+    def _limit_thinking(
+        self, links: list[Link], wishes: Wishes, limit: int | None, model: _Model
+    ) -> list[Link]:
         """Put the thinking budget that was decided into its link, or add one."""
         if not self.budgets:
             return links
@@ -268,7 +293,7 @@ class Rules:
             ]
         if budget is None:
             return links
-        return [*links, self._with_budget(_parse(*self._template, self._vocab_size), budget)]
+        return [*links, self._with_budget(model.parse(*self._template), budget)]
 
     def _with_budget(self, link: Link, budget: int | None) -> Link:
         """Give a link its budget; under a ceiling its message counts as thinking."""
@@ -287,12 +312,6 @@ class Rules:
                 )
             budget = min(budget, most - message)
         return with_budget(link, budget)
-
-    def _fitted(self, link: Link) -> Link:
-        if not link.has_schema:
-            return link
-        params = link.processor.fit_params(link.params, self._tokenizer, self._vocab_size)
-        return link._replace(params=params)
 
     def _check_delimiters(self, link: Link) -> None:
         """Refuse a budget that watches something else than the served model's thinking."""
@@ -374,6 +393,18 @@ def _check_always(processor: type[Any], where: str) -> None:
         )
 
 
+def _check_plain(processor: type[Any]) -> None:
+    """Refuse a chain of another kind, whose links may not be what runs."""
+    own = ("start", "advance", "fork", "edit", "serving")
+    if issubclass(processor, ChainLogitProcessor) and any(
+        getattr(processor, name) is not getattr(ChainLogitProcessor, name) for name in own
+    ):
+        raise Unsupported(
+            f"{processor.__name__}: it is a chain of its own kind, and this server's operator "
+            "decides on each processor that runs; send ChainLogitProcessor"
+        )
+
+
 def _is_thinking(processor: type[Any]) -> bool:
     return issubclass(processor, ThinkingBudgetLogitProcessor)
 
@@ -405,12 +436,6 @@ def _is_number(kind: Any) -> bool:
     if isinstance(kind, types.UnionType):
         return any(map(_is_number, kind.types))
     return isinstance(kind, types.IntType | types.FloatType)
-
-
-def _parse(processor: type[Any], given: Any, vocab_size: int | None) -> Link:
-    if issubclass(processor, LogitProcessor):
-        return Link(processor, processor.parse_params(given, vocab_size))
-    return Link(processor, given)
 
 
 def _same(one: Sequence[Link], other: Sequence[Link]) -> bool:

@@ -93,7 +93,7 @@ class Guard:
 
     def _find(self, payload: Any) -> type:
         """Return the class that a request's payload stands for."""
-        kind = self.verifier.resolve(payload)
+        kind = self.verifier.lookup(payload).processor
         return self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind
 
     def learn(self, gate: Gate, process: Any) -> None:
@@ -169,7 +169,8 @@ class Guard:
             try:
                 if payload is not None:
                     self._check_way(name, beam_width)
-                decided = self.rules.decide(asked_by(payload, custom_params, limit))
+                asked = asked_by(payload, custom_params, limit)
+                decided = self.rules.decide(asked, self.tokenizer, self.vocab_size)
                 if decided is None:
                     return None
                 if payload is None:

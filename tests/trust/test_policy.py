@@ -81,8 +81,21 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("built_ins = true", "unknown field `built_ins`; expected one of builtins, stock, allow"),
-        ('source = "x"', "unknown field `source`; expected one of builtins, stock, allow"),
+        ("built_ins = true", "unknown field `built_ins`; expected one of defaults, always"),
+        ('source = "x"', "unknown field `source`; expected one of defaults, always"),
+        ("[effort]\nlowest = 1", "effort: no request can send 'lowest'"),
+        ("[effort]\nanswer_room = -1", "answer_room: expected 0 or more, got -1"),
+        ("[defaults]\nprocessor = 'A'\nthinking_budget = 1", "expected one of processor, params"),
+        ("[[always]]\nname = 'A'", "at `$.always[0]`; expected one of processor, params"),
+        ("[profiles.a]\nprocessors = []", "profiles.a: expected at least one of processors"),
+        ("[profiles.'a b']\nprocessors = []", "expected a name like an identifier, got 'a b'"),
+        ("[profiles.a]\nmay = []", "expected one of processors, may_set"),
+        ("[ceilings]\na = 3", "Expected `object`, got `int` - at `$.ceilings[...]`"),
+        ("[ceilings]\na = {most = 3}", "expected one of at_most, above"),
+        (
+            "[ceilings]\na = {at_most = 3, above = 'cut'}",
+            "above`; expected one of lower, refuse",
+        ),
         ("builtins = 1", "Expected `bool`, got `int` - at `$.builtins`"),
         ('stock = "yes"', "`$.stock`; expected one of upgrade, allow, deny"),
         ('allow = "a:B"', "Expected `array`, got `str` - at `$.allow`"),
