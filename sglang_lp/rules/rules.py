@@ -123,8 +123,11 @@ class Rules:
         for index, (processor, _) in enumerate(self._always_chosen):
             _check_always(processor, f"always[{index}]")
         self._default = _load(decisions.defaults, "defaults") if decisions.defaults else None
+        #: What a budget runs in that comes without a processor.
+        self._template: tuple[type[Any], dict[str, Any]] = (ThinkingBudgetLogitProcessor, {})
         thinking = self._default is not None and _is_thinking(self._default[0])
-        self._template = self._default if thinking else (ThinkingBudgetLogitProcessor, {})
+        if self._default is not None and thinking:
+            self._template = self._default
         self._profiles = {
             name: _load_profile(profile, f"profiles.{name}")
             for name, profile in decisions.profiles.items()
@@ -232,7 +235,7 @@ class Rules:
             budget = next((one.params for one in parts(link) if thinks(one)), None)
             if budget is None:
                 return _Own([link], Wishes(field=asked.field, effort=effort))
-            default = self._template[1].get(BUDGET) if self._template is not None else None
+            default = self._template[1].get(BUDGET)
             return _Own([link], Wishes(budget.thinking_budget, asked.field, effort, default))
         own = self._bare_budget(given)
         if self._default is None:
@@ -267,8 +270,9 @@ class Rules:
                 base = params.get(BUDGET)
         if BUDGET not in profile.may_set:
             return _Own(links, Wishes(default=base))
-        own_budget = next((link.params for link in links if thinks(link)), None)
-        wish = own_budget.thinking_budget if given.get(BUDGET) is not None else None
+        wish = None
+        if given.get(BUDGET) is not None:
+            wish = next(link.params.thinking_budget for link in links if thinks(link))
         return _Own(links, Wishes(wish, asked.field, effort, base))
 
     def _bare_budget(self, given: Any) -> int | None:

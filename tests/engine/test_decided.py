@@ -89,7 +89,6 @@ WAYS = {
     ),
     "another processor": (generate(DRY, {}), CEILING),
     "max_thinking_tokens": (generate(max_thinking_tokens=6), 6),
-    "max_thinking_tokens of -1": (generate(max_thinking_tokens=-1), CEILING),
     "both": (generate(None, {"thinking_budget": 5}, max_thinking_tokens=6), 5),
     "a profile": (generate("calm"), 3),
     "a profile with a budget": (generate("calm", {"thinking_budget": 7}), 7),
