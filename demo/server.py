@@ -14,17 +14,18 @@ from support.settings import CPU_ARGUMENTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ARGUMENTS", "serve"]
+__all__ = ["ARGUMENTS", "POLICY", "serve"]
 
 #: SGLang's arguments for the demo model. The scheduler runs with its defaults, so overlap
 #: scheduling is on.
 ARGUMENTS: Mapping[str, Any] = {**CPU_ARGUMENTS, "max_total_tokens": 16384}
-_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--")
+POLICY = Path(__file__).with_name("policy.toml")
+_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--policy", POLICY, "--")
 
 
 @contextmanager
 def serve(model: Path) -> Iterator[str]:
-    """Run `sglang-lp serve` with its default policy on a free port of the loopback interface.
+    """Run `sglang-lp serve` with the demo's policy on a free port of the loopback interface.
 
     Args:
         model: Directory of the checkpoint.

@@ -272,7 +272,8 @@ class Rules:
             return _Own(links, Wishes(default=base))
         wish = None
         if given.get(BUDGET) is not None:
-            wish = next(link.params.thinking_budget for link in links if thinks(link))
+            budgets = (link.params.thinking_budget for link in links if thinks(link))
+            wish = next(budgets, None)
         return _Own(links, Wishes(wish, asked.field, effort, base))
 
     def _bare_budget(self, given: Any) -> int | None:
