@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.cli import asking, policy_option
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError
-from sglang_lp.trust import Verifier
 
 if TYPE_CHECKING:
     import argparse
@@ -81,4 +80,4 @@ def _check_plugin() -> str:
 
 def _check_policy(named: str | None) -> str:
     policy = policy_option.choose(named)
-    return f"{len(Verifier(policy).allowed)} processors allowed ({policy.source})"
+    return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"

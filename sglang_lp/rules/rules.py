@@ -135,6 +135,7 @@ class Rules:
         for name in decisions.profiles:
             if name in builtins.__all__:
                 raise PolicyError(f"profiles.{name}: a built-in has this name; choose another one")
+        self._levels = decisions.levels
         self._ceiling = decisions.ceilings.get(BUDGET)
         if self._ceiling is not None and not (
             isinstance(self._ceiling.at_most, int) and self._ceiling.at_most >= 0
@@ -224,7 +225,7 @@ class Rules:
     def _own(self, asked: Asked, model: _Model) -> _Own:
         """Return the processors of a request without what the operator adds."""
         given = asked.custom_params
-        effort = self._decisions.levels.get(asked.effort or "")
+        effort = self._levels.get(asked.effort or "")
         if self.has_profile(asked.payload):
             return self._of_profile(asked, effort, model)
         if asked.payload is not None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp._engine.faults import as_fault
-from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Decided, Rules
+from sglang_lp.rules.links import Link, parts
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.bounds import check_flat
 from sglang_lp.server.efforts import asked_by
@@ -129,7 +130,7 @@ class Guard:
         if payload != _DECIDED and not self.rules.has_profile(payload):
             self.verifier.resolve(payload)
 
-    def admit(
+    def admit(  # noqa: PLR0913 - a request has this many parts
         self,
         payload: Any,
         custom_params: object,
@@ -137,6 +138,7 @@ class Guard:
         *,
         sampled: bool = True,
         limit: int | None = None,
+        masked: bool = False,
     ) -> Admitted | None:
         """Check what a request asks for.
 
@@ -146,6 +148,7 @@ class Guard:
             beam_width: Its ``beam_width``, or ``None``.
             sampled: Whether its tokens are sampled, not the most likely ones.
             limit: How many tokens it can get, if known.
+            masked: Whether it asks for SGLang's ``return_sampling_mask``.
 
         Returns:
             What runs it, or ``None`` if no processor does.
@@ -158,14 +161,7 @@ class Guard:
         if payload is None and (self.rules.is_empty or limit == 0):
             return None
         with self.counting():
-            stands, name = _DECIDED, "what the operator decided"
-            if self.rules.has_profile(payload):
-                stands = name = payload
-            elif payload is not None:
-                allowed = self.verifier.lookup(payload)
-                stands, name = allowed.payload, allowed.name
-                if not issubclass(allowed.processor, LogitProcessor):
-                    check_flat(custom_params)
+            stands, name = self._named(payload, custom_params)
             try:
                 if payload is not None:
                     self._check_way(name, beam_width)
@@ -175,12 +171,29 @@ class Guard:
                     return None
                 if payload is None:
                     self._check_way(name, beam_width)
+                if masked:
+                    _check_mask(decided)
                 made, params, own = self._make(decided)
                 if self.speculation is not None:
                     self.speculation.check(name, made, sampled=sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
         return Admitted(stands, made, params, own, decided.names, decided.all_names)
+
+    def _named(self, payload: Any, custom_params: object) -> tuple[str, str]:
+        """Return what stands for a payload from here on, and its name for messages.
+
+        Raises:
+            RequestError: It is not allowed, or its parameters cannot travel.
+        """
+        if payload is None:
+            return _DECIDED, "what the operator decided"
+        if self.rules.has_profile(payload):
+            return payload, payload
+        allowed = self.verifier.lookup(payload)
+        if not issubclass(allowed.processor, LogitProcessor):
+            check_flat(custom_params)
+        return allowed.payload, allowed.name
 
     def _make(
         self, decided: Decided
@@ -242,4 +255,20 @@ class Guard:
             raise Unsupported(
                 "custom logit processors do not combine with beam search: leave out one of "
                 "custom_logit_processor and beam_width"
+            )
+
+
+def _check_mask(decided: Decided) -> None:
+    """Refuse to show a sampling mask of logits that are changed in another way than by bans.
+
+    SGLang refuses it for what a request brings.
+
+    Raises:
+        Unsupported: A processor does more.
+    """
+    for link in parts(Link(decided.processor, decided.params)):
+        if not issubclass(link.processor, DisallowedTokensLogitsProcessor):
+            raise Unsupported(
+                "return_sampling_mask does not combine with the processors that this server runs "
+                "on the request; leave it out"
             )

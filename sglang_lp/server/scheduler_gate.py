@@ -68,6 +68,7 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         beam_width,
         sampled=sampled,
         limit=_limit(req, pending.scheduler),
+        masked=bool(getattr(req, "return_sampling_mask", False)),
     )
     metrics = writing()
     if metrics is not None:
