@@ -184,7 +184,7 @@ def test_a_model_that_generates_nothing_does_not_start_with_decisions():
 
 
 def test_an_error_in_the_policy_names_the_file():
-    with pytest.raises(PolicyError, match="policy in code: defaults.processor: expected"):
+    with pytest.raises(PolicyError, match=r"policy in code: defaults.processor: expected"):
         Guard(Policy(defaults=Chosen(processor="NoSuch")))
 
 
