@@ -40,7 +40,7 @@ def report(req: Any) -> None:
     (row,) = rows_of([req.sampling_params.custom_params])
     if row is None:
         return
-    kept = req.finished_len
+    kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
     length = len(output_ids)
     acts = row.acts

@@ -39,7 +39,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
             with guard.counting():
-                check_shape(given)
+                check_shape(given, req)
             _begin(guard, pending, req, given)
         except RequestError as error:
             req.custom_logit_processor = None
@@ -59,14 +59,12 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         ProcessorFault: The processor failed.
     """
     sampling = req.sampling_params
-    # A temperature of 0 has become a top_k of 1.
-    sampled = getattr(sampling, "top_k", None) != 1
-    beam_width = getattr(sampling, "beam_width", None)
     admitted = guard.admit(
         req.custom_logit_processor,
         given,
-        beam_width,
-        sampled=sampled,
+        getattr(sampling, "beam_width", None),
+        # A temperature of 0 has become a top_k of 1.
+        sampled=getattr(sampling, "top_k", None) != 1,
         limit=_limit(req, pending.scheduler),
         masked=bool(getattr(req, "return_sampling_mask", False)),
     )

@@ -330,6 +330,27 @@ def test_sglangs_own_thinking_limit_is_the_thinking_budget_of_a_stream(
     assert request.sampling_params == with_params(params)[0]
 
 
+@pytest.mark.parametrize("texts", [1, 3])
+@pytest.mark.parametrize("copies", [1, 3, "many", None])
+def test_a_stream_lists_so_much_over_all_its_texts_and_copies(guard, texts, copies):
+    entries = MAX_ENTRIES // 8
+    params = {**with_params({"token_ids": [5] * entries})[0], "n": copies}
+    request = streaming(PAYLOAD, params, text=["a"] * texts if texts > 1 else "a")
+
+    status = answer(guard, request)[0]
+
+    # A number that is none is SGLang's to refuse.
+    assert status == (400 if texts * (3 if copies == 3 else 1) > 8 else 200)
+
+
+def test_a_stream_that_sglang_has_begun_with_was_admitted(guard, monkeypatch):
+    monkeypatch.setattr(guard, "admit", None)
+    request = streaming([PAYLOAD] * 3, with_params(GOOD, GOOD, GOOD))
+    request.is_single = False  # set while it is normalized
+
+    assert answer(guard, request)[0] == 200
+
+
 # A list, before anything of it was dispatched
 
 
