@@ -6,6 +6,7 @@ name. ``docs/operating.md`` explains them by use case.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -67,6 +68,10 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     at_most: int | float
     above: Above = Above.LOWER
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.at_most):
+            raise PolicyError(f"at_most: expected a finite number, got {self.at_most}")
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
