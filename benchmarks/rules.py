@@ -1,7 +1,7 @@
 """What the operator's decisions cost a request, in each of the two gates.
 
-Run it as ``make bench-rules``. It prints a table and stores it in
-``benchmarks/results/rules.json``. Times are medians of rounds in which the cases take turns, for
+Run it as ``make bench-rules``. It prints a table, stores it in
+``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are medians of rounds in which the cases take turns, for
 one request in one gate; the gate in the HTTP process and the one in the scheduler do the same
 work, and the latter makes the row, too.
 """
@@ -14,8 +14,9 @@ import statistics
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,8 @@ from sglang_lp.trust import Policy
 from sglang_lp.trust.decisions import Ceiling, Chosen
 
 RESULTS = FOLDER / "rules.json"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "operating.md"
+BEGIN, END = "<!-- begin: benchmarks.rules -->", "<!-- end: benchmarks.rules -->"
 ROUNDS, REQUESTS = 41, 200
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
@@ -87,6 +90,13 @@ def seconds(gate: Callable[..., None], asked: tuple[Any, Any]) -> float:
     return (time.perf_counter() - began) / REQUESTS
 
 
+def page_block(results: Mapping[str, Any]) -> str:
+    """Return the part of the page that comes from the results, in Markdown."""
+    rows = ["| what is decided, what a request brings | µs |", "|---|---|"]
+    rows += [f"| {name} | {each:.1f} |" for name, each in results["gate_us"].items()]
+    return "\n".join(rows)
+
+
 def main() -> int:
     gates = {name: (gate_of(policy), asked) for name, (policy, asked) in CASES.items()}
     rounds: dict[str, list[float]] = {name: [] for name in gates}
@@ -98,14 +108,15 @@ def main() -> int:
     micros = {name: round(statistics.median(times), 2) for name, times in rounds.items()}
     for name, each in micros.items():
         print(f"{name:<42} {each:>9.2f} µs")
-    store(
-        {
-            "python": platform.python_version(),
-            "sglang": version("sglang"),
-            "gate_us": micros,
-        },
-        RESULTS,
-    )
+    results = {
+        "python": platform.python_version(),
+        "sglang": version("sglang"),
+        "gate_us": micros,
+    }
+    store(results, RESULTS)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
     return 0
 
 
