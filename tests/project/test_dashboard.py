@@ -6,6 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from benchmarks.dashboard import Scrape, evaluate
 from sglang_lp.rules import Rules
 from sglang_lp.server.metrics import NAMES
 from sglang_lp.trust import Policy, Verifier
@@ -39,6 +40,49 @@ def test_every_query_is_whole():
             labels = re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])
             grouped = re.findall(r"by \(([^)]*)\) \(rate", target["expr"])
             assert {*labels} <= {name.strip() for one in grouped for name in one.split(",")}
+
+
+def scrapes():
+    """Return what a server would say whose counters grow evenly."""
+    kinds = {
+        'sglang_lp_requests_total|processor="A"': 2.0,
+        'sglang_lp_requests_total|processor="B"': 3.0,
+        'sglang_lp_thinking_blocks_total|ended="budget"': 2.0,
+        'sglang_lp_thinking_blocks_total|ended="model"': 2.0,
+        "sglang_lp_thinking_tokens_total|": 40.0,
+        'sglang_lp_refusals_total|gate="admission",reason="denied"': 1.0,
+        "sglang_lp_forced_tokens_total|": 5.0,
+        "sglang_lp_faults_total|": 0.0,
+        "sglang_lp_awaited_steps_total|": 1.0,
+        "sglang_lp_step_seconds_count|": 4.0,
+        'sglang_lp_step_seconds_bucket|le="0.001"': 2.0,
+        'sglang_lp_step_seconds_bucket|le="0.002"': 4.0,
+        'sglang_lp_step_seconds_bucket|le="+Inf"': 4.0,
+    }
+    return [Scrape(at, {key: each * at for key, each in kinds.items()}) for at in range(9)]
+
+
+def test_the_picture_evaluates_every_query_as_prometheus_does():
+    lines = {
+        panel["title"]: [evaluate(scrapes(), target["expr"]) for target in panel["targets"]]
+        for panel in PANELS
+    }
+    last = {
+        title: [{name: line[-1] for name, line in one.items()} for one in found]
+        for title, found in lines.items()
+    }
+
+    assert last == {
+        "Requests by processor": [{"A": 2.0, "B": 3.0}],
+        "Thinking blocks by what ended them": [{"budget": 2.0, "model": 2.0}],
+        "Tokens of a thinking block": [{"": 10.0}],
+        "Forced tokens": [{"": 5.0}],
+        "Refusals": [{"admission: denied": 1.0}],
+        "Faults": [{"": 0.0}],
+        # Half of the steps are below 1 ms; of the rest, 98 in 100 are below 1.98 ms.
+        "Time of a step in processors": [{"": pytest.approx(0.001)}, {"": pytest.approx(0.00198)}],
+        "Steps that waited for tokens": [{"": 0.25}],
+    }
 
 
 def test_panels_have_places_of_their_own():
