@@ -168,7 +168,7 @@ def tokens(value):
 
 def decided_budget(rules, asked):
     try:
-        decided = rules.decide(asked)
+        decided = rules.decide(asked, TOKENIZER, 50)
     except InvalidParameter:
         return REFUSED
     if decided is None:
@@ -193,7 +193,7 @@ def test_no_request_gets_more_than_the_ceiling_or_sheds_what_is_mandatory(policy
     rules = rules_of(policy)
 
     try:
-        decided = rules.decide(asked_by(request))
+        decided = rules.decide(asked_by(request), TOKENIZER, 50)
     except InvalidParameter:
         return
     links = {kind.__name__: params for kind, params in decided.params.links}

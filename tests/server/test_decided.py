@@ -206,7 +206,7 @@ def test_efforts_are_kept_where_no_client_can_send_them():
         request = SimpleNamespace(reasoning_effort=level)
         found = kept(efforts.read_chat, request)
         check_origin(found)
-        check_shape({**found})
+        check_shape({**found}, None)
         assert found == {EFFORT: level}
     for level in (None, 0.5, "unknown", ["low"]):
         assert kept(efforts.read_chat, SimpleNamespace(reasoning_effort=level)) is None
@@ -227,7 +227,7 @@ def test_what_a_client_sends_in_their_place_is_refused():
             check_origin(found)
     for wrong in ({EFFORT: "much"}, {EFFORT: 1}, {BUDGET_FIELD: "1"}, {BUDGET_FIELD: True}):
         with pytest.raises(Unsupported):
-            check_shape(wrong)
+            check_shape(wrong, None)
 
 
 def test_completions_are_read_from_the_body_that_was_parsed():
