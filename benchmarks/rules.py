@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.stored import FOLDER, store
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.served import ServedModel
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.scheduler_gate import make_admit_req
@@ -77,7 +78,7 @@ class _Request:
 def gate_of(policy: Policy) -> Callable[..., None]:
     guard = Guard(policy)
     guard.vocab_size = 1000
-    guard.rules.fit(None, 1000)
+    guard.rules.fit(ServedModel(None, 1000))
     gate: Callable[..., None] = make_admit_req(guard, PendingResults())
     return gate
 

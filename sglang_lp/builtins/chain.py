@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
+    from sglang_lp.served import ServedModel
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
@@ -221,12 +222,12 @@ class ChainLogitProcessor(LogitProcessor):
         return cls._Linked(chain=names, links=tuple(links), unnamed=unnamed)
 
     @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Parameters:
+    def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
         """Let every link check its parameters against the served model."""
         links = []
         for place, (link, own) in enumerate(params.links):
             with cls._name_place(place):
-                links.append((link, link.fit_params(own, tokenizer, vocab_size)))
+                links.append((link, link.fit_params(own, served)))
         return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
     @classmethod

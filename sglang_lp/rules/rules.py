@@ -23,6 +23,7 @@ from sglang_lp.rules.links import (
     thinks,
     with_budget,
 )
+from sglang_lp.served import ServedModel
 from sglang_lp.trust import classes
 from sglang_lp.trust.policy import parse_entry
 
@@ -67,26 +68,6 @@ class Decided(NamedTuple):
     params: Any
     names: tuple[str, ...]
     all_names: tuple[str, ...]
-
-
-class _Model(NamedTuple):
-    """The served model, as far as parameters depend on it."""
-
-    tokenizer: Any = None
-    vocab_size: int | None = None
-
-    def parse(self, processor: type[Any], given: Any) -> Link:
-        """Check parameters by the schema of their class, if it has one."""
-        if issubclass(processor, LogitProcessor):
-            return Link(processor, processor.parse_params(given, self.vocab_size))
-        return Link(processor, given)
-
-    def fit(self, link: Link) -> Link:
-        """Check parameters against the model, and fill in what only it knows."""
-        if not link.has_schema:
-            return link
-        params = link.processor.fit_params(link.params, self.tokenizer, self.vocab_size)
-        return link._replace(params=params)
 
 
 class _Profile(NamedTuple):
@@ -161,78 +142,72 @@ class Rules:
         """Whether the budgets and efforts that clients send count."""
         return self._decisions.effort is not None
 
-    def fit(self, tokenizer: Any, vocab_size: int | None) -> None:
+    def fit(self, served: ServedModel) -> None:
         """Check everything against the served model, and make what every request gets.
 
         Args:
-            tokenizer: The served model's, or ``None``.
-            vocab_size: Number of logits in a row of the served model, if known.
+            served: The model.
 
         Raises:
             PolicyError: Something cannot work with this model.
         """
-        model = _Model(tokenizer, vocab_size)
         self._always = []
         for index, (processor, params) in enumerate(self._always_chosen):
             with _naming(f"always[{index}]"):
-                self._always.append(model.fit(model.parse(processor, params)))
+                self._always.append(_fit(_parse(processor, params, served), served))
         if self.budgets:
             with _naming("thinking budgets"):
-                template = model.fit(model.parse(*self._template))
+                template = _fit(_parse(*self._template, served), served)
                 self._delimiters = template.params.start, template.params.end
                 self._with_budget(template, 0)
         if self._default is not None:
             with _naming("defaults"):
-                self.decide(Asked(None), tokenizer, vocab_size)
+                self.decide(Asked(None), served)
         for name, profile in self._profiles.items():
             with _naming(f"profiles.{name}", profile.may_set):
-                self.decide(Asked(name), tokenizer, vocab_size)
+                self.decide(Asked(name), served)
 
-    def decide(
-        self, asked: Asked, tokenizer: Any = None, vocab_size: int | None = None
-    ) -> Decided | None:
+    def decide(self, asked: Asked, served: ServedModel) -> Decided | None:
         """Return what a request runs, ``None`` for nothing.
 
         Args:
             asked: What it asks for.
-            tokenizer: As for :meth:`fit`.
-            vocab_size: As for :meth:`fit`.
+            served: The model.
 
         Raises:
             RequestError: Refused.
         """
-        model = _Model(tokenizer, vocab_size)
-        own = self._own(asked, model)
+        own = self._own(asked, served)
         links = [lower(link, self._decisions.ceilings) for one in own.links for link in parts(one)]
-        links = self._limit_thinking(links, own.wishes, asked.limit, model)
+        links = self._limit_thinking(links, own.wishes, asked.limit, served)
         every = [*links, *self._always]
         if not every:
             return None
         check_joins(every)
         names = tuple(link.processor.__name__ for link in every)
         if len(every) == 1:
-            fitted = model.fit(every[0])
+            fitted = _fit(every[0], served)
         elif len(own.links) == 1 and _same(parts(own.links[0]), every):
-            fitted = model.fit(own.links[0])  # a chain as the request wrote it
+            fitted = _fit(own.links[0], served)  # a chain as the request wrote it
         else:
-            joined = [*(model.fit(link) for link in links), *self._always]
+            joined = [*(_fit(link, served) for link in links), *self._always]
             params = ChainLogitProcessor.join(joined, unnamed=len(self._always))
             fitted = Link(ChainLogitProcessor, params)
         for link in parts(fitted):
             self._check_delimiters(link)
         return Decided(fitted.processor, fitted.params, names[: len(links)], names)
 
-    def _own(self, asked: Asked, model: _Model) -> _Own:
+    def _own(self, asked: Asked, served: ServedModel) -> _Own:
         """Return the processors of a request without what the operator adds."""
         given = asked.custom_params
         effort = self._levels.get(asked.effort or "")
         if self.has_profile(asked.payload):
-            return self._of_profile(asked, effort, model)
+            return self._of_profile(asked, effort, served)
         if asked.payload is not None:
             processor = self._find(asked.payload)
             if not self.is_empty:
                 _check_plain(processor)
-            link = model.parse(processor, given)
+            link = _parse(processor, given, served)
             budget = next((one.params for one in parts(link) if thinks(one)), None)
             if budget is None:
                 return _Own([link], Wishes(field=asked.field, effort=effort))
@@ -245,12 +220,12 @@ class Rules:
         if issubclass(processor, LogitProcessor):
             fields = processor.Params.__struct_fields__
             set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
-            link = model.parse(processor, {**params, **set_too})
+            link = _parse(processor, {**params, **set_too}, served)
         else:
             link = Link(processor, params)
         return _Own([link], Wishes(own, asked.field, effort, params.get(BUDGET)))
 
-    def _of_profile(self, asked: Asked, effort: int | None, model: _Model) -> _Own:
+    def _of_profile(self, asked: Asked, effort: int | None, served: ServedModel) -> _Own:
         """Return what a profile runs, with what it lets the request set."""
         profile = self._profiles[asked.payload]
         given = _public(asked.custom_params)
@@ -266,7 +241,7 @@ class Rules:
         for processor, params in profile.links:
             fields = _fields(processor)
             own = {name: value for name, value in given.items() if name in fields}
-            links.append(model.parse(processor, {**params, **own}))
+            links.append(_parse(processor, {**params, **own}, served))
             if thinks(links[-1]):
                 base = params.get(BUDGET)
         if BUDGET not in profile.may_set:
@@ -281,11 +256,11 @@ class Rules:
         """Return the ``thinking_budget`` of a request that names no processor."""
         if not self.budgets or not isinstance(given, Mapping) or given.get(BUDGET) is None:
             return None
-        parsed = _Model().parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]})
+        parsed = _parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
         return parsed.params.thinking_budget  # type: ignore[no-any-return]
 
     def _limit_thinking(
-        self, links: list[Link], wishes: Wishes, limit: int | None, model: _Model
+        self, links: list[Link], wishes: Wishes, limit: int | None, served: ServedModel
     ) -> list[Link]:
         """Put the thinking budget that was decided into its link, or add one."""
         if not self.budgets:
@@ -299,7 +274,7 @@ class Rules:
             ]
         if budget is None:
             return links
-        return [*links, self._with_budget(model.parse(*self._template), budget)]
+        return [*links, self._with_budget(_parse(*self._template, served), budget)]
 
     def _with_budget(self, link: Link, budget: int | None) -> Link:
         """Give a link its budget; under a ceiling its message counts as thinking."""
@@ -442,6 +417,20 @@ def _is_number(kind: Any) -> bool:
     if isinstance(kind, types.UnionType):
         return any(map(_is_number, kind.types))
     return isinstance(kind, types.IntType | types.FloatType)
+
+
+def _parse(processor: type[Any], given: Any, served: ServedModel) -> Link:
+    """Check parameters by the schema of their class, if it has one."""
+    if issubclass(processor, LogitProcessor):
+        return Link(processor, processor.parse_params(given, served.vocab_size))
+    return Link(processor, given)
+
+
+def _fit(link: Link, served: ServedModel) -> Link:
+    """Check parameters against the served model, and fill in what only it knows."""
+    if not link.has_schema:
+        return link
+    return link._replace(params=link.processor.fit_params(link.params, served))
 
 
 def _same(one: Sequence[Link], other: Sequence[Link]) -> bool:

@@ -15,6 +15,7 @@ from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Decided, Rules
 from sglang_lp.rules.links import Link, parts
+from sglang_lp.served import ServedModel
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.bounds import check_flat
 from sglang_lp.server.efforts import asked_by
@@ -26,7 +27,7 @@ from sglang_lp.trust.audit import reason_of
 from sglang_lp.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from sglang_lp.params import Parameters
 
@@ -70,6 +71,7 @@ class Guard:
         speculation: The server's speculative decoding, once known and if there is any.
         tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
+        eos_token_ids: The end tokens of its configuration, once known.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -85,6 +87,10 @@ class Guard:
         self.speculation: Speculation | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
+        self.eos_token_ids: Iterable[int] | None = None
+
+    def _served(self) -> ServedModel:
+        return ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
 
     def _rules(self, policy: Policy) -> Rules:
         try:
@@ -110,6 +116,7 @@ class Guard:
         known = self.tokenizer, self.vocab_size
         self.gate = gate
         self.vocab_size = process.model_config.vocab_size
+        self.eos_token_ids = process.model_config.hf_eos_token_id
         self.diffusion = diffusion_algorithm(process.server_args)
         self.speculation = Speculation.of(process.server_args)
         tokenizer = getattr(process, "tokenizer", None)
@@ -119,7 +126,7 @@ class Guard:
         self.tokenizer = tokenizer
         if not self.rules.is_empty and known != (tokenizer, self.vocab_size):
             self._check_server(process)
-            self.rules.fit(tokenizer, self.vocab_size)
+            self.rules.fit(self._served())
 
     def stands_for(self, payload: str) -> None:
         """Check a text of SGLang's batch.
@@ -166,7 +173,7 @@ class Guard:
                 if payload is not None:
                     self._check_way(name, beam_width)
                 asked = asked_by(payload, custom_params, limit)
-                decided = self.rules.decide(asked, self.tokenizer, self.vocab_size)
+                decided = self.rules.decide(asked, self._served())
                 if decided is None:
                     return None
                 if payload is None:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.dashboard import Scrape, evaluate
 from sglang_lp.rules import Rules
+from sglang_lp.served import ServedModel
 from sglang_lp.server.metrics import NAMES
 from sglang_lp.trust import Policy, Verifier
 from support.trained import byte_level
@@ -112,5 +113,5 @@ def test_every_policy_on_the_page_can_be_served(example, tmp_path):
     tokenizer.add_tokens(["<think>", "</think>"])
 
     rules = Rules(policy, Verifier(policy).resolve)
-    rules.fit(tokenizer, 400)
+    rules.fit(ServedModel(tokenizer, 400, (0,)))
     assert not rules.is_empty

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.rules import Asked, Rules
+from sglang_lp.served import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 
@@ -85,11 +86,11 @@ def rules_of(policy):
         VERIFIER.resolve,
     )
     # A tokenizer that has these delimiters, and nothing else.
-    rules.fit(TOKENIZER, 50)
+    rules.fit(SERVED)
     return rules
 
 
-class TOKENIZER:
+class Tokenizer:
     @staticmethod
     def convert_tokens_to_ids(token):
         return {"<think>": 1, "</think>": 2}.get(token)
@@ -109,6 +110,9 @@ class TOKENIZER:
     @staticmethod
     def decode(_ids, *, skip_special_tokens):
         return "?"
+
+
+SERVED = ServedModel(Tokenizer, 50)
 
 
 def asked_by(request):
@@ -168,7 +172,7 @@ def tokens(value):
 
 def decided_budget(rules, asked):
     try:
-        decided = rules.decide(asked, TOKENIZER, 50)
+        decided = rules.decide(asked, SERVED)
     except InvalidParameter:
         return REFUSED
     if decided is None:
@@ -193,7 +197,7 @@ def test_no_request_gets_more_than_the_ceiling_or_sheds_what_is_mandatory(policy
     rules = rules_of(policy)
 
     try:
-        decided = rules.decide(asked_by(request), TOKENIZER, 50)
+        decided = rules.decide(asked_by(request), SERVED)
     except InvalidParameter:
         return
     links = {kind.__name__: params for kind, params in decided.params.links}

@@ -6,6 +6,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Rules
+from sglang_lp.served import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 
@@ -13,6 +14,9 @@ IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"
 DEFAULT = Chosen(processor=THINK, params={**IDS, "thinking_budget": 5})
 BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7]})
+
+
+SERVED = ServedModel(None, 50)
 
 
 class Dense(LogitProcessor):
@@ -28,7 +32,7 @@ class Foreign:
 def rules_of(find=None, **decisions):
     policy = Policy(**decisions)
     rules = Rules(policy, find or Verifier(Policy.default()).resolve)
-    rules.fit(None, 50)
+    rules.fit(SERVED)
     return rules
 
 
@@ -48,8 +52,8 @@ CAPPED = {"defaults": DEFAULT, "ceilings": {"thinking_budget": Ceiling(at_most=1
 def test_without_decisions_a_request_runs_what_it_brings():
     rules = rules_of()
 
-    assert rules.decide(Asked(None, {"thinking_budget": 3}, 5, "low")) is None
-    decided = rules.decide(Asked(THINK, {**IDS, "thinking_budget": 3}))
+    assert rules.decide(Asked(None, {"thinking_budget": 3}, 5, "low"), SERVED) is None
+    decided = rules.decide(Asked(THINK, {**IDS, "thinking_budget": 3}), SERVED)
     assert (named(decided), decided.params.thinking_budget) == ([THINK], 3)
 
 
@@ -62,31 +66,33 @@ def test_without_decisions_a_request_runs_what_it_brings():
 )
 def test_a_budget_that_watches_or_writes_something_else_does_not_pass_a_ceiling(params, why):
     with pytest.raises(InvalidParameter, match=why):
-        rules_of(**CAPPED).decide(Asked(THINK, {**params, "thinking_budget": 3}))
+        rules_of(**CAPPED).decide(Asked(THINK, {**params, "thinking_budget": 3}), SERVED)
 
 
 def test_a_message_counts_as_thinking_under_a_ceiling():
     params = {**IDS, "thinking_budget": 1000, "closing_token_ids": [5] * 4}
 
-    assert rules_of(**CAPPED).decide(Asked(THINK, params)).params.thinking_budget == 6
+    assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 6
 
 
 def test_smaller_budgets_of_a_request_are_held_to_the_one_it_gets():
     params = {**IDS, "thinking_budget": 90, "soft_thinking_budget": 80, "min_thinking_tokens": 70}
 
-    decided = rules_of(**CAPPED).decide(Asked(THINK, params)).params
+    decided = rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params
     assert (decided.thinking_budget, decided.soft_thinking_budget) == (10, 10)
     assert decided.min_thinking_tokens == 10
     none = {**CAPPED, "ceilings": {"thinking_budget": Ceiling(at_most=0)}}
     waits = {"wait_token_id": 3, "min_thinking_tokens": 4, "thinking_budget": 4}
-    assert rules_of(**none).decide(Asked(THINK, {**IDS, **waits})).params.wait_token_id is None
+    assert (
+        rules_of(**none).decide(Asked(THINK, {**IDS, **waits}), SERVED).params.wait_token_id is None
+    )
 
 
 def test_a_ceiling_holds_for_requests_with_another_processor_or_none():
     rules = rules_of(**CAPPED)
 
     for asked in (Asked("DRYLogitProcessor"), Asked("DRYLogitProcessor", None, -1)):
-        decided = rules.decide(asked)
+        decided = rules.decide(asked, SERVED)
         assert named(decided) == ["DRYLogitProcessor", THINK]
         assert [*links_of(decided).values()][1].thinking_budget == 10
 
@@ -109,8 +115,10 @@ def test_a_ceiling_on_any_number_holds_in_chains_profiles_and_defaults():
         Asked("DRYLogitProcessor", {"dry_multiplier": 1.5}),
         Asked("ChainLogitProcessor", chain),
     ):
-        assert [params.dry_multiplier for params in links_of(rules.decide(asked)).values()] == [1.0]
-    low = rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 0.5}))
+        assert [
+            params.dry_multiplier for params in links_of(rules.decide(asked, SERVED)).values()
+        ] == [1.0]
+    low = rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 0.5}), SERVED)
     assert low.params.dry_multiplier == 0.5
 
 
@@ -118,7 +126,7 @@ def test_a_ceiling_that_refuses_names_the_parameter_and_the_most():
     rules = rules_of(ceilings={"dry_multiplier": Ceiling(at_most=1, above="refuse")})
 
     with pytest.raises(InvalidParameter, match=r"dry_multiplier.*at most 1 on this server, got 3"):
-        rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 3.0}))
+        rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 3.0}), SERVED)
 
 
 def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set():
@@ -128,43 +136,46 @@ def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set(
         }
     )
 
-    assert named(rules.decide(Asked("support"))) == [THINK, "DisallowedTokensLogitsProcessor"]
+    assert named(rules.decide(Asked("support"), SERVED)) == [
+        THINK,
+        "DisallowedTokensLogitsProcessor",
+    ]
     think, ban = links_of(
-        rules.decide(Asked("support", {"thinking_budget": 3, "token_ids": [9]}))
+        rules.decide(Asked("support", {"thinking_budget": 3, "token_ids": [9]}), SERVED)
     ).values()
     assert (think.thinking_budget, ban.token_ids) == (3, (9,))
     with pytest.raises(
         InvalidParameter, match="lets a request set thinking_budget, token_ids, got"
     ):
-        rules.decide(Asked("support", {"soft_top_n": 3}))
+        rules.decide(Asked("support", {"soft_top_n": 3}), SERVED)
 
 
 def test_a_profile_may_leave_a_required_parameter_to_the_request():
     chosen = Chosen(processor="MinLengthLogitProcessor", params={"eos_token_ids": [3]})
     rules = rules_of(profiles={"long": Profile(processors=(chosen,), may_set=("min_tokens",))})
 
-    assert rules.decide(Asked("long", {"min_tokens": 4})).params.min_tokens == 4
+    assert rules.decide(Asked("long", {"min_tokens": 4}), SERVED).params.min_tokens == 4
     with pytest.raises(InvalidParameter, match=r"min_tokens.*required"):
-        rules.decide(Asked("long"))
+        rules.decide(Asked("long"), SERVED)
 
 
 def test_a_profile_runs_although_no_class_is_allowed_by_itself():
     policy = Policy(builtins=False, stock="deny", profiles={"calm": Profile(processors=(DEFAULT,))})
     rules = Rules(policy, Verifier(policy).resolve)
-    rules.fit(None, 50)
+    rules.fit(SERVED)
 
-    assert named(rules.decide(Asked("calm"))) == [THINK]
+    assert named(rules.decide(Asked("calm"), SERVED)) == [THINK]
     with pytest.raises(PayloadRefused):
-        rules.decide(Asked(THINK, IDS))
+        rules.decide(Asked(THINK, IDS), SERVED)
 
 
 def test_what_every_request_gets_is_beside_its_own_and_not_named():
     rules = rules_of(always=(BAN,))
     own = Asked("AllowedTokensLogitProcessor", {"token_ids": [3]})
 
-    assert named(rules.decide(Asked(None))) == ["DisallowedTokensLogitsProcessor"]
-    assert rules.decide(Asked(None)).names == ()
-    decided = rules.decide(own)
+    assert named(rules.decide(Asked(None), SERVED)) == ["DisallowedTokensLogitsProcessor"]
+    assert rules.decide(Asked(None), SERVED).names == ()
+    decided = rules.decide(own, SERVED)
     assert named(decided) == ["AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"]
     assert decided.names == ("AllowedTokensLogitProcessor",)
     served = decided.processor().serving(decided.params)
@@ -175,21 +186,21 @@ def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
     chain = {"chain": ["AllowedTokensLogitProcessor"] * 8}
     chain |= {f"{place}.token_ids": [3] for place in range(8)}
 
-    decided = rules_of(always=(BAN,)).decide(Asked("ChainLogitProcessor", chain))
+    decided = rules_of(always=(BAN,)).decide(Asked("ChainLogitProcessor", chain), SERVED)
     assert len(decided.params.links) == 9
 
 
 @pytest.mark.parametrize("kind", [Dense, Foreign])
 def test_what_computes_on_whole_rows_does_not_get_past_what_every_request_gets(kind):
     with pytest.raises(RequestError, match=f"{kind.__name__}: it computes on whole rows"):
-        rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}))
-    assert rules_of(lambda _payload: kind).decide(Asked("it", {})).processor is kind
+        rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}), SERVED)
+    assert rules_of(lambda _payload: kind).decide(Asked("it", {}), SERVED).processor is kind
 
 
 def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
     rules = rules_of(lambda _payload: Foreign, ceilings={"max_waits": Ceiling(at_most=2)})
 
-    assert rules.decide(Asked("it", {"max_waits": 5, "a": [1]})).params == {
+    assert rules.decide(Asked("it", {"max_waits": 5, "a": [1]}), SERVED).params == {
         "max_waits": 2,
         "a": [1],
     }

@@ -41,7 +41,7 @@ def deciding():
 def served(**server):
     arguments = {"speculative_algorithm": None, "enable_custom_logit_processor": True, **server}
     return SimpleNamespace(
-        model_config=SimpleNamespace(vocab_size=50, is_generation=True),
+        model_config=SimpleNamespace(vocab_size=50, is_generation=True, hf_eos_token_id=None),
         server_args=SimpleNamespace(**arguments),
         tokenizer=None,
         preferred_sampling_params=None,
