@@ -60,6 +60,10 @@ class Acts:
 
     def note(self, position: int, *, forced: bool) -> None:
         """Take down the edits of one position."""
+        if self._standing is not None:  # first what held before it
+            holds = self._standing[1]
+            self._close(position)
+            self._standing = position, holds
         self.edited.add(position, position + 1)
         if forced:
             self.forced.add(position, position + 1)

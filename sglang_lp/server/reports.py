@@ -22,6 +22,9 @@ __all__ = ["AnswerHeader", "begin", "ran", "report", "unwrap"]
 
 logger = logging.getLogger(__name__)
 
+#: Most messages of a stream that wait for its request to be admitted.
+_MOST_HELD = 8
+
 #: The names of the HTTP request that is being answered; ``None`` in it until one is admitted.
 _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
     "sglang_lp_answering", default=None
@@ -98,8 +101,18 @@ def ran(names: Iterable[str]) -> None:
         answering[0] = {**(answering[0] or {}), **dict.fromkeys(names)}
 
 
+def _begins_stream(message: dict[str, Any]) -> bool:
+    return message["type"] == "http.response.start" and any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in message.get("headers", ())
+    )
+
+
 class AnswerHeader:
     """Writes the header: middleware, as ASGI knows it.
+
+    A stream that begins before its request is admitted, as that of ``/v1/responses`` does, waits
+    for that: its first events say that it began.
 
     Args:
         app: What answers.
@@ -116,13 +129,23 @@ class AnswerHeader:
             await self._app(scope, receive, send)
             return
         answering: list[dict[str, None] | None] = [None]
+        held: list[dict[str, Any]] = []
 
         async def sending(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start" and answering[0] is not None:
-                names = ", ".join(answering[0]) or "none"
-                value = names.encode("ascii", "backslashreplace")
-                message["headers"] = [*message.get("headers", ()), (HEADER.lower().encode(), value)]
-            await send(message)
+            named = answering[0]
+            if named is None and _begins_stream(message):
+                held.append(message)  # some streams begin before their request is admitted
+                return
+            ready = [*held, message]
+            if held and named is None and message.get("more_body") and len(held) < _MOST_HELD:
+                held.append(message)
+                return
+            held.clear()
+            for one in ready:
+                if one["type"] == "http.response.start" and named is not None:
+                    value = (", ".join(named) or "none").encode("ascii", "backslashreplace")
+                    one["headers"] = [*one.get("headers", ()), (HEADER.lower().encode(), value)]
+                await send(one)
 
         token = _answering.set(answering)
         try:

@@ -29,17 +29,19 @@ DEFAULT, CEILING = 12, 20
 @pytest.fixture(scope="module")
 def client(server):
     transport = httpx.Client(trust_env=False)
-    return openai.OpenAI(
+    with openai.OpenAI(
         base_url=server.url + "/v1", api_key="none", max_retries=0, http_client=transport
-    )
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
 def messages(server):
-    transport = httpx.Client(trust_env=False)
-    return anthropic.Anthropic(
+    transport = anthropic.DefaultHttpxClient(trust_env=False)
+    with anthropic.Anthropic(
         base_url=server.url, api_key="none", max_retries=0, http_client=transport
-    ).messages
+    ) as opened:
+        yield opened.messages
 
 
 def generate(payload=None, params=None, **fields):
@@ -290,15 +292,19 @@ def test_every_endpoint_names_what_ran_and_not_what_is_mandatory(server, stream)
             "POST",
             server.url + path,
             json={"model": "tiny", "max_tokens": 4, **body, "stream": stream},
+            timeout=60,
             trust_env=False,
         ) as response:
             assert response.headers[HEADER] == f"{DRY}, {THINK}"
+            response.read()
     for path in ("/v1/messages", "/v1/responses"):
         body = {"model": "tiny", "input": "#", "messages": MESSAGES, "stream": stream}
+        limits = {"max_tokens": 20, "max_output_tokens": 20}
         with httpx.stream(
-            "POST", server.url + path, json={**body, "max_tokens": 4}, trust_env=False
+            "POST", server.url + path, json={**body, **limits}, timeout=60, trust_env=False
         ) as response:
             assert response.headers[HEADER] == THINK
+            response.read()
     assert HEADER not in httpx.get(server.url + "/health", trust_env=False).headers
 
 

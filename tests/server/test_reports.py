@@ -52,6 +52,37 @@ def test_the_header_names_what_ran_on_any_prompt_of_a_request(admitted, value):
     assert body == {"type": "http.response.body", "body": b"x"}
 
 
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+
+
+def streaming(*steps):
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
+        for step in steps:
+            if isinstance(step, tuple):
+                ran(step)
+            else:
+                body = {"type": "http.response.body", "body": step, "more_body": step != b""}
+                await send(body)
+
+    return app
+
+
+def test_a_stream_that_begins_before_its_request_is_admitted_waits_for_that():
+    start, *bodies = answered(streaming(b"a", b"b", ("A",), b"c", b""))
+
+    assert start["headers"][-1] == (b"x-sglang-lp", b"A")
+    assert [body["body"] for body in bodies] == [b"a", b"b", b"c", b""]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 30])
+def test_a_stream_of_something_else_comes_whole(count):
+    start, *bodies = answered(streaming(*[b"x"] * count, b""))
+
+    assert start["headers"] == EVENTS
+    assert len(bodies) == count + 1
+
+
 def test_an_answer_without_generation_has_no_header():
     assert answered(app_with())[0]["headers"] == []
     assert answered(app_with(("A",)), "lifespan")[0]["headers"] == []
@@ -102,8 +133,12 @@ class Broken(LogitProcessor):
 
 class Fixed(LogitProcessor):
     def edit(self, request, edits):
-        edits.always().ban([0])
-        edits.wake_at(10)
+        if request.position == 0:
+            edits.always().ban([0])
+            edits.wake_at(3)
+        else:
+            edits.force(4)
+            edits.wake_at(10)
 
 
 def decoded(processor, params, script, prompt=(1,)):
@@ -140,7 +175,9 @@ def test_a_report_says_what_was_forced_and_where_edits_were():
 
 
 def test_edits_that_hold_are_counted_to_the_end():
-    assert said(decoded(Fixed, {}, [3] * 5))["edited"] == [[0, 5]]
+    report = said(decoded(Fixed, {}, [3] * 5))
+
+    assert (report["edited"], report["forced"]) == ([[0, 5]], 1)
 
 
 def test_tokens_behind_the_end_of_an_answer_are_not_counted():
