@@ -1,9 +1,9 @@
 """What the operator's decisions cost a request, in each of the two gates.
 
 Run it as ``make bench-rules``. It prints a table, stores it in
-``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are medians of
-rounds in which the cases take turns, for one request in one gate; the gate in the HTTP process
-and the one in the scheduler do the same work, and the latter makes the row, too.
+``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are of the CPU:
+medians of rounds in which the cases take turns, for one request in one gate; the gate in the HTTP
+process and the one in the scheduler do the same work, and the latter makes the row, too.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def gate_of(policy: Policy) -> Callable[..., None]:
 
 def seconds(gate: Callable[..., None], asked: tuple[Any, Any]) -> float:
     requests = [_Request(*asked) for _ in range(REQUESTS)]
-    began = time.perf_counter()
+    began = time.process_time()
     for request in requests:
         gate(None, request)
-    return (time.perf_counter() - began) / REQUESTS
+    return (time.process_time() - began) / REQUESTS
 
 
 def page_block(results: Mapping[str, Any]) -> str:

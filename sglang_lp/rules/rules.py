@@ -96,6 +96,8 @@ class Rules:
     def __init__(self, decisions: Decisions, find: Callable[[Any], type]) -> None:
         self._decisions = decisions
         self._find = find
+        #: Whether requests run what they bring, and nothing else is decided.
+        self.is_empty = decisions.is_empty
         self._always: list[Link] = []
         self._delimiters: tuple[Any, Any] | None = None
         self._always_chosen = [
@@ -127,11 +129,6 @@ class Rules:
         #: Whether thinking budgets are this server's business, and not the request's alone.
         self.budgets = thinking or self._ceiling is not None or decisions.effort is not None
         self._check_names()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether requests run what they bring, and nothing else is decided."""
-        return self._decisions.is_empty
 
     def has_profile(self, payload: object) -> bool:
         """Tell whether a request's payload is the name of a profile."""
@@ -177,6 +174,16 @@ class Rules:
         Raises:
             RequestError: Refused.
         """
+        if self.is_empty:
+            if asked.payload is None:
+                return None
+            own = _parse(self._find(asked.payload), asked.custom_params, served)
+            names = tuple(link.processor.__name__ for link in parts(own))
+            return Decided(own.processor, _fit(own, served).params, names, names)
+        return self._decide(asked, served)
+
+    def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
+        """Return the same where something is decided."""
         own = self._own(asked, served)
         links = [lower(link, self._decisions.ceilings) for one in own.links for link in parts(one)]
         links = self._limit_thinking(links, own.wishes, asked.limit, served)
@@ -205,8 +212,7 @@ class Rules:
             return self._of_profile(asked, effort, served)
         if asked.payload is not None:
             processor = self._find(asked.payload)
-            if not self.is_empty:
-                _check_plain(processor)
+            _check_plain(processor)
             link = _parse(processor, given, served)
             budget = next((one.params for one in parts(link) if thinks(one)), None)
             if budget is None:
