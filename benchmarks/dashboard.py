@@ -1,7 +1,7 @@
 """Draws the Grafana dashboard from what a real server's metrics said under load.
 
-Run it as ``make dashboard``. It starts a server whose operator decides, asks it for a minute and a
-half in changing ways, scrapes its metrics, and draws every panel of ``docs/grafana.json`` into
+Run it as ``make dashboard``. It starts a server whose operator decides, asks it for a
+minute in changing ways, scrapes its metrics, and draws every panel of ``docs/grafana.json`` into
 ``docs/plots/dashboard.svg``. The queries are evaluated here as Prometheus does, for the forms that
 the dashboard has: rates, their sums by label, ratios of sums, and quantiles of a histogram.
 """
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PANELS = ROOT / "docs" / "grafana.json"
 PICTURE = ROOT / "docs" / "plots" / "dashboard.svg"
 RESULTS = FOLDER / "dashboard.json"
-SECONDS, EVERY, CLIENTS = 90, 3.0, 4
+SECONDS, EVERY, CLIENTS = 60, 2.5, 4
 #: Of ``rate``: samples before the newest that count.
 WINDOW = 5
 
