@@ -28,7 +28,7 @@ root_doc = "docs/index"
 #: The site's navigation: what Markdown itself has no notion of.
 NAVIGATION = {
     "Send requests": ["start/requests", "processors", "thinking", "trace", "api/client"],
-    "Run a server": ["start/server", "/SECURITY", "policy", "performance", "api/trust"],
+    "Run a server": ["start/server", "/SECURITY", "policy", "operating", "performance", "api/trust"],
     "Write a processor": ["start/processor", "history", "api/writing", "api/testing"],
     "More": [
         "/README",
