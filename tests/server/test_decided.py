@@ -56,7 +56,7 @@ class Req:
         self.sampling_params = SimpleNamespace(
             custom_params=custom_params, max_new_tokens=None, **attributes
         )
-        self.origin_input_ids = [1] * 5
+        self.origin_input_ids, self.output_ids = [1] * 5, []
         self.ended = None
         if payload is not None and custom_params is not None:
             self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
