@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ import openai
 import orjson
 from tokenizers import Tokenizer
 
-from demo.corpus import LOOP_PROMPT, QUESTIONS, prompt
+from demo.corpus import END_THINK, LOOP_PROMPT, QUESTIONS, THINK, prompt
 from demo.model import SpecialTokens
+from demo.server import POLICY
 from demo.show import Scene, cut
 from sglang_lp import wire
 from sglang_lp.client import attach, attach_each
@@ -24,7 +26,19 @@ from support.oracles import ngram_bans
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Model", "attacks", "bans", "budget", "forced", "no_loop", "overthinking", "stock"]
+__all__ = [
+    "Model",
+    "answers",
+    "attacks",
+    "bans",
+    "budget",
+    "drafts",
+    "efforts",
+    "forced",
+    "no_loop",
+    "overthinking",
+    "stock",
+]
 
 QUESTION = next(iter(QUESTIONS))
 BUDGET = 32
@@ -130,6 +144,36 @@ def budget(http: httpx.Client, model: Model) -> Scene:
     scene.proves(
         "the openai client gets the same text", seen=text.strip() == answer["text"].strip()
     )
+    return scene
+
+
+def efforts(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every scene
+    """The operator's levels of effort, asked for as any client asks."""
+    scene = Scene("Three levels of effort, three lengths of thought, and no extra field")
+    client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none")
+    decided = tomllib.loads(POLICY.read_text())["effort"]
+    thoughts = {}
+    for effort in ("low", "medium", "high"):
+        said = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": QUESTION}],
+            temperature=0,
+            max_tokens=300,
+            reasoning_effort=effort,
+            logprobs=True,
+        ).choices[0]
+        tokens = [one.token for one in (said.logprobs and said.logprobs.content) or ()]
+        text = said.message.content or ""
+        if THINK in tokens and END_THINK in tokens:
+            thoughts[effort] = tokens.index(END_THINK) - tokens.index(THINK) - 1
+        scene.row(QUESTION, f'reasoning_effort="{effort}", openai client', cut(text))
+        scene.proves(f"{effort}: the answer is still right", seen=QUESTIONS[QUESTION] in text)
+    for effort, budget in decided.items():
+        # A newline may come before the end.
+        scene.proves(
+            f"{effort}: {budget} tokens of thought",
+            seen=thoughts.get(effort) in {budget, budget + 1},
+        )
     return scene
 
 
@@ -240,6 +284,67 @@ def stock(http: httpx.Client, model: Model) -> Scene:
         ),
     )
     return scene
+
+
+def steered(model: Model) -> Mapping[str, dict[str, Any]]:
+    """Return what is asked with and without drafts, by the processor that is attached."""
+    forced = attach(
+        "ForcedSequenceLogitProcessor",
+        token_ids=model.encode(GREETING),
+        eos_token_ids=[model.ids.end_turn],
+    )
+    once = attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=NGRAM, window_size=WINDOW)
+    loop = body(LOOP_PROMPT, max_new_tokens=160)
+    return {
+        "none": body(QUESTION),
+        f"thinking_budget={BUDGET}": model.budget(BUDGET).generate_body(body(QUESTION)),
+        "thinking_budget=100000, which nothing uses up": model.budget(100_000).generate_body(
+            body(QUESTION)
+        ),
+        f"n-grams of {NGRAM}, window {WINDOW}": once.generate_body(loop),
+        f"forced: {GREETING}": forced.generate_body(body(QUESTION)),
+    }
+
+
+def answers(http: httpx.Client, model: Model) -> list[list[int]]:
+    """Return what a server answers, to be compared with :func:`drafts`."""
+    return [generate(http, request)["output_ids"] for request in steered(model).values()]
+
+
+def drafts(http: httpx.Client, model: Model, expected: Sequence[Sequence[int]]) -> Scene:
+    """The same answers from a server that drafts them, in fewer steps.
+
+    Args:
+        http: A server with speculative decoding.
+        model: The model.
+        expected: The :func:`answers` of one without.
+    """
+    scene = Scene("Speculative decoding: the same answers in fewer steps")
+    lengths = {}
+    for (how, request), alone in zip(steered(model).items(), expected, strict=True):
+        # The drafts are n-grams that came before, so the second answer is drafted better.
+        twice = [generate(http, request) for _ in range(2)]
+        lengths[how] = [accept_length(answer) for answer in twice]
+        asked = LOOP_PROMPT if how.startswith("n-grams") else QUESTION
+        came = "accept length {:.2f}, the second time {:.2f}: ".format(*lengths[how])
+        scene.row(asked, how, came + cut(twice[1]["text"], 120))
+        scene.proves(
+            f"{how}: token for token as without drafts",
+            seen=all(answer["output_ids"] == [*alone] for answer in twice),
+        )
+    free, idle = lengths["none"][1], lengths["thinking_budget=100000, which nothing uses up"][1]
+    scene.proves(f"drafts are accepted: {free:.2f} tokens a step", seen=free > 1)
+    scene.proves(
+        f"a budget that nothing uses up leaves them as they are: {idle:.2f}", seen=idle >= free
+    )
+    return scene
+
+
+def accept_length(answer: Mapping[str, Any]) -> float:
+    """Return how many tokens a step of an answer brought."""
+    meta = answer["meta_info"]
+    steps: int = meta["spec_verify_ct"]
+    return float(meta["completion_tokens"] / max(1, steps))
 
 
 class _Remote:

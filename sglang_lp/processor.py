@@ -24,6 +24,7 @@ from sglang_lp._engine.rows import Row, attach_row, rows_of
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History
+from sglang_lp.served import ServedModel
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ class LogitProcessor:
             called on a stock server even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether it reads the whole prompt at its first step. A chain takes one such
+        reads_prompt: Whether :meth:`start` reads the whole prompt. A chain takes one such
             processor of a kind.
         example: ``custom_params`` to show in its documentation.
     """
@@ -97,7 +98,8 @@ class LogitProcessor:
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
 
-        Called once per request, and again if its history is ever rewritten.
+        Called once per request, with the plugin when it arrives and else at its first step; and
+        again if its history is ever rewritten.
 
         Args:
             request: Has ``params`` and ``prompt_ids``.
@@ -131,6 +133,40 @@ class LogitProcessor:
             edits: Takes the edits, see :class:`sglang_lp.edits.Edits`.
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
+
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - for who overrides it
+        """Say why :meth:`edit` edited as it just did: a few words for a trace of the answer.
+
+        Never called on a server.
+
+        Args:
+            request: As ``edit`` got it.
+
+        Returns:
+            Words like ``512 of 512 tokens thought``; empty if the edits speak for themselves.
+        """
+        return ""
+
+    def report(
+        self,
+        params: Any,  # noqa: ARG002 - for a class that overrides it
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        output_ids: Sequence[int],  # noqa: ARG002
+        forced: Sequence[Sequence[int]],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return what a finished answer says of this processor, in ``meta_info["sglang_lp"]``.
+
+        Args:
+            params: Parsed.
+            prompt_ids: Token ids of the prompt.
+            output_ids: Token ids of the answer.
+            forced: Spans of positions whose token a processor of the request forced, each as the
+                first position and the one after the last.
+
+        Returns:
+            JSON values by name; nothing by default.
+        """
+        return {}
 
     # SGLang's contract
 
@@ -226,9 +262,7 @@ class LogitProcessor:
         if key in _parsed:
             _parsed.move_to_end(key)
             return _parsed[key]
-        params = parse(cls.Params, cls.__name__, custom_params)
-        if vocab_size is not None:
-            check_vocabulary(params, cls.__name__, vocab_size)
+        params = cls._parse(custom_params, vocab_size)
         if key is not None:
             _parsed[key] = params
             if len(_parsed) > _MAX_PARSED:
@@ -236,11 +270,26 @@ class LogitProcessor:
         return params
 
     @classmethod
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
+        """Check and type parameters that are not known from another copy of the request."""
+        params = parse(cls.Params, cls.__name__, custom_params)
+        if vocab_size is not None:
+            check_vocabulary(params, cls.__name__, vocab_size)
+        return params
+
+    @classmethod
+    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
+        """Tell whether these parameters take longer to check than to compare."""
+        return any(
+            isinstance(value, list | tuple) and len(value) >= LONG
+            for value in custom_params.values()
+        )
+
+    @classmethod
     def fit_params(
         cls,
         params: Parameters,
-        tokenizer: Any,  # noqa: ARG003 - for who overrides it
-        vocab_size: int | None = None,  # noqa: ARG003
+        served: ServedModel,  # noqa: ARG003 - for who overrides it
     ) -> Parameters:
         """Check parsed parameters against the served model, and fill in what only it knows.
 
@@ -249,8 +298,7 @@ class LogitProcessor:
 
         Args:
             params: What ``parse_params`` returned.
-            tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).
-            vocab_size: Number of logits in a row of the served model, if known.
+            served: The model; whatever is known of it.
 
         Raises:
             InvalidParameter: They are for another model, or cannot be filled in.
@@ -259,15 +307,14 @@ class LogitProcessor:
 
 
 def prepare(
-    processor: LogitProcessor, custom_params: Any, tokenizer: Any, vocab_size: int | None
+    processor: LogitProcessor, custom_params: Any, served: ServedModel
 ) -> tuple[LogitProcessor, Parameters]:
     """Make a processor ready for a request: the one way from parameters to what serves them.
 
     Args:
         processor: An instance of the class that the request names.
         custom_params: What the request carries, or ``None``.
-        tokenizer: The served model's, or ``None``.
-        vocab_size: Number of logits in a row of the served model, if known.
+        served: The model; whatever is known of it.
 
     Returns:
         The processor that serves the request, and its parsed parameters.
@@ -275,22 +322,20 @@ def prepare(
     Raises:
         RequestError: The parameters do not fit the processor or the served model.
     """
-    params = processor.parse_params(custom_params, vocab_size)
-    params = processor.fit_params(params, tokenizer, vocab_size)
+    params = processor.parse_params(custom_params, served.vocab_size)
+    params = processor.fit_params(params, served)
     return processor.serving(params), params
 
 
-#: Parameters with long lists, for the other copies of the same HTTP request: they take ten times
-#: as long to check as to compare, and copies share what is made of their lists. Two chains' worth.
+#: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
+#: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
 _parsed: OrderedDict[object, Parameters] = OrderedDict()
-_MAX_PARSED = 16
+_MAX_PARSED = 18
 
 
-def _key(cls: type, custom_params: Any, vocab_size: int | None) -> object:
-    """Return what decides how parameters with long lists parse; ``None`` for all others."""
-    if not isinstance(custom_params, Mapping) or not any(
-        isinstance(value, list | tuple) and len(value) >= LONG for value in custom_params.values()
-    ):
+def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
+    """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
+    if not isinstance(custom_params, Mapping) or not cls._takes_long(custom_params):
         return None
     own = {name: value for name, value in custom_params.items() if name != "__req__"}
     try:
@@ -307,9 +352,11 @@ def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
     (row,) = rows_of((custom_params,))
     if row is None:
         source = custom_params.get("__req__")
-        tokenizer = getattr(source, "tokenizer", None)
+        served = ServedModel.of(
+            getattr(source, "tokenizer", None), vocab_size, getattr(source, "eos_token_ids", None)
+        )
         try:
-            serving, params = prepare(processor, custom_params, tokenizer, vocab_size)
+            serving, params = prepare(processor, custom_params, served)
             if source is None and serving.needs is not History.NONE:
                 raise Unsupported(f"{serving.name}: {_NO_HISTORY}")
         except RequestError as error:

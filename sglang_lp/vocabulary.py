@@ -56,6 +56,12 @@ class Pieces:
         """Return how many are not empty."""
         return len(self._sorted)
 
+    def same_as(self, text: bytes) -> list[int]:
+        """Return the ids of all tokens that are exactly this text."""
+        start = bisect_left(self._sorted, text)
+        found: list[int] = self._ids[start : bisect_right(self._sorted, text, start)].tolist()
+        return found
+
     def starting_with(self, prefix: bytes) -> np.ndarray:
         """Return the ids of all tokens that start with these bytes, in no particular order."""
         return self._ids[slice(*self.range_of(prefix))]
@@ -117,8 +123,23 @@ class Pieces:
         """
         import numpy as np
 
-        if not texts:
-            return self._ids[:0]
+        found = np.zeros(len(self.of), dtype=np.bool_)
+        if texts:
+            found[self.places_of(texts)[1]] = True
+        return np.flatnonzero(found)
+
+    def places_of(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find several texts wherever tokens contain them.
+
+        Args:
+            texts: One or more, none of them empty.
+
+        Returns:
+            For each place where one begins, counted in the joined bytes of all tokens: the place,
+            the id of the token, and the place after the text.
+        """
+        import numpy as np
+
         eights, heads, places = self._places
         starts = np.cumsum([0, *map(len, texts)])
         lengths = np.diff(starts)
@@ -135,15 +156,33 @@ class Pieces:
             here = eights[np.minimum(place + offset, len(eights) - 1)]
             same = (left <= 0) | ((first <= here) & (here <= last))
             text, place = text[same], place[same]
-        token = self._holder[place]
-        found = np.zeros(len(self.of), dtype=np.bool_)
-        found[token[place + lengths[text] <= self._ends[token]]] = True
-        return np.flatnonzero(found)
+        token, after = self._holder[place], place + lengths[text]
+        inside = after <= self._ends[token]
+        return place[inside], token[inside], after[inside]
 
     def prepare(self) -> None:
         """Make what searches need, for 200,000 tokens in half a second."""
-        for name in ("alphabet", "finishing", "_heads", "_ends", "_holder", "_places"):
+        for name in ("alphabet", "lengths", "longest", "single_bytes", "finishing"):
             getattr(self, name)  # is kept from then on
+        for name in ("_heads", "_ends", "_holder", "_places"):
+            getattr(self, name)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """How many bytes each token has."""
+        import numpy as np
+
+        return np.array([*map(len, self.of)], dtype=np.int64)
+
+    @cached_property
+    def longest(self) -> int:
+        """Most bytes of a token."""
+        return max(map(len, self._sorted), default=0)
+
+    @cached_property
+    def single_bytes(self) -> frozenset[int]:
+        """The bytes that are a token each."""
+        return frozenset(piece[0] for piece in self._sorted if len(piece) == 1)
 
     @cached_property
     def alphabet(self) -> frozenset[int]:

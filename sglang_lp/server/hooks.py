@@ -18,6 +18,7 @@ from sglang_lp.server.launch import (
     check_parsed,
     make_guard_schedulers,
     make_learn,
+    make_learn_ahead,
 )
 
 __all__ = ["put_in_place"]
@@ -25,8 +26,9 @@ __all__ = ["put_in_place"]
 _SRT = "sglang.srt."
 _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 #: What not every supported version has.
-_ABORTED = _SRT + "managers.scheduler.Scheduler._release_aborted_request"
-_JOINED = _SRT + "entrypoints.engine.write_data_for_multi_tokenizer"
+_ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
+_META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
+_JOINED = (_SRT + "entrypoints.engine.write_data_for_multi_tokenizer",)
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -51,6 +53,7 @@ def put_in_place() -> None:
     from sglang_lp.server.own_keys import remember
     from sglang_lp.server.pending import PendingResults
     from sglang_lp.server.release import abandon, finish
+    from sglang_lp.server.reports import begin, unwrap
     from sglang_lp.server.sampling import Steps, make_apply, rewind
     from sglang_lp.server.scheduler_gate import (
         NoLoads,
@@ -77,6 +80,11 @@ def put_in_place() -> None:
             _PROCESSOR_MODULE + ".CustomLogitProcessor.from_str",
             make_from_str(guard),
             HookType.REPLACE,
+        ),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.init_tokenizer_and_processor",
+            make_learn_ahead(guard),
+            HookType.AFTER,
         ),
         (
             _SRT + "managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
@@ -115,6 +123,11 @@ def put_in_place() -> None:
             HookType.AROUND,
         ),
         (_SRT + "managers.schedule_batch.Req.reset_for_retract", rewind, HookType.AFTER),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.__init__",
+            begin,
+            HookType.AFTER,
+        ),
         (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
         (_SRT + "server_args.ServerArgs.check_server_args", check_launch, HookType.BEFORE),
         (
@@ -133,9 +146,12 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
-    hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(_JOINED)]
+    if guard.rules.reads_effort:
+        hooks += [(target, hook, kind) for target, hook, kind in _readers() if optional(target)]
+    hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
-    hooks += [(target, abandon, HookType.AFTER) for target in optional(_ABORTED)]
+    hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
+    hooks += [(target, unwrap, HookType.AFTER) for target in optional(*_META_INFO)]
     if has_sampling_mask():
         hooks.append(
             (
@@ -150,6 +166,43 @@ def put_in_place() -> None:
         installation.installed[target] = hook
     installation.guard = guard
     _verify_after(HookRegistry, {name for name, _, kind in hooks if kind is HookType.REPLACE})
+
+
+def _readers() -> list[tuple[str, Any, Any]]:
+    """Return the hooks that read budgets and efforts; SGLang's front ends are imported for them."""
+    from sglang.srt.plugins.hook_registry import HookType
+
+    from sglang_lp.server import efforts
+
+    front = _SRT + "entrypoints."
+    return [
+        (
+            front + "openai.protocol.ChatCompletionRequest.to_sampling_params",
+            efforts.read_chat,
+            HookType.AFTER,
+        ),
+        (
+            front + "openai.protocol.ResponsesRequest.to_sampling_params",
+            efforts.read_responses,
+            HookType.AFTER,
+        ),
+        (
+            front
+            + "openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+            efforts.read_completion,
+            HookType.AFTER,
+        ),
+        (
+            front + "anthropic.serving.AnthropicServing._convert_to_chat_completion_request",
+            efforts.read_anthropic,
+            HookType.AFTER,
+        ),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.generate_request",
+            efforts.read_generate,
+            HookType.BEFORE,
+        ),
+    ]
 
 
 def _verify_after(registry: Any, replaced: set[str]) -> None:

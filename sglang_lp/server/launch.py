@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.faults import show_interrupts
-from sglang_lp.server import installation
+from sglang_lp.errors import PolicyError
+from sglang_lp.server import installation, metrics
 from sglang_lp.server.installation import installed_guard, refuse
-from sglang_lp.server.versions import resolved
+from sglang_lp.server.versions import resolved, writes_metrics
 from sglang_lp.server.workers import can_be_guarded, lead_to_guard
 from sglang_lp.trust import Gate
 
@@ -32,6 +33,7 @@ __all__ = [
     "check_parsed",
     "make_guard_schedulers",
     "make_learn",
+    "make_learn_ahead",
     "run_guarded",
 ]
 
@@ -157,11 +159,28 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
     run(*args, **kwargs)
 
 
+def make_learn_ahead(guard: Guard) -> Any:
+    """Return the hook after ``TokenizerManager.init_tokenizer_and_processor``.
+
+    What texts need is made before the server says that it is ready, and no request waits for it.
+    """
+
+    def learn(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        guard.learn(Gate.ADMISSION, manager)
+
+    return learn
+
+
 def make_learn(guard: Guard, pending: PendingResults) -> Any:
     """Return the hook after ``Scheduler.get_init_info``: what is served becomes known."""
 
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-        guard.learn(Gate.SCHEDULER, scheduler)
+        try:
+            guard.learn(Gate.SCHEDULER, scheduler)
+        except PolicyError as error:
+            installation.end(error)
         pending.scheduler = scheduler
+        if writes_metrics(scheduler):
+            metrics.start(scheduler.server_args)
 
     return learn

@@ -13,6 +13,7 @@ from typing import Any
 from sglang_lp.server import installation
 from sglang_lp.server.door import end
 from sglang_lp.server.installation import installed_guard, refuse
+from sglang_lp.server.reports import AnswerHeader
 
 __all__ = ["can_be_guarded", "lead_to_guard", "refuse_to_be_joined"]
 
@@ -76,4 +77,5 @@ def __getattr__(name: str) -> Any:
     installation.schedulers_are_guarded = True  # the parent has checked
     from sglang.srt.entrypoints.http_server import app
 
+    app.add_middleware(AnswerHeader)  # once it runs it takes none
     return app

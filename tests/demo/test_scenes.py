@@ -44,6 +44,7 @@ def example(name: str) -> ModuleType:
     [
         scenes.overthinking,
         scenes.budget,
+        scenes.efforts,
         scenes.bans,
         scenes.no_loop,
         scenes.forced,
@@ -65,6 +66,18 @@ def test_attacks_end_themselves_and_nothing_else(url: str, directory: Path, tmp_
 
     assert [claim for claim, seen in played.proofs if not seen] == []
     assert len(played.rows) == 6
+
+
+@pytest.mark.drafts
+def test_a_server_with_drafts_gives_the_same_answers(url: str, directory: Path) -> None:
+    model = scenes.Model.of(directory)
+    with httpx.Client(base_url=url, timeout=120) as http:
+        expected = scenes.answers(http, model)
+    with serve(directory, drafts=True) as base, httpx.Client(base_url=base, timeout=120) as http:
+        played = scenes.drafts(http, model, expected)
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
 
 
 def test_a_scene_that_does_not_show_its_claim_fails(url: str, directory: Path) -> None:

@@ -9,6 +9,7 @@ from itertools import cycle, islice
 
 import pytest
 
+from examples.own_processor import NoEarlyStop
 from sglang_lp import builtins
 from support.asking import body, recorder, tag
 from support.greedy import free, rule
@@ -28,8 +29,9 @@ THINKING = {
 #: Tokens that no server comes to in the two seconds that SGLang waits before it ends a request
 #: whose client is gone.
 LONG = 2000
-#: Every built-in, with settings under which it acts early and often.
+#: Every built-in and one of one's own, with settings under which it acts early and often.
 CASES = [
+    (NoEarlyStop, {"min_tokens": 15, "eos_token_ids": [EOS, *FREQUENT]}),
     (builtins.AllowedTokensLogitProcessor, {"token_ids": [*range(2, 200)]}),
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
     (
@@ -56,6 +58,16 @@ CASES = [
             "lengths": [3, 2, 1],
             "eos_token_ids": [EOS, FREQUENT[2]],
             "within_tokens": 20,
+        },
+    ),
+    (
+        builtins.LocateAnythingBoxGrammarLogitProcessor,
+        {
+            "box_start_token_id": FREQUENT[0],
+            "box_end_token_id": 300,
+            "coord_start_token_id": 301,
+            "coord_end_token_id": 400,
+            "none_token_id": 401,
         },
     ),
     (builtins.LoopBreakerLogitProcessor, {"max_pattern_size": 3, "min_count": 2}),

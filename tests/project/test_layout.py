@@ -20,16 +20,19 @@ RANKS = {
     "params": 1,
     "wire": 1,
     "vocabulary": 1,
+    "served": 2,
     "request": 2,
     "edits": 2,
     "_engine": 3,
     "processor": 4,
     "builtins": 5,
     "trust": 6,
-    "client": 6,
-    "server": 7,
-    "cli": 8,
-    "testing": 9,
+    "trace": 6,
+    "client": 7,
+    "rules": 7,
+    "server": 8,
+    "cli": 9,
+    "testing": 10,
 }
 
 

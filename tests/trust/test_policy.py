@@ -81,8 +81,22 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("built_ins = true", "unknown field `built_ins`; expected one of builtins, stock, allow"),
-        ('source = "x"', "unknown field `source`; expected one of builtins, stock, allow"),
+        ("built_ins = true", "unknown field `built_ins`; expected one of defaults, always"),
+        ('source = "x"', "unknown field `source`; expected one of defaults, always"),
+        ("[effort]\nlowest = 1", "effort: no request can send 'lowest'"),
+        ("[effort]\nanswer_room = -1", "answer_room: expected 0 or more, got -1"),
+        ("[defaults]\nprocessor = 'A'\nthinking_budget = 1", "expected one of processor, params"),
+        ("[[always]]\nname = 'A'", "at `$.always[0]`; expected one of processor, params"),
+        ("[profiles.a]\nprocessors = []", "profiles.a: expected at least one of processors"),
+        ("[profiles.'a b']\nprocessors = []", "expected a name like an identifier, got 'a b'"),
+        ("[profiles.a]\nmay = []", "expected one of processors, may_set"),
+        ("[ceilings]\na = 3", "Expected `object`, got `int` - at `$.ceilings[...]`"),
+        ("[ceilings]\na = {at_most = nan}", "at_most: expected a finite number, got nan"),
+        ("[ceilings]\na = {most = 3}", "expected one of at_most, above"),
+        (
+            "[ceilings]\na = {at_most = 3, above = 'cut'}",
+            "above`; expected one of lower, refuse",
+        ),
         ("builtins = 1", "Expected `bool`, got `int` - at `$.builtins`"),
         ('stock = "yes"', "`$.stock`; expected one of upgrade, allow, deny"),
         ('allow = "a:B"', "Expected `array`, got `str` - at `$.allow`"),
@@ -332,6 +346,31 @@ def test_allowed_a_stock_payload_runs_sglangs_own_class():
         assert verifier.lookup(cls.to_str()).payload == cls.to_str()
     with pytest.raises(PayloadRefused):
         verifier.resolve(stock.ThinkingBudgetLogitProcessor.to_str())
+
+
+MODEL_CLASS = "sglang.srt.models.locate_anything:LocateAnythingBoxGrammarLogitProcessor"
+
+
+def test_a_class_that_comes_with_a_models_file_is_upgraded_too():
+    module, name = MODEL_CLASS.split(":")
+    for payload in (MODEL_CLASS, wire.payload_for(module, name)):
+        assert Verifier(Policy.default()).resolve(payload) is getattr(builtins, name)
+        with pytest.raises(PayloadRefused, match=f"the class of the same name|{module}|expected"):
+            Verifier(Policy(stock=Stock.DENY)).resolve(payload)
+        with pytest.raises(PayloadRefused):
+            Verifier(Policy(stock=Stock.ALLOW)).resolve(payload)
+
+
+@pytest.mark.parametrize("stock", Stock)
+def test_an_entry_of_the_policy_allows_any_class_of_a_models_file(stock):
+    from sglang.srt.models import locate_anything
+
+    verifier = Verifier(Policy(stock=stock, allow=(MODEL_CLASS,)))
+    name = MODEL_CLASS.split(":")[1]
+
+    assert verifier.resolve(getattr(locate_anything, name).to_str()) is getattr(
+        locate_anything, name
+    )
 
 
 def test_the_stock_names_are_those_that_sglang_has():
