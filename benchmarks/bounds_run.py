@@ -136,8 +136,8 @@ class Run:
         self._params = [request.sampling_params.custom_params for request in self.requests]
         # A plain neighbour before and one after them.
         self._row = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0))
-        self._logits = torch.empty(dear.copies + 2, VOCAB)
-        self._fresh = -1
+        self._logits = self._row.repeat(dear.copies + 2, 1)
+        self._fresh = self._logits._version  # noqa: SLF001 - see step()
 
     def arrive(self) -> Arrival:
         """Let the request through both gates.
