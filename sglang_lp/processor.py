@@ -147,6 +147,27 @@ class LogitProcessor:
         """
         return ""
 
+    def report(
+        self,
+        params: Any,  # noqa: ARG002 - for a class that overrides it
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        output_ids: Sequence[int],  # noqa: ARG002
+        forced: Sequence[Sequence[int]],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return what a finished answer says of this processor, in ``meta_info["sglang_lp"]``.
+
+        Args:
+            params: Parsed.
+            prompt_ids: Token ids of the prompt.
+            output_ids: Token ids of the answer.
+            forced: Spans of positions whose token a processor of the request forced, each as the
+                first position and the one after the last.
+
+        Returns:
+            JSON values by name; nothing by default.
+        """
+        return {}
+
     # SGLang's contract
 
     def __call__(
