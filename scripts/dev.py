@@ -238,6 +238,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),
     ),
+    "bench-text": (
+        *ENV,
+        Step("what texts cost", (PYTHON, "-m", "benchmarks.text")),
+    ),
     "bench-trust": (
         *ENV,
         Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),

@@ -11,6 +11,7 @@ import msgspec
 
 from sglang_lp._engine.faults import as_fault
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins.whole_words import prepare as prepare_words
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served import ServedModel
@@ -86,7 +87,9 @@ class Guard:
         tokenizer = getattr(process, "tokenizer", None)
         if tokenizer is not None and tokenizer is not self.tokenizer:
             with suppress(RequestError):  # which a request that wants to know is told
-                vocabulary_of(tokenizer).prepare()
+                vocabulary = vocabulary_of(tokenizer)
+                vocabulary.prepare()
+                prepare_words(vocabulary)
         self.tokenizer = tokenizer
 
     def admit(
