@@ -238,6 +238,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),
     ),
+    "bench-rules": (
+        *ENV,
+        Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules")),
+    ),
+    "dashboard": (*ENV, Step("a server under load", (PYTHON, "-m", "benchmarks.dashboard"))),
     "bench-text": (
         *ENV,
         Step("what texts cost", (PYTHON, "-m", "benchmarks.text")),
