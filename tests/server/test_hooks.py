@@ -67,7 +67,7 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     assert names == {
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
         *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
-        *("admit_list", "finish", "abandon", "remember"),
+        *("admit_list", "finish", "abandon", "remember", "refuse_to_be_joined"),
         *("check_launch", "check_parsed", "check_engine"),
         *("launch", "learn", "rewind", "begin", "unwrap"),
     }
