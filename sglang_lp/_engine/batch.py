@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from sglang_lp._engine.drafts import Drafts
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
-    from sglang_lp._engine.runs import Processor
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "check_computed"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
@@ -233,7 +232,8 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
     finally:
         request.lent = request.copied = None
     if copied is not None:
-        _write_back(step, [index], copied[None])
+        if any(_write_back(step, [index], copied[None])):
+            raise ProcessorFault(_SPOILED)
         step.rewritten.append(index)
     if drafted:
         recording.act()
@@ -359,47 +359,63 @@ class _Walk:
 
 
 def _call(step: _Step, indices: list[int]) -> None:
-    """Call a processor that computes on whole rows, SGLang's own contract."""
+    """Call a processor that computes on whole rows, for all its rows at once."""
     group = [row for row in (step.rows[index] for index in indices) if row is not None]
     try:
-        result = _computed(
-            group[0].processor,
+        result = group[0].processor.compute(
             step.logits[indices],
+            [row.request for row in group],
             [step.custom_params[index] for index in indices],
         )
-        _write_back(step, indices, result)
+        check_computed(result, step.logits, (len(indices), step.vocab_size))
     except BaseException as error:  # noqa: BLE001 - see _visit
         if len(group) == 1:
             group[0].end(_as_fault(group[0], error))
         else:  # find out whose fault it was
             for index in indices:
                 _call(step, [index])
+        return
+    spoiled = _write_back(step, indices, result)
+    for row, is_spoiled in zip(group, spoiled, strict=False):
+        if is_spoiled:
+            row.end(_as_fault(row, ProcessorFault(_SPOILED)))
 
 
-def _computed(
-    processor: Processor, selected: torch.Tensor, custom_params: list[Any]
-) -> torch.Tensor:
-    """Call a dense processor and check the shape and type of what it returns."""
-    import torch
-
-    expected = tuple(selected.shape)
-    result: Any = processor(selected, custom_params)
-    if not isinstance(result, torch.Tensor):
-        came = type(result).__name__
-    elif tuple(result.shape) != expected or not result.is_floating_point():
-        came = f"{result.dtype} of shape {tuple(result.shape)}"
-    else:
-        computed: torch.Tensor = result
-        return computed
-    raise ProcessorFault(f"it returned {came}, expected a tensor of floats of shape {expected}")
+_SPOILED = "it left no finite logit, or NaN or +inf among them"
 
 
-def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
-    """Put computed rows back; what a grammar masked stays masked.
+def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Check what a processor that computes on whole rows returned.
+
+    Args:
+        result: That.
+        logits: What it computed from, for its device.
+        shape: Expected.
 
     Raises:
-        ProcessorFault: A row has no finite logit, or NaN or +inf that the model did not write
-            itself. None is put back then.
+        ProcessorFault: Not a tensor of floats of this shape on the same device.
+    """
+    import torch
+
+    if not isinstance(result, torch.Tensor):
+        came = type(result).__name__
+    elif tuple(result.shape) != shape or not result.is_floating_point():
+        came = f"{result.dtype} of shape {tuple(result.shape)}"
+    elif result.device != logits.device:
+        came = f"one on {result.device}"
+    else:
+        return
+    raise ProcessorFault(
+        f"it returned {came}, expected a tensor of floats of shape {shape} on {logits.device}"
+    )
+
+
+def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> Sequence[bool]:
+    """Put computed rows back; what a grammar masked stays masked.
+
+    Returns:
+        For each row whether it has no finite logit, or NaN or +inf that the model did not write
+        itself, and so was not put back; empty if none has.
     """
     logits = step.logits
     result = result.to(logits.dtype)  # first: a number may be finite in one type only
@@ -409,9 +425,13 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
         result = result.clone()
         result[guarded] = result[guarded].masked_fill(shut, -math.inf)
     highest = result.amax(-1)
-    if not bool(highest.isfinite().all()) and any(_spoiled(highest, logits[indices])):
-        raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
+    if not bool(highest.isfinite().all()) and any(spoiled := _spoiled(highest, logits[indices])):
+        good = [i for i, is_spoiled in enumerate(spoiled) if not is_spoiled]
+        if good:
+            logits[[indices[i] for i in good]] = result[good]
+        return spoiled
     logits[indices] = result
+    return ()
 
 
 def _planned(step: _Step) -> Plan:

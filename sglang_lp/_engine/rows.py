@@ -54,14 +54,16 @@ class ServedRequest(Request):
     """A request with the logits of its step at hand.
 
     Attributes:
+        sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
         lent: While ``edit`` runs: the logits of the batch and the row of this request.
         copied: The copy of that row, if the processor asked for it.
     """
 
-    __slots__ = ("copied", "lent")
+    __slots__ = ("copied", "lent", "sampling")
 
-    def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
-        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+    def __init__(self, params: Parameters | None, host: Host) -> None:
+        super().__init__(params, may_lag=host.may_lag, tokenizer=host.tokenizer)
+        self.sampling: Any = getattr(host.request, "sampling_params", None)
         self.lent: tuple[torch.Tensor, int] | None = None
         self.copied: torch.Tensor | None = None
 
@@ -140,7 +142,7 @@ class Row:
         self.processor = processor
         self.needs = processor.needs
         self.dense = processor.dense
-        self.request = ServedRequest(params, may_lag=host.may_lag, tokenizer=host.tokenizer)
+        self.request = ServedRequest(params, host)
         self.host = host
         self.source = host.request
         self.wake = 0
@@ -219,6 +221,8 @@ class Row:
         """
         if not (self._ended or self.needs is _NONE):
             self.wake = 0
+            if self._started:
+                self.processor.rewind(self.request)
 
     def settle(self, recording: Recording) -> None:
         """Look at this row no more, and make these edits at every step."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.server import installation
+from sglang_lp.server.adapted import begin
 from sglang_lp.server.installation import installed_guard, refuse
 from sglang_lp.server.versions import resolved
 from sglang_lp.trust import Gate
@@ -159,6 +160,7 @@ def make_learn(guard: Guard, pending: PendingResults) -> Any:
 
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         guard.learn(Gate.SCHEDULER, scheduler)
+        begin(guard.verifier, scheduler)
         pending.scheduler = scheduler
 
     return learn

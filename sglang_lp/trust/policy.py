@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.trust.adapt import Adapt
 
 __all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Limits", "Pin", "Policy", "Stock", "parse_entry"]
 
@@ -84,6 +85,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         stock: What becomes of the payloads of SGLang's own processors.
         allow: Further classes, each as ``module:Class``.
         pin: Payloads that are code, each by its digest.
+        adapt: Classes that were written for other engines.
         limits: What refusals may cost.
     """
 
@@ -91,6 +93,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stock: Stock = Stock.UPGRADE
     allow: tuple[str, ...] = ()
     pin: tuple[Pin, ...] = ()
+    adapt: tuple[Adapt, ...] = ()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -166,8 +169,9 @@ def _explained(text: str) -> str:
     """Add to msgspec's message what was expected, where it does not say so."""
     expected: Iterable[str] = ()
     if "contains unknown field" in text:
-        struct = Pin if "`$.pin" in text else Limits if "`$.limits" in text else PolicyFile
-        expected = struct.__struct_fields__
+        parts = {"`$.pin": Pin, "`$.limits": Limits, "`$.adapt": Adapt}
+        struct = next((parts[path] for path in parts if path in text), PolicyFile)
+        expected = struct.__struct_encode_fields__
     elif "Invalid enum value" in text:
         expected = Stock
     return text + ("; expected one of " + ", ".join(expected) if expected else "")

@@ -25,11 +25,12 @@ RANKS = {
     "_engine": 3,
     "processor": 4,
     "builtins": 5,
-    "trust": 6,
-    "client": 6,
-    "server": 7,
-    "cli": 8,
-    "testing": 9,
+    "adapters": 6,
+    "trust": 7,
+    "client": 7,
+    "server": 8,
+    "cli": 9,
+    "testing": 10,
 }
 
 
