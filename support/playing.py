@@ -59,7 +59,8 @@ class Played:
     @property
     def error(self) -> str | None:
         """What ended the request, if a fault did."""
-        return self.source.to_finish and self.source.to_finish.message
+        reason = self.source.to_finish
+        return None if reason is None else str(reason.message)
 
     @property
     def row(self) -> Row | None:

@@ -232,8 +232,7 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
     finally:
         request.lent = request.copied = None
     if copied is not None:
-        if any(_write_back(step, [index], copied[None])):
-            raise ProcessorFault(_SPOILED)
+        _write_back(step, [index], copied[None])
         step.rewritten.append(index)
     if drafted:
         recording.act()
@@ -368,20 +367,13 @@ def _call(step: _Step, indices: list[int]) -> None:
             [step.custom_params[index] for index in indices],
         )
         check_computed(result, step.logits, (len(indices), step.vocab_size))
+        _write_back(step, indices, result)
     except BaseException as error:  # noqa: BLE001 - see _visit
         if len(group) == 1:
             group[0].end(_as_fault(group[0], error))
         else:  # find out whose fault it was
             for index in indices:
                 _call(step, [index])
-        return
-    spoiled = _write_back(step, indices, result)
-    for row, is_spoiled in zip(group, spoiled, strict=False):
-        if is_spoiled:
-            row.end(_as_fault(row, ProcessorFault(_SPOILED)))
-
-
-_SPOILED = "it left no finite logit, or NaN or +inf among them"
 
 
 def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:
@@ -410,12 +402,12 @@ def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...])
     )
 
 
-def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> Sequence[bool]:
+def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:
     """Put computed rows back; what a grammar masked stays masked.
 
-    Returns:
-        For each row whether it has no finite logit, or NaN or +inf that the model did not write
-        itself, and so was not put back; empty if none has.
+    Raises:
+        ProcessorFault: A row has no finite logit, or NaN or +inf that the model did not write
+            itself. None is put back then.
     """
     logits = step.logits
     result = result.to(logits.dtype)  # first: a number may be finite in one type only
@@ -425,13 +417,9 @@ def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> Sequen
         result = result.clone()
         result[guarded] = result[guarded].masked_fill(shut, -math.inf)
     highest = result.amax(-1)
-    if not bool(highest.isfinite().all()) and any(spoiled := _spoiled(highest, logits[indices])):
-        good = [i for i, is_spoiled in enumerate(spoiled) if not is_spoiled]
-        if good:
-            logits[[indices[i] for i in good]] = result[good]
-        return spoiled
+    if not bool(highest.isfinite().all()) and any(_spoiled(highest, logits[indices])):
+        raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
     logits[indices] = result
-    return ()
 
 
 def _planned(step: _Step) -> Plan:

@@ -211,7 +211,7 @@ class Constructor:
                 arguments[key] = 1 if source is None else getattr(setting, source)
         try:
             made = self._made(**arguments)
-        except (TypeError, ValueError, AssertionError) as error:
+        except Exception as error:  # the arguments are all that differs from other requests
             why = shown(str(error) or type(error).__name__, 300)
             raise InvalidParameter(self._name, None, f"the class refuses them: {why}") from error
         if not callable(made):

@@ -1,8 +1,6 @@
 """Transformers' own processors give the tokens that ``generate`` gives with them."""
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, LogitsProcessorList
 from transformers.generation import logits_process
 
 from sglang_lp._engine.batch import Batch
@@ -53,37 +51,8 @@ NEEDS_LENGTH = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tiny):
-    return AutoModelForCausalLM.from_pretrained(tiny)
-
-
-def logits_of(model):
-    def logits(histories):
-        with torch.no_grad():
-            return torch.stack(
-                [model(torch.tensor([tokens])).logits[0, -1] for tokens in histories]
-            )
-
-    return logits
-
-
-def generated(model, processors, prompt):
-    """Return what ``generate`` answers with these processors."""
-    with torch.no_grad():
-        ids = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            logits_processor=processors,
-            max_new_tokens=STEPS,
-            do_sample=False,
-            pad_token_id=EOS,
-        )
-    return ids[0, len(prompt) :].tolist()
-
-
 @pytest.mark.parametrize(("name", "params", "fixed"), CASES, ids=[case[0] for case in CASES])
-def test_answers_are_those_of_generate(name, params, fixed, model):
+def test_answers_are_those_of_generate(name, params, fixed, transformers):
     foreign = getattr(logits_process, name)
     params = {**params, **({"eos_token_id": EOS} if name in NEEDS_EOS else {})}
     device = (
@@ -95,9 +64,9 @@ def test_answers_are_those_of_generate(name, params, fixed, model):
     for prompt in PROMPTS:
         length = {NEEDS_LENGTH[name]: len(prompt)} if name in NEEDS_LENGTH else {}
         original = foreign(**params, **fixed, **length, **device)
-        expected.append(generated(model, LogitsProcessorList([original]), prompt))
+        expected.append(transformers.generate(original, prompt, STEPS))
 
     adapted = adapt(foreign, arguments=fixed)
     played = [Played(adapted, params, prompt, vocab_size=VOCAB_SIZE) for prompt in PROMPTS]
 
-    assert decode(Batch(), logits_of(model), played, STEPS, EOS) == expected
+    assert decode(Batch(), transformers.logits, played, STEPS, EOS) == expected

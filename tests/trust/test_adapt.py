@@ -124,7 +124,8 @@ def test_an_installed_vllm_gives_its_own_names(tmp_path, monkeypatch):
         "class LogitsProcessor: pass\nclass AdapterLogitsProcessor(LogitsProcessor): pass"
     )
     (tmp_path / "mine.py").write_text(
-        "from vllm.v1.sample.logits_processor import LogitsProcessor as Base\nclass Mine(Base): pass"
+        "from vllm.v1.sample.logits_processor import LogitsProcessor\n"
+        "class Mine(LogitsProcessor): pass"
     )
     monkeypatch.syspath_prepend(tmp_path)
     vllm_names._is_installed.cache_clear()
