@@ -19,6 +19,7 @@ from msgspec import Meta
 from sglang_lp.errors import InvalidParameter, shown
 
 __all__ = [
+    "MAX_INT",
     "MAX_TOKEN_IDS",
     "FewTokenIds",
     "ForcedText",
@@ -52,15 +53,15 @@ _MAX_TEXT, _MAX_TEXTS = 256, 4_096
 _MAX_FORCED = 4_096
 
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
-_MAX_INT = 2**31 - 1
+MAX_INT = 2**31 - 1
 
-TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT, extra={"token_id": True})]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_INT, extra={"token_id": True})]
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_TOKEN_IDS)]
 NonEmptyTokenIds = Annotated[TokenIds, Meta(min_length=1)]
 FewTokenIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_FEW)]
 TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
-NonNegativeInt = Annotated[int, Meta(ge=0, le=_MAX_INT)]
-PositiveInt = Annotated[int, Meta(ge=1, le=_MAX_INT)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_INT)]
+PositiveInt = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Text = Annotated[str, Meta(min_length=1, max_length=_MAX_TEXT)]
 ForcedText = Annotated[str, Meta(min_length=1, max_length=_MAX_FORCED)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=_MAX_TEXTS)]

@@ -27,7 +27,7 @@ class _Touches:
 _DISALLOWED = wire.payload_for("sglang_lp.builtins", "DisallowedTokensLogitsProcessor")
 
 #: Beginning of a request's id -> the payload and the parameters that the scheduler gets.
-SMUGGLED: dict[str, tuple[str, Any]] = {
+SMUGGLED: dict[str, tuple[str | None, Any]] = {
     "remote code": (wire.encode(pickle.dumps(_Touches())), {}),
     "a name alone": (wire.payload_for("os", "abort"), {}),
     "not hex": ('{"callable": "not hex"}', {}),
@@ -35,6 +35,9 @@ SMUGGLED: dict[str, tuple[str, Any]] = {
     "missing parameter": (_DISALLOWED, {}),
     "no parameters": (_DISALLOWED, None),
     "outside the vocabulary": (_DISALLOWED, {"token_ids": [1 << 30]}),
+    "own key": (_DISALLOWED, {"token_ids": [5], "__sglang_reasoning_in_grammar": 1}),
+    "own key, no processor": (None, {"__sglang_reasoning_end_token_ids": [[1]]}),
+    "beam search": (_DISALLOWED, {"token_ids": [5]}),
 }
 
 

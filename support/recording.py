@@ -6,13 +6,16 @@ several processes may share the file.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
+import multiprocessing
 import os
+import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
@@ -135,6 +138,63 @@ class Raises(LogitProcessor):
         """Raise."""
         if request.position == request.params.at:
             raise KeyError("a processor's own mistake")
+
+
+class Unspeakable(BaseException):
+    """Cannot be printed."""
+
+    def __str__(self) -> str:
+        """Raise."""
+        raise SystemExit
+
+
+def _dive() -> None:
+    _dive()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+#: What a processor should never raise, by its name, and how it comes to be.
+NEVER_RAISED: Mapping[str, Callable[[], Any]] = {
+    "SystemExit": lambda: sys.exit(3),
+    "KeyboardInterrupt": lambda: _raise(KeyboardInterrupt()),
+    "CancelledError": lambda: _raise(asyncio.CancelledError()),
+    "MemoryError": lambda: bytearray(1 << 62),
+    "RecursionError": _dive,
+    "GeneratorExit": lambda: _raise(GeneratorExit()),
+    "Unspeakable": lambda: _raise(Unspeakable()),
+}
+
+
+class Leaves(LogitProcessor):
+    """Raise before the token at a position what would end a process."""
+
+    class Params(_At, frozen=True):
+        """What a request may set."""
+
+        what: str
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Raise."""
+        if request.position == request.params.at:
+            NEVER_RAISED[request.params.what]()
+
+
+class Unmakeable(LogitProcessor):
+    """Raise in the constructor, in a scheduler, once the server has started."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        """Count, and raise."""
+        Unmakeable.made += 1
+        if Unmakeable.made > 1 and multiprocessing.parent_process() is not None:
+            sys.exit(3)
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Do nothing."""
 
 
 class Finishes(LogitProcessor):

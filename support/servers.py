@@ -54,7 +54,7 @@ SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
         {"disable_overlap_schedule": True, "disable_radix_cache": True},
-        {},
+        {"SGLANG_USE_PICKLE_IPC": "0"},
     ),
     "squeezed": (_SQUEEZED, {}),
     "data parallel": ({"dp_size": 2}, {"SGLANG_CPU_OMP_THREADS_BIND": _CORES}),

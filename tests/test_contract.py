@@ -75,11 +75,11 @@ class TestThinkingBudget(ProcessorContract):
         *({"thinking_budget": budget, **IDS} for budget in (0, 1, 2, 5, 1000)),
         {"thinking_budget": 3, "thinking_start_token_id": 4, "thinking_end_token_id": 5},
         {"thinking_budget": 3, **IDS, "new_line_token_id": 2},
+        IDS,
+        {"thinking_budget": -1, **IDS},
+        {"thinking_budget": None, **IDS},
     )
     invalid_params = (
-        (IDS, "thinking_budget"),
-        ({"thinking_budget": -1, **IDS}, "thinking_budget"),
-        ({"thinking_budget": None, **IDS}, "thinking_budget"),
         ({"thinking_budget": True, **IDS}, "thinking_budget"),
         ({"thinking_budget": 5, "thinking_end_token_id": 5}, "thinking_start_token_id"),
         ({"thinking_budget": 5, **IDS, "thinking_end_token_id": None}, "thinking_end_token_id"),

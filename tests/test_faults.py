@@ -253,6 +253,27 @@ def test_the_message_names_the_token_and_the_error():
     assert bad["__req__"].to_finish.message == "Fails failed at token 1: 'ValueError: a secret'"
 
 
+class Nameless(Fails):
+    """Can be asked for its name once."""
+
+    named = 0
+
+    @property
+    def name(self):
+        Nameless.named += 1
+        fail_if(Nameless.named > 1, SystemExit())
+        return "Nameless"
+
+
+def test_a_processor_without_a_name_ends_its_own_request():
+    bad, good = request_of(Nameless, how="edit"), request_of(Good)
+
+    play(Batch(), [bad, good], torch.float32)
+
+    assert bad["__req__"].to_finish.message.startswith("Nameless failed at token 1: ")
+    assert good["__req__"].to_finish is None
+
+
 def test_of_several_rows_that_a_dense_processor_gets_only_the_bad_one_ends():
     requests = [request_of(FailsDense, how=how) for how in ("nothing", "error", "nothing", "nan")]
 

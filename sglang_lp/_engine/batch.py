@@ -483,7 +483,7 @@ def _refuse_repeated(row: Row) -> None:
     """Refuse rows of drafted tokens, whose histories nobody can see."""
     row.end(
         Unsupported(
-            f"{row.processor.name} needs the history of its request, which speculative "
+            f"{row.name} needs the history of its request, which speculative "
             "decoding hides: use a server without it"
         )
     )
@@ -492,4 +492,4 @@ def _refuse_repeated(row: Row) -> None:
 def _as_fault(row: Row, error: BaseException, position: int | None = None) -> SglangLpError:
     """Name the processor and the place."""
     at = row.request.position if position is None else position
-    return as_fault(row.processor.name, f"at token {at}", error)
+    return as_fault(row.name, f"at token {at}", error)

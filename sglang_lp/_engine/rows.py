@@ -107,6 +107,7 @@ class Row:
 
     Attributes:
         processor: Serves the request.
+        name: The processor's, read once: what names a fault must not fail itself.
         needs: What it must know of the tokens.
         dense: Whether it computes on whole rows.
         request: What the processor sees.
@@ -128,6 +129,7 @@ class Row:
         "dense",
         "held",
         "host",
+        "name",
         "needs",
         "processor",
         "request",
@@ -140,6 +142,7 @@ class Row:
 
     def __init__(self, processor: Processor, params: Parameters | None, host: Host) -> None:
         self.processor = processor
+        self.name = str(processor.name)
         self.needs = processor.needs
         self.dense = processor.dense
         self.request = ServedRequest(params, host)

@@ -144,8 +144,7 @@ class ChainLogitProcessor(LogitProcessor):
         links: tuple[tuple[type[LogitProcessor], Parameters], ...] = ()
 
     #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
-    #: The server plugin sets the lookup of its policy here.
-    resolve: ClassVar[Callable[[str], type]] = staticmethod(_find_imported)
+    _resolve: ClassVar[Callable[[str], type]] = staticmethod(_find_imported)
 
     def __init__(self) -> None:
         #: For a request: each processor and its parameters, in order. Empty without one.
@@ -156,6 +155,17 @@ class ChainLogitProcessor(LogitProcessor):
         """Class name and those of the links, for messages."""
         names = ", ".join(processor.name for processor, _ in self.links)
         return f"{type(self).__name__} ({names})" if names else type(self).__name__
+
+    @classmethod
+    def limited_to(cls, resolve: Callable[[str], type]) -> type[Self]:
+        """Return this class with links that are looked up elsewhere: in a server's policy.
+
+        Args:
+            resolve: From the name of a link to its class; raises ``RequestError`` for one that
+                may not run.
+        """
+        own = {"__module__": cls.__module__, "_resolve": staticmethod(resolve)}
+        return type(cls.__name__, (cls,), own)
 
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
@@ -184,7 +194,7 @@ class ChainLogitProcessor(LogitProcessor):
                 )
         links: list[tuple[type[LogitProcessor], Parameters]] = []
         for place, name in enumerate(params.chain):
-            link = cls._check_link(cls.resolve(name))
+            link = cls._check_link(cls._resolve(name))
             cls._check_reading(link, [other for other, _ in links])
             with cls._name_place(place):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))

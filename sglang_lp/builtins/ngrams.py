@@ -20,24 +20,47 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIME", "Bases", "Group", "Text", "draw_bases", "text_of"]
 
-#: Hashes are polynomials modulo this prime, whose remainders take no division.
-PRIME = 2**31 - 1
-_BITS = 31
+#: Hashes are polynomials modulo this prime. Below it Python multiplies and divides twice as fast
+#: as above 2**30, and so close to that a remainder takes numpy no division.
+_BITS = 30
+_SHORT = 35
+PRIME: int = 2**_BITS - _SHORT
 
 #: Fewest followers for which numpy is faster than a dict.
 _MANY = 64
 
 
 class Bases(NamedTuple):
-    """At which two numbers, that nobody knows, the polynomials of a hash are evaluated."""
+    """Numbers that nobody knows, of which a hash is made.
+
+    Attributes:
+        first: Where the polynomial of one half is evaluated.
+        second: Where that of the other half is.
+        spread: Keeps ids that differ by a multiple of the prime apart.
+    """
 
     first: int
     second: int
+    spread: int
+
+    def coefficients(self, token_ids: array[int]) -> array[int]:
+        """Return what stands for tokens in the polynomials: ids below the prime for themselves."""
+        if not token_ids or max(token_ids) < PRIME:
+            return token_ids
+        return array("q", [(i + i // PRIME * self.spread) % PRIME for i in token_ids])
+
+    def all_coefficients(self, tokens: Numbers) -> Numbers:
+        """Do the same to a whole text."""
+        if not len(tokens) or tokens.max() < PRIME:
+            return tokens
+        coefficients: Numbers = tokens % PRIME + tokens // PRIME % PRIME * self.spread
+        coefficients %= PRIME
+        return coefficients
 
 
 def draw_bases() -> Bases:
     """Return other bases."""
-    return Bases(2 + secrets.randbelow(PRIME - 2), 2 + secrets.randbelow(PRIME - 2))
+    return Bases(*(2 + secrets.randbelow(PRIME - 2) for _ in range(3)))
 
 
 _BASES = draw_bases()
@@ -108,12 +131,14 @@ class Text:
 
         self.bases = bases
         length, before = len(self.tokens), self._before
-        sums = [_sums(self.tokens, base) for base in bases]
+        coefficients = bases.all_coefficients(self.tokens)
+        evaluated = bases.first, bases.second
+        sums = [_sums(coefficients, base) for base in evaluated]
         self.rolled = (
-            *(_last(s, before, b) for s, b in zip(sums, bases, strict=True)),
+            *(_last(s, before, b) for s, b in zip(sums, evaluated, strict=True)),
             _last(sums[0], third, bases.first),
         )
-        first, second = (_hashes(s, before, b)[:-1] for s, b in zip(sums, bases, strict=True))
+        first, second = (_hashes(s, before, b)[:-1] for s, b in zip(sums, evaluated, strict=True))
         places = np.arange(before, before + len(first))
         self._sorted = packed = first
         packed <<= _BITS
@@ -180,11 +205,6 @@ class Text:
         group = self._groups[key] = Group(ids[ends], places, int(places.min()))
         return group
 
-    @property
-    def has_thirds(self) -> bool:
-        """Whether there is any sequence of ``third`` tokens."""
-        return len(self._sorted_thirds) > 0
-
     def last_third(self, hashed: int) -> int:
         """Return where the sequence of ``third`` tokens with this hash ended last, or -1."""
         bits = self._place_bits
@@ -226,13 +246,15 @@ def text_of(
 
 
 def _modulo(numbers: Numbers) -> Numbers:
-    """Take numbers below 2**62 modulo the prime, in place; the prime itself may stay."""
-    high = numbers >> _BITS
+    """Take numbers below 2**62 modulo the prime, in place; the rest is below 2**31."""
+    import numpy as np
+
+    high = np.empty_like(numbers)
     for _ in range(2):
-        numbers &= PRIME
+        np.right_shift(numbers, _BITS, out=high)
+        high *= _SHORT
+        numbers &= (1 << _BITS) - 1
         numbers += high
-        high[:] = numbers
-        high >>= _BITS
     return numbers
 
 
@@ -249,14 +271,14 @@ def _powers(base: int, count: int) -> Numbers:
     return powers
 
 
-def _sums(tokens: Numbers, base: int) -> Numbers:
+def _sums(coefficients: Numbers, base: int) -> Numbers:
     """Return for each length of a beginning of a text its polynomial, not reduced."""
     import numpy as np
 
-    powers = _powers(base, 1 << len(tokens).bit_length())[: len(tokens)]
-    sums = np.zeros(len(tokens) + 1, dtype=np.int64)
+    powers = _powers(base, 1 << len(coefficients).bit_length())[: len(coefficients)]
+    sums = np.zeros(len(coefficients) + 1, dtype=np.int64)
     terms = sums[1:]
-    np.multiply(tokens & PRIME, powers, out=terms)
+    np.multiply(coefficients, powers, out=terms)
     np.cumsum(_modulo(terms), out=terms)
     return sums
 
@@ -268,7 +290,7 @@ def _hashes(sums: Numbers, length: int, base: int) -> Numbers:
     hashes = _modulo(sums[length:] - sums[:count])
     hashes *= backwards
     _modulo(hashes)
-    hashes[hashes == PRIME] = 0
+    hashes[hashes >= PRIME] -= PRIME
     return hashes
 
 

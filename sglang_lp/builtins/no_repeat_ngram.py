@@ -98,6 +98,7 @@ class _Window:
         "_second",
         "_start",
         "_text",
+        "_text_end",
         "_third",
         "_third_keys",
         "_third_size",
@@ -121,10 +122,10 @@ class _Window:
         #: Tokens of an n-gram but for the last one, and of a third.
         self._before = ngram_size - 1
         self._third_size = (ngram_size + 1) // 3
-        self._end = len(prompt_ids)
+        self._end = self._text_end = len(prompt_ids)
         self._start = max(0, self._end - window_size)
         self._text: Text = text_of(prompt_ids, self._start, self._before, self._third_size, bases)
-        first, second = self._text.bases
+        first, second, _ = self._text.bases
         #: What a hash is multiplied by when it moves on by a token, and what that token is.
         self._inverse = pow(first, -1, PRIME), pow(second, -1, PRIME)
         self._top = pow(first, self._before - 1, PRIME), pow(second, self._before - 1, PRIME)
@@ -162,21 +163,26 @@ class _Window:
         """
         start, end, before, third = self._start, self._end, self._before, self._third_size
         token_ids = _tokens(history, end, end + count)
-        leaving = _padded(history, start, end - before, count)
-        leaving_third = _padded(history, start, end - third, count)
+        coefficients = self._text.bases.coefficients
+        entering = coefficients(token_ids)
+        leaving = coefficients(_padded(history, start, end - before, count))
+        leaving_third = coefficients(_padded(history, start, end - third, count))
         (inverse, inverse_2), (top, top_2), back = self._inverse, self._top, self._back
         first, second, hashed = self._first, self._second, self._third
         original = len(self._layers) == 1
         layer, thirds, keys, third_keys = (
             *(self._layers[-1], self._thirds, self._keys, self._third_keys),
         )
-        whitelist, window, has_thirds = self._whitelist, self._window, self._text.has_thirds
+        whitelist, window = self._whitelist, self._window
+        prompted = self._text_end - third
         noted = third if original else 0  # a fork sleeps no more
         # What is done for each token stands here and not in functions: it is most of the time of
         # a batch (benchmarks/cost.py, ngram-30-90).
-        for token_id, out, out_of_third in zip(token_ids, leaving, leaving_third, strict=True):
+        for token_id, new, out, out_of_third in zip(
+            token_ids, entering, leaving, leaving_third, strict=True
+        ):
             if end - start >= before:
-                key = first << 31 | second
+                key = first << 30 | second
                 if token_id not in whitelist:
                     if key in layer:
                         self._enter_again(history, key, end, token_id)
@@ -186,15 +192,15 @@ class _Window:
                     keys.append(key)
             end += 1
             if before:
-                first = ((first - out) * inverse + token_id * top) % PRIME
-                second = ((second - out) * inverse_2 + token_id * top_2) % PRIME
+                first = ((first - out) * inverse + new * top) % PRIME
+                second = ((second - out) * inverse_2 + new * top_2) % PRIME
             if noted:
-                hashed = ((hashed - out_of_third) * inverse + token_id * back) % PRIME
+                hashed = ((hashed - out_of_third) * inverse + new * back) % PRIME
                 if end - start < third:
                     self._new = end
                     continue
                 last = thirds.get(hashed, -1)
-                if last < 0 and has_thirds:
+                if last < 0 and end - window <= prompted:
                     last = self._text.last_third(hashed)
                     last = -1 if last < 0 else last + start
                 # As a part of an n-gram in the window, the one before begins there.
@@ -253,8 +259,9 @@ class _Window:
             return
         # The first token that may have followed: the n-gram that it ends begins in the window.
         oldest = self._end - self._window + self._before
-        yield from self._prompted(history, oldest)
-        key = self._first << 31 | self._second
+        if oldest < self._text_end:
+            yield from self._prompted(history, oldest)
+        key = self._first << 30 | self._second
         for layer in self._layers:
             known = layer.get(key)
             if known is None or not self._is_same(history, _place_of(known), self._end):

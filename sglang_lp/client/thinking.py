@@ -96,7 +96,7 @@ def _report_block(
     return ThinkingBlock(
         tokens=max(0, tokens),
         ended=ended,
-        forced=max(0, len(inside) - max(params.thinking_budget, in_prompt)),
+        forced=max(0, len(inside) - max(params.limit, in_prompt)),
         message=bool(message) and ended and _ends_with(inside, tokens, message),
         waits=[*inside[max(0, in_prompt) :]].count(params.wait_token_id),
     )

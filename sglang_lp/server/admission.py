@@ -73,17 +73,20 @@ def make_admit_stream(guard: Guard) -> Any:
     """
 
     def admit_stream(manager: Any, obj: Any) -> None:
+        if hasattr(obj, "is_single"):
+            return  # SGLang has normalized it, so it was admitted before its first answer
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
         if payloads is None and not samplings:
             return
         if isinstance(payloads, list) and _is_single(obj):
             payloads = [payloads]  # a list is no payload, and refused as such
         if not isinstance(samplings, list):
-            samplings = [samplings] * (len(payloads) if isinstance(payloads, list) else 1)
+            samplings = [samplings] * (len(payloads) if isinstance(payloads, list) else _texts(obj))
         if not isinstance(payloads, list):
             payloads = [payloads] * len(samplings)  # as SGLang will
         try:
-            _admit_all(guard, manager, obj, [*zip(payloads, samplings, strict=False)])
+            pairs = [*zip(payloads, samplings, strict=False)]
+            _admit_all(guard, manager, obj, pairs, _copies(samplings))
         except RequestError as error:
             from fastapi import HTTPException
 
@@ -163,6 +166,17 @@ def _is_single(obj: Any) -> bool:
     if obj.text is not None:
         return isinstance(obj.text, str)
     return bool(obj.input_ids) and isinstance(obj.input_ids[0], int)
+
+
+def _texts(obj: Any) -> int:
+    """Return how many requests SGLang will make of this one, copies apart."""
+    return 1 if _is_single(obj) else max(1, len(obj.text or obj.input_ids or ()))
+
+
+def _copies(samplings: Sequence[Any]) -> int:
+    """Return how many copies SGLang will make of each; what is no number is its to refuse."""
+    copies = samplings[0].get("n") if samplings and isinstance(samplings[0], dict) else 1
+    return copies if isinstance(copies, int) and copies > 1 else 1
 
 
 def _object(sampling: Any) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from sglang_lp._engine.faults import as_fault
+from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.server.algorithms import Speculation
@@ -19,7 +21,7 @@ from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sglang_lp.params import Parameters
 
@@ -55,6 +57,9 @@ class Guard:
 
     def __init__(self, policy: Policy) -> None:
         self.verifier = Verifier(policy)
+        self._limited: Callable[[type], type] = cache(
+            lambda chain: chain.limited_to(self.verifier.resolve)
+        )
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
         self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
         self.gate = Gate.ADMISSION
@@ -117,6 +122,8 @@ class Guard:
 
     def _make(self, kind: type, custom_params: object) -> tuple[LogitProcessor, Parameters | None]:
         """Make the processor that serves a request."""
+        if issubclass(kind, ChainLogitProcessor):
+            kind = self._limited(kind)
         made: Any = kind()
         if isinstance(made, LogitProcessor):
             return prepare(made, custom_params, self.tokenizer, self.vocab_size)

@@ -40,7 +40,6 @@ def put_in_place() -> None:
     """
     if installation.installed:
         return
-    from sglang_lp.builtins import ChainLogitProcessor
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.server.admission import (
         make_admit,
@@ -70,7 +69,6 @@ def put_in_place() -> None:
     guard = Guard(policy_in_force())
     pending = PendingResults()
     steps = Steps(pending)
-    ChainLogitProcessor.resolve = guard.verifier.resolve
     hooks: list[tuple[str, Any, HookType]] = [
         (_PROCESSOR_MODULE + "._cache_from_str", refuse_to_load, HookType.REPLACE),
         (

@@ -66,11 +66,12 @@ def check_origin(custom_params: object) -> None:
         _refuse(min(foreign))
 
 
-def check_shape(custom_params: object) -> None:
+def check_shape(custom_params: object, req: object) -> None:
     """Refuse SGLang's keys where SGLang cannot have set them so.
 
     Args:
         custom_params: As they reach the scheduler.
+        req: SGLang's request that they belong to.
 
     Raises:
         RequestError: A key that SGLang does not know, or a value that it does not set.
@@ -80,7 +81,8 @@ def check_shape(custom_params: object) -> None:
     for key in _own(custom_params):
         value = custom_params[key]
         if key == _REQUEST:
-            fits = type(value) is ProxyType
+            # SGLang 0.5.18 puts the request itself there.
+            fits = value is req or type(value) is ProxyType
         elif key == _END_TOKEN_IDS:
             fits = (
                 type(value) is list

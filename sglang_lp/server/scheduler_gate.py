@@ -38,7 +38,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
             with guard.counting():
-                check_shape(given)
+                check_shape(given, req)
             if payload is not None:
                 _begin(guard, pending, req, given)
         except RequestError as error:
@@ -58,9 +58,14 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         RequestError: Refused.
         ProcessorFault: The processor failed.
     """
-    # A temperature of 0 has become a top_k of 1.
-    sampled = getattr(req.sampling_params, "top_k", None) != 1
-    admitted = guard.admit(req.custom_logit_processor, given, sampled=sampled)
+    sampling = req.sampling_params
+    admitted = guard.admit(
+        req.custom_logit_processor,
+        given,
+        getattr(sampling, "beam_width", None),
+        # A temperature of 0 has become a top_k of 1.
+        sampled=getattr(sampling, "top_k", None) != 1,
+    )
     req.custom_logit_processor = admitted.payload
     if not isinstance(given, dict):  # SGLang left the request out then
         req.sampling_params = copy.copy(req.sampling_params)

@@ -16,6 +16,7 @@ import threading
 from typing import Any, NamedTuple, NoReturn
 
 from sglang_lp import wire
+from sglang_lp._engine.faults import as_fault
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason, shown
 from sglang_lp.trust import classes
 from sglang_lp.trust.adapt import adapt_all
@@ -239,15 +240,17 @@ class Verifier:
         try:
             processor = dill.loads(pickled)  # noqa: S301 - the operator pinned this very code
             classes.check(processor, f"pin {pin.name}")
-        except (Exception, SystemExit):
-            # Neither retried nor unpickled twice: the next attempt finds it here.
-            self._broken_pins.add(pin.sha256)
-            logger.exception("the pinned payload %s does not load", shown(pin.name))
-            return None
-        allowed = Allowed(pin.name, processor, wire.encode(pickled))
-        self._allowed.append(allowed)
-        self._add(pickled, allowed)
-        return allowed
+        except BaseException as error:  # noqa: BLE001 - the pinned code may raise anything
+            fault = as_fault(f"the pinned payload {shown(pin.name)}", "to load", error)
+        else:
+            allowed = Allowed(pin.name, processor, wire.encode(pickled))
+            self._allowed.append(allowed)
+            self._add(pickled, allowed)
+            return allowed
+        # Neither retried nor unpickled twice: the next attempt finds it here.
+        self._broken_pins.add(pin.sha256)
+        logger.error("%s", fault)
+        return None
 
     def _refuse(self, pickled: bytes, size: int) -> NoReturn:
         """Refuse a well-formed payload, and say what to do about it."""

@@ -296,13 +296,11 @@ def test_the_lists_of_all_links_together_are_as_long_as_one_may_be():
 
 
 @pytest.fixture
-def guard(monkeypatch):
-    """Return a guard that is asked for links, as the plugin arranges it."""
+def guard():
 
     def make(speculative=None, **policy):
         made = Guard(Policy(**policy))
         made.speculation = speculative and Speculation(speculative, None)
-        monkeypatch.setattr(ChainLogitProcessor, "resolve", made.verifier.resolve)
         return made
 
     return make
@@ -318,6 +316,24 @@ def test_a_server_takes_only_links_that_its_policy_allows(guard):
         guard(builtins=False, allow=("sglang_lp.builtins:ChainLogitProcessor",)).admit(
             "sglang_lp.builtins:ChainLogitProcessor", chained((BAN, {"token_ids": [3]}))
         )
+
+
+class OwnChain(ChainLogitProcessor):
+    """An operator's own kind of chain."""
+
+    __module__ = __name__
+
+
+def test_a_class_derived_from_the_chain_takes_only_links_that_the_policy_allows(guard):
+    made = guard()
+    kind = OwnChain.limited_to(made.verifier.resolve)
+    params = {"chain": [f"{Halve.__module__}:Halve"]}
+
+    OwnChain.parse_params(params)  # without a policy it may be any that is imported
+    with pytest.raises(PayloadRefused):
+        kind.parse_params(params)
+    with pytest.raises(PayloadRefused):
+        made._make(OwnChain, params)
 
 
 def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):

@@ -129,9 +129,18 @@ def test_sequences_with_the_same_hash_are_told_apart(sizes, picks, split):
     at = max(1, round(split * len(picks)))
     params = {"ngram_size": sizes[0], "window_size": sizes[1]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "_BASES", ngrams.Bases(1, 1))  # sums: the order does not count
+        patch.setattr(ngrams, "_BASES", ngrams.Bases(1, 1, 1))  # sums: the order does not count
 
         check_decode(picks[:at], picks[at:], params)
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_ids_that_differ_by_a_multiple_of_the_prime_are_told_apart(size):
+    rng = random.Random(size)
+    alike = [5, 5 + ngrams.PRIME, 5 + 2 * ngrams.PRIME, 5 + 2**33 * ngrams.PRIME - 2]
+    prompt = [rng.choice([*alike, 6, 7]) for _ in range(60)]
+
+    check_decode(prompt, [5, 6, 7] * 10, {"ngram_size": size, "window_size": 50})
 
 
 def test_copies_of_a_prompt_share_its_index():

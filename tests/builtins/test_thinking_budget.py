@@ -35,6 +35,7 @@ class TestContract(ProcessorContract):
             "eos_token_ids": [*range(9, 49)],
         },
         {"thinking_budget": 3, **IDS, "eos_token_ids": [2, *range(9, 49)]},
+        {"thinking_budget": -1, **MANY, "soft_thinking_budget": 3, "min_thinking_tokens": 2},
     )
     invalid_params = (
         ({"thinking_budget": 5, **IDS, "thinking_start_token_ids": [1]}, "thinking_start_token_id"),
@@ -127,7 +128,8 @@ def expected(row, params, prompt, output):  # noqa: PLR0911, C901 - one for each
     eos = {*params.get("eos_token_ids", ())} - {*end}
     likeliest = sorted(range(len(row)), key=lambda i: -row[i])
 
-    if inside >= params["thinking_budget"]:
+    budget = params.get("thinking_budget")
+    if budget is not None and 0 <= budget <= inside:
         return forced(row, next_of_closing)
     if inside < params.get("min_thinking_tokens", 0):
         early = eos | ({end[-1]} if begun(tokens, end) == len(end) - 1 else set())
@@ -152,7 +154,11 @@ token = st.integers(0, VOCAB - 1)
 
 @st.composite
 def requests(draw):  # noqa: C901 - one for each parameter
-    params = {"thinking_budget": draw(st.integers(0, 12))}
+    params = {**draw(st.sampled_from([{}, {"thinking_budget": None}, {"thinking_budget": -1}]))}
+    most = 12
+    if draw(st.booleans()) or draw(st.booleans()):
+        most = draw(st.integers(0, 12))
+        params = {"thinking_budget": most}
     for side in ("start", "end"):
         if draw(st.booleans()):
             params[f"thinking_{side}_token_id"] = draw(st.integers(0, 3))
@@ -164,10 +170,10 @@ def requests(draw):  # noqa: C901 - one for each parameter
     if draw(st.booleans()):
         params["closing_token_ids"] = draw(st.lists(token, max_size=4))
     if draw(st.booleans()):
-        params["soft_thinking_budget"] = draw(st.integers(0, params["thinking_budget"]))
+        params["soft_thinking_budget"] = draw(st.integers(0, most))
         params["soft_top_n"] = draw(st.integers(1, 3))
     if draw(st.booleans()):
-        most = params.get("soft_thinking_budget", params["thinking_budget"])
+        most = params.get("soft_thinking_budget", most)
         params["min_thinking_tokens"] = draw(st.integers(0, most))
         if params["min_thinking_tokens"] and draw(st.booleans()):
             params["wait_token_id"] = draw(token)
@@ -220,6 +226,13 @@ def test_any_history_has_one_answer(request, output, row):
 
 
 # The rules one by one, as a user would see them
+
+
+@pytest.mark.parametrize("params", [{}, {"thinking_budget": None}, {"thinking_budget": -1}])
+def test_no_budget_is_no_limit(params):
+    script = [5] * 40
+
+    assert generated({**params, **IDS}, [1], script, 40) == script
 
 
 def generated(params, prompt, script, steps):

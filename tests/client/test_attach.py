@@ -105,8 +105,13 @@ def test_a_parameter_may_have_any_name():
 @pytest.mark.parametrize(
     ("processor", "params", "message"),
     [
-        ("Qwen3ThinkingBudgetLogitProcessor", {}, "'thinking_budget': required, but not given"),
-        ("Qwen3ThinkingBudgetLogitProcessor", {"thinking_budget": -1}, "expected int >= 0, got -1"),
+        ("MinLengthLogitProcessor", {}, "'min_tokens': required, but not given"),
+        ("DRYLogitProcessor", {"dry_base": 0}, "dry_base"),
+        (
+            "Qwen3ThinkingBudgetLogitProcessor",
+            {"min_thinking_tokens": -1},
+            "expected int >= 0, got -1",
+        ),
         (
             "Qwen3ThinkingBudgetLogitProcessor",
             {"thinking_budge": 1},

@@ -13,16 +13,19 @@ from support.servers import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
+#: Processor, its parameters beside the position, and a part of the message.
 FAULTS = [
-    (recording.Raises, r"KeyError"),
-    (recording.OutOfVocabulary, r"token id 1024 is outside the vocabulary of 1024 tokens"),
-    (recording.BansAll, r"no token is left: every token is banned"),
-    (recording.DenseRaises, r"RuntimeError"),
-    (recording.WrongShape, r"of shape (1, 1023), expected a tensor of floats of shape (1, 1024)"),
-    (recording.NotATensor, r"it returned NoneType, expected a tensor of floats of shape (1, 1024)"),
-    (recording.WritesNaN, r"NaN"),
+    (recording.Raises, {}, "KeyError"),
+    (recording.OutOfVocabulary, {}, "token id 1024 is outside the vocabulary of 1024 tokens"),
+    (recording.BansAll, {}, "no token is left: every token is banned"),
+    (recording.DenseRaises, {}, "RuntimeError"),
+    (recording.WrongShape, {}, "of shape (1, 1023), expected a tensor of floats of shape (1, 1024"),
+    (recording.NotATensor, {}, "it returned NoneType, expected a tensor of floats of shape (1, 10"),
+    (recording.WritesNaN, {}, "NaN"),
+    # Each of these left apply_custom_logit_processor once, and ended the scheduler.
+    *((recording.Leaves, {"what": what}, what) for what in recording.NEVER_RAISED),
 ]
-fault = pytest.mark.parametrize(("processor", "why"), FAULTS)
+fault = pytest.mark.parametrize(("processor", "params", "why"), FAULTS)
 at = pytest.mark.parametrize("position", [0, 3])
 
 
@@ -43,15 +46,15 @@ def test_an_unlisted_class_is_refused(server):
 
 @fault
 @at
-def test_the_client_gets_http_500_and_the_reason(server, processor, why, position):
-    reply = server.post("/generate", body([5], processor, {"at": position}))
+def test_the_client_gets_http_500_and_the_reason(server, processor, params, why, position):
+    reply = server.post("/generate", body([5], processor, {**params, "at": position}))
     assert reply.status == 500
     assert expected(processor, position, why)(reply.body["message"]), reply.body
 
 
 @fault
-def test_a_stream_ends_with_the_reason_after_what_was_good(server, processor, why):
-    reply = server.stream("/generate", body([5], processor, {"at": 3}))
+def test_a_stream_ends_with_the_reason_after_what_was_good(server, processor, params, why):
+    reply = server.stream("/generate", body([5], processor, {**params, "at": 3}))
     reason = reply.finish_reason
     assert (reason["type"], reason["status_code"]) == ("abort", 500)
     assert expected(processor, 3, why)(reason["message"]), reason
@@ -81,10 +84,26 @@ def test_neighbours_get_what_they_get_without_the_faults(server):
         *(recorder([400 + i, 7], steering=True, max_new_tokens=80) for i in range(4)),
     ]
     alone = [reply.output_ids for reply in server.at_once(neighbours)]
-    faulty = [body([5], processor, {"at": at}) for processor, _ in FAULTS for at in (0, 3, 30)]
+    faulty = [
+        body([5], processor, {**params, "at": at})
+        for processor, params, _ in FAULTS
+        for at in (0, 3, 30)
+    ]
     with ThreadPoolExecutor(2) as pool:
         attacked = pool.submit(server.at_once, neighbours)
         failed = pool.submit(server.at_once, faulty, 0.01)
     assert [reply.status for reply in failed.result()] == [500] * len(faulty)
     assert [reply.output_ids for reply in attacked.result()] == alone
     assert server.is_healthy()
+
+
+# SGLang itself made an instance for every prefill batch, outside of any try.
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_constructor_that_raises_ends_its_own_request(server, copies):
+    unmakeable = body([5], recording.Unmakeable, {}, n=copies)
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(server.post, "/generate", body([300, 7]))
+        reply = server.post("/generate", unmakeable)
+    assert reply.status == 500
+    assert reply.body["message"].startswith("support.recording:Unmakeable failed before its req")
+    assert beside.result().output_ids == server.post("/generate", body([300, 7])).output_ids

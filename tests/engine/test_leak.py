@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count
 
 import pytest
 
 from sglang_lp import builtins
 from support import recording
 from support.asking import body
+from support.census import census
 from support.servers import on_servers
 from support.tiny_model import EOS
 
@@ -82,28 +81,6 @@ def play(server, requests, seed, ten=WITH):
     kinds = ten * max(1, round(requests / TOGETHER / 10))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda kind: kind(server, rng), kinds))
-
-
-def census(server, name):
-    """Return what lives once the scheduler is at rest.
-
-    SGLang keeps its last batches until the next ones, so several requests ask, and ends requests
-    whose client is gone some seconds late, or in 0.5.18 not at all if they came as a list.
-    """
-    deadline = time.monotonic() + 300  # a slow machine takes minutes for the last of those
-    for number in count():
-        time.sleep(1)
-        rid = f"{name} {number}"
-        request = body([5], recording.Census, {"tag": rid}, max_new_tokens=3)
-        reply = server.post("/generate", {**request, "rid": rid})
-        assert reply.status == 200, reply.body
-        (counted,) = server.records("census", tag=rid)
-        strangers = [row for row in counted["rows"] if not row.startswith(name)]
-        if not strangers:
-            break
-        assert time.monotonic() < deadline, strangers
-    assert counted["requests"] == len(counted["rows"]) <= 2
-    return counted
 
 
 def test_nothing_of_a_request_outlives_it(server):

@@ -309,11 +309,12 @@ def test_parameters_that_the_server_prefers_hold_unless_the_stream_sets_its_own(
     ("params", "tokens", "status"),
     [
         (THINKING, 5, 200),
-        (THINKING, None, 400),
+        (THINKING, None, 200),
         (THINKING, 0, 200),
-        (THINKING, -1, 400),
-        ({**THINKING, "thinking_budget": -1}, 5, 200),
-        ({"thinking_budget": -1}, None, 400),
+        (THINKING, -1, 200),
+        (THINKING, "5", 400),
+        ({**THINKING, "thinking_budget": "5"}, 5, 200),
+        ({**THINKING, "thinking_budget": "5"}, None, 400),
         (None, 5, 400),
         ("text", 5, 400),
         ([1], 5, 400),
@@ -327,6 +328,27 @@ def test_sglangs_own_thinking_limit_is_the_thinking_budget_of_a_stream(
 
     assert answer(guard, request)[0] == status
     assert request.sampling_params == with_params(params)[0]
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+@pytest.mark.parametrize("copies", [1, 3, "many", None])
+def test_a_stream_lists_so_much_over_all_its_texts_and_copies(guard, texts, copies):
+    entries = MAX_ENTRIES // 8
+    params = {**with_params({"token_ids": [5] * entries})[0], "n": copies}
+    request = streaming(PAYLOAD, params, text=["a"] * texts if texts > 1 else "a")
+
+    status = answer(guard, request)[0]
+
+    # A number that is none is SGLang's to refuse.
+    assert status == (400 if texts * (3 if copies == 3 else 1) > 8 else 200)
+
+
+def test_a_stream_that_sglang_has_begun_with_was_admitted(guard, monkeypatch):
+    monkeypatch.setattr(guard, "admit", None)
+    request = streaming([PAYLOAD] * 3, with_params(GOOD, GOOD, GOOD))
+    request.is_single = False  # set while it is normalized
+
+    assert answer(guard, request)[0] == 200
 
 
 # A list, before anything of it was dispatched

@@ -159,6 +159,16 @@ def test_what_sglang_cannot_have_added_ends_its_own_request(guard, payload, own)
     assert guard.audit.counts == {("scheduler", "unsupported"): 1}
 
 
+def test_sglangs_request_passes_as_itself_and_as_a_proxy(guard):
+    for payload in (None, PAYLOAD):
+        req = Req(payload, {"token_ids": [7]})
+        admit(guard, req)
+        assert req.ended is None
+        req.sampling_params.custom_params = {"token_ids": [7], "__req__": req}  # SGLang 0.5.18
+        admit(guard, req)
+        assert req.ended is None
+
+
 def test_a_request_of_a_clients_making_is_not_one(guard):
     req = Req(None, {})
     req.sampling_params.custom_params["__req__"] = {"output_ids": []}
@@ -207,6 +217,16 @@ def test_what_did_not_pass_admission_ends_its_own_request_as_a_bad_one(
     assert (status, kind) == (400, "BadRequestError")
     assert rows_of([req.sampling_params.custom_params]) == [None]
     assert guard.audit.counts == {("scheduler", reason): 1}
+
+
+# A beam search has more rows than requests: every request of its step would have ended.
+def test_a_beam_search_with_a_processor_ends_alone(guard):
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    req.sampling_params.beam_width = 2
+    admit(guard, req)
+
+    assert "do not combine with beam search" in req.ended[0]
+    assert req.custom_logit_processor is None
 
 
 def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):

@@ -1,11 +1,13 @@
 """Code that the operator pinned by digest: unpickled once, after the match, and never else."""
 
+import signal
 import threading
 
 import dill
 import pytest
 
 from sglang_lp import wire
+from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.errors import PayloadRefused, RefusalReason
 from sglang_lp.trust import Pin, Policy, Verifier
 
@@ -43,6 +45,15 @@ def loads(monkeypatch):
 
     monkeypatch.setattr(dill, "loads", counted)
     return seen
+
+
+@pytest.fixture(autouse=True)
+def interrupts_are_shown():
+    """As in every process of a server."""
+    before = signal.getsignal(signal.SIGINT)
+    show_interrupts()
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def reason_of(verifier, payload):
@@ -110,6 +121,12 @@ BROKEN = {
     "no processor": "class Local: pass",
     "needs arguments": GOOD_CODE + "    def __init__(self, needed): pass\n",
     "exits": GOOD_CODE + "    def __init__(self): raise SystemExit(3)\n",
+    "is interrupted": GOOD_CODE + "    def __init__(self): raise KeyboardInterrupt\n",
+    "is cancelled": GOOD_CODE
+    + "    def __init__(self):\n        import asyncio\n        raise asyncio.CancelledError\n",
+    "cannot even be said": GOOD_CODE
+    + "    class Unspeakable(BaseException):\n        def __str__(self): raise SystemExit\n"
+    + "    def __init__(self): raise self.Unspeakable\n",
 }
 
 
@@ -123,9 +140,18 @@ def test_a_pin_that_does_not_load_is_refused_and_not_tried_again(source, loads, 
         assert reason_of(verifier, wire.encode(code)) is RefusalReason.BROKEN_PIN
     assert loads == [code]
     assert verifier.allowed == before
-    assert [record.getMessage() for record in caplog.records] == [
-        "the pinned payload 'pin 0' does not load"
-    ]
+    said = [record.getMessage() for record in caplog.records if "verifier" in record.name]
+    assert len(said) == 1
+    assert said[0].startswith("the pinned payload 'pin 0' failed to load: ")
+
+
+def test_a_signal_while_a_pin_loads_ends_the_process():
+    code = by_value(
+        GOOD_CODE + "    def __init__(self):\n        import signal\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Verifier(pinned(code)).lookup(wire.encode(code))
 
 
 def test_a_pin_of_no_pickle_at_all_is_refused(loads):

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 import msgspec
 from msgspec import Meta
 
+from sglang_lp._engine.recording import NEVER
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.builtins.thinking.progress import Progress, markers_for
 from sglang_lp.builtins.thinking.stock import close_unseen
 from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
 from sglang_lp.params import (
+    MAX_INT,
     NonNegativeInt,
     Parameters,
     PositiveInt,
@@ -37,6 +39,8 @@ _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 #: Some paragraphs; it is matched token by token while the batch waits.
 _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
+#: As SGLang's own classes take it: ``None`` and any negative number are no limit.
+_Budget = Annotated[int, Meta(le=MAX_INT)] | None
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
 
 #: The parameters that say how a block opens and closes.
@@ -114,7 +118,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         """What a request may set. Numbers are tokens; ``None`` stands for the class's own id.
 
         Attributes:
-            thinking_budget: Tokens that a block may have before it is closed.
+            thinking_budget: Tokens that a block may have before it is closed. Left out, ``None``
+                or negative: no limit.
             soft_thinking_budget: Tokens after which the block is closed at a good moment; at most
                 ``thinking_budget``. ``None``: never.
             soft_top_n: It is a good moment if the end is among so many likeliest tokens.
@@ -133,7 +138,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             new_line_token_id: Forced before the end.
         """
 
-        thinking_budget: NonNegativeInt
+        thinking_budget: _Budget = None
         soft_thinking_budget: NonNegativeInt | None = None
         soft_top_n: _TopCount = 5
         min_thinking_tokens: NonNegativeInt = 0
@@ -150,13 +155,13 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         new_line_token_id: TokenId | None = None
 
         def __post_init__(self) -> None:
-            soft = self.soft_thinking_budget
-            if soft is not None and soft > self.thinking_budget:
+            soft, budget = self.soft_thinking_budget, self.limit
+            if soft is not None and soft > budget:
                 raise ValueError(
                     f"soft_thinking_budget: expected at most the thinking_budget of "
-                    f"{self.thinking_budget}, got {soft}"
+                    f"{budget}, got {soft}"
                 )
-            most = self.thinking_budget if soft is None else soft
+            most = budget if soft is None else soft
             if self.min_thinking_tokens > most:
                 raise ValueError(
                     f"min_thinking_tokens: expected at most the smaller budget of {most}, "
@@ -184,6 +189,12 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             if (self.thinking_start is None) != (self.thinking_end is None):
                 name = "thinking_start" if self.thinking_start is None else "thinking_end"
                 raise ValueError(f"{name}: required, because the other one is given")
+
+        @property
+        def limit(self) -> int:
+            """Tokens that a block may have; more than any request gets if there is no limit."""
+            budget = self.thinking_budget
+            return NEVER if budget is None or budget < 0 else budget
 
         @property
         def start(self) -> tuple[int, ...] | None:
@@ -321,7 +332,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         """Apply the rules of the class to this step, or sleep until one could apply."""
         params, progress, position = request.params, request.state, request.position
         if request.may_lag and _is_plain(params):
-            close_unseen(request, edits, params.thinking_budget)
+            close_unseen(request, edits, params.limit)
             return
         if not request.exact:
             raise Unsupported(f"{self.name}: {_NO_LAG}")
@@ -330,7 +341,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             edits.wake_at(position + 1 + _quiet(params, 0))
         else:
             inside = progress.length - progress.opened
-            if inside >= params.thinking_budget:
+            if inside >= params.limit:
                 edits.force(progress.markers.next_token[progress.begun])
             elif inside < params.min_thinking_tokens:
                 _keep_open(request, edits)
@@ -354,7 +365,7 @@ def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
     soft = params.soft_thinking_budget
     if params.min_thinking_tokens or params.eos_token_ids:
         return 0  # beyond the minimum too: any token may open the next block inside this one
-    return max(0, (params.thinking_budget if soft is None else soft) - inside)
+    return max(0, (params.limit if soft is None else soft) - inside)
 
 
 def _keep_open(request: Request, edits: Edits) -> None:

@@ -1,0 +1,46 @@
+"""Asking a server which requests its scheduler still keeps anything of."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from support.asking import body
+from support.recording import Census
+
+if TYPE_CHECKING:
+    from support.server import Server
+
+#: A slow machine takes minutes for the last request whose client is gone.
+_SECONDS = 300
+
+
+def census(server: Server, name: str) -> dict[str, Any]:
+    """Return what lives once the scheduler is at rest.
+
+    SGLang keeps its last batches until the next ones, so several requests ask, and ends requests
+    whose client is gone some seconds late, or in 0.5.18 not at all if they came as a list.
+
+    Args:
+        server: Allows :class:`support.recording.Census`.
+        name: Of this census, unlike that of any other.
+
+    Raises:
+        AssertionError: Some request is kept, though nothing runs.
+    """
+    deadline = time.monotonic() + _SECONDS
+    for number in count():
+        time.sleep(1)
+        rid = f"{name} {number}"
+        reply = server.post(
+            "/generate", {**body([5], Census, {"tag": rid}, max_new_tokens=3), "rid": rid}
+        )
+        assert reply.status == 200, reply.body  # noqa: PLR2004
+        (counted,) = server.records("census", tag=rid)
+        strangers = [row for row in counted["rows"] if not row.startswith(name)]
+        if not strangers:
+            break
+        assert time.monotonic() < deadline, strangers
+    assert counted["requests"] == len(counted["rows"]) <= 2  # noqa: PLR2004
+    return counted

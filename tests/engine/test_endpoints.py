@@ -1,0 +1,142 @@
+"""What is refused is refused on every endpoint, whole, before any of it is dispatched."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sglang_lp import wire
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.server.bounds import MAX_ENTRIES
+from support.asking import body
+from support.servers import on_servers
+
+#: The second one sends messages between SGLang's processes as msgpack, the first as pickles.
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(600),
+    on_servers("default", "no overlap, no radix cache"),
+]
+
+FORCED = ForcedSequenceLogitProcessor.to_str()
+BANNED = DisallowedTokensLogitsProcessor.to_str()
+_numbers = itertools.count()
+
+
+def generate(prompt):
+    return lambda payload, params, copies: {
+        **prompt,
+        "custom_logit_processor": payload,
+        "sampling_params": {"max_new_tokens": 3, "custom_params": params, "n": copies},
+    }
+
+
+def openai(prompt):
+    return lambda payload, params, copies: {
+        **prompt,
+        "model": "tiny",
+        "max_tokens": 3,
+        "n": copies,
+        "custom_logit_processor": payload,
+        "custom_params": params,
+    }
+
+
+def vertex(payload, params, copies):
+    asked = generate({})(payload, params, copies)
+    return {"instances": [{"text": "a"}, {"text": "b"}], "parameters": asked}
+
+
+CHAT = openai({"messages": [{"role": "user", "content": "a"}]})
+#: Endpoint and what it takes -> path, and how a request is written.
+FORMS = {
+    "/generate, text": ("/generate", generate({"text": "a"})),
+    "/generate, ids": ("/generate", generate({"input_ids": [5]})),
+    "/generate, texts": ("/generate", generate({"text": ["a", "b", "c"]})),
+    "/generate, lists of ids": ("/generate", generate({"input_ids": [[5], [6], [7]]})),
+    "/vertex_generate": ("/vertex_generate", vertex),
+    "/v1/completions, text": ("/v1/completions", openai({"prompt": "a"})),
+    "/v1/completions, texts": ("/v1/completions", openai({"prompt": ["a", "b", "c"]})),
+    "/v1/completions, lists of ids": ("/v1/completions", openai({"prompt": [[5], [6]]})),
+    "/v1/chat/completions": ("/v1/chat/completions", CHAT),
+    "/invocations": ("/invocations", CHAT),
+}
+#: What must not pass: payload, parameters, number of copies.
+REFUSED = {
+    "unknown class": (wire.payload_for("os", "abort"), {"token_ids": [5]}, 1),
+    "unknown class, copies": (wire.payload_for("os", "abort"), {"token_ids": [5]}, 3),
+    "bad parameter": (FORCED, {"token_ids": [1024]}, 1),
+    "bad parameter, copies": (FORCED, {"token_ids": [1024]}, 3),
+    "entries of all copies": (BANNED, {"token_ids": [5] * (MAX_ENTRIES // 8)}, 9),
+    "own key": (FORCED, {"token_ids": [5], "__sglang_reasoning_end_token_ids": [7]}, 1),
+    "own key, no processor": (None, {"__sglang_reasoning_end_token_ids": [7]}, 1),
+    "own key, no processor, copies": (None, {"__sglang_reasoning_in_grammar": True}, 3),
+    "own key that nests": (None, {"__sglang_reasoning_end_token_ids": [[[7]]]}, 1),
+    "unknown own key": (None, {"__sglang_anything": 1}, 1),
+    "the request itself": (FORCED, {"token_ids": [5], "__req__": {"rid": "another"}}, 1),
+}
+form = pytest.mark.parametrize("form", FORMS)
+
+
+def generated_for(server):
+    """Return the ids of all requests that have been in a step."""
+    # It comes after whatever was dispatched before it.
+    rid = f"the last one {next(_numbers)}"
+    assert server.post("/generate", {**body([5], max_new_tokens=1), "rid": rid}).status == 200
+    return {rid for line in server.records("step") for rid in line["rids"] if "last" not in rid}
+
+
+@form
+def test_nothing_of_a_refused_request_is_dispatched(server, form):
+    path, written = FORMS[form]
+    before = generated_for(server)
+
+    for why, refused in REFUSED.items():
+        request = written(*refused)
+        assert server.post(path, request).status == 400, why
+        if "vertex" not in path:
+            assert server.stream(path, request).status == 400, why
+
+    assert generated_for(server) == before
+
+
+@pytest.mark.parametrize("prompts", [{"text": ["a", "b", "c"]}, {"input_ids": [[5], [6], [7]]}])
+def test_one_of_a_list_refuses_it_all(server, prompts):
+    before = generated_for(server)
+
+    for (why, refused), at in itertools.product(REFUSED.items(), range(3)):
+        payloads, params = [FORCED] * 3, [{"token_ids": [7, 8, 9]}] * 3
+        payloads[at], params[at], copies = refused
+        request = {
+            **prompts,
+            "custom_logit_processor": payloads,
+            "sampling_params": [{"custom_params": one} for one in params],
+        }
+        if copies == 1:
+            assert server.post("/generate", request).status == 400, (why, at)
+            assert server.stream("/generate", request).status == 400, (why, at)
+
+    assert generated_for(server) == before
+
+
+@form
+def test_what_is_allowed_passes(server, form):
+    path, written = FORMS[form]
+    params = {"token_ids": [7, 8, 9]}
+
+    assert server.post(path, written(FORCED, params, 2)).status == 200
+    assert server.post(path, written(None, {"of": "another plugin"}, 1)).status == 200
+
+
+# With msgpack a nested value raised in the scheduler's receive loop, with and without a processor.
+@form
+@pytest.mark.parametrize("payload", [None, FORCED])
+def test_a_value_that_does_not_travel_ends_no_scheduler(server, form, payload):
+    path, written = FORMS[form]
+    request = written(payload, {"token_ids": [7], "nested": [[[1]]]}, 1)
+
+    assert server.post(path, request).status in {200, 400}
+    assert server.stream(path, request).status in {200, 400} or "vertex" in path
+    assert server.is_healthy()
+    assert server.post("/generate", body([5], max_new_tokens=1)).status == 200

@@ -1,0 +1,63 @@
+"""A session keeps SGLang's requests; what this toolkit keeps of them goes when they are over."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
+from support import recording
+from support.asking import body
+from support.census import census
+from support.greedy import rule
+from support.servers import on_servers
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
+
+NGRAM = DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 2, "window_size": 100}
+
+
+@pytest.fixture
+def session(server):
+    opened = server.post("/open_session", {"capacity_of_str_len": 10_000})
+    assert opened.status == 200, opened.body
+    yield opened.body
+    server.post("/close_session", {"session_id": opened.body})
+
+
+def turn(session, asked, rid=None):
+    return {**asked, "session_params": {"id": session, "rid": rid}}
+
+
+def test_state_goes_with_each_turn_of_an_open_session(server, session):
+    rid = None
+    for number in range(3):
+        asked = body([5, 6 + number], *NGRAM, max_new_tokens=20)
+        reply = server.post("/generate", turn(session, asked, rid))
+        assert reply.status == 200, reply.body
+        rid = reply.body["meta_info"]["id"]
+    failed = body([5], recording.Leaves, {"at": 2, "what": "SystemExit"})
+    assert server.post("/generate", turn(session, failed, rid)).status == 500
+    left = body([5], *NGRAM, max_new_tokens=1000)
+    assert server.stream("/generate", turn(session, left, rid), leave_after=3).status == 200
+
+    census(server, f"census of {session}")
+
+
+def test_a_turn_sees_what_came_before_it_as_its_prompt(server, session, oracle):
+    first = server.post("/generate", turn(session, body([5, 6], *NGRAM)))
+    second = server.post(
+        "/generate", turn(session, body([9, 300], *NGRAM), first.body["meta_info"]["id"])
+    )
+
+    oracle.check([5, 6], first.output_ids, rule(*NGRAM))
+    prompt = [5, 6, *first.output_ids, 9, 300]
+    oracle.check(prompt, second.output_ids, rule(*NGRAM))
+
+
+def test_the_gate_of_the_scheduler_holds_in_a_session(server, session):
+    refused = body([5], *NGRAM)
+    refused["sampling_params"]["custom_params"] = {"ngram_size": 2}
+    assert server.post("/generate", turn(session, refused)).status == 400
+    smuggled = {**body([5]), "rid": f"remote code: {session}"}
+    assert server.post("/generate", turn(session, smuggled)).status == 400
+    assert server.is_healthy()
