@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -257,7 +258,7 @@ class Misbehaving(TransformersBase):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
         if input_ids.shape[1] % 4:
             return scores
-        return {
+        wrong: dict[str, Callable[[], Any]] = {
             "raises": lambda: 1 / 0,
             "exits": sys.exit,
             "shape": lambda: scores[:, :-1],
@@ -265,7 +266,8 @@ class Misbehaving(TransformersBase):
             "nothing": lambda: None,
             "nan": lambda: scores.fill_(math.nan),
             "all masked": lambda: scores.fill_(MINUS_INF),
-        }[self.how]()
+        }
+        return wrong[self.how]()
 
 
 class MisbehavingV1(Alternating):
