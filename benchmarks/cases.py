@@ -20,6 +20,7 @@ import torch
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.processor import prepare
+from sglang_lp.served import ServedModel
 from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest
 
@@ -228,7 +229,9 @@ class Batch:
             params = pickle.loads(pickle.dumps(case.params(row)))
             given = request.custom_params(params)
             attach_row(
-                given, *prepare(processor(), params, None, VOCAB), StockHost(request, may_lag=False)
+                given,
+                *prepare(processor(), params, ServedModel(vocab_size=VOCAB)),
+                StockHost(request, may_lag=False),
             )
             self._requests.append(request)
             self._coming.append(iter(own[len(output) :]))

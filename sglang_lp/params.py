@@ -35,6 +35,7 @@ __all__ = [
     "check_vocabulary",
     "is_private",
     "parse",
+    "replaced",
 ]
 
 logger = logging.getLogger(__name__)
@@ -134,6 +135,23 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
         if name in given and not all(map(math.isfinite, _floats(getattr(params, name)))):
             raise InvalidParameter(processor, name, "expected a finite number")
     return params
+
+
+def replaced(params: P, processor: str, **changes: Any) -> P:
+    """Return parameters with other values, checked anew.
+
+    Args:
+        params: Parsed parameters.
+        processor: The processor's class name, for the message.
+        changes: For each parameter its value.
+
+    Raises:
+        InvalidParameter: The values do not fit together.
+    """
+    try:
+        return msgspec.structs.replace(params, **changes)
+    except ValueError as error:
+        raise _translated(processor, params.__struct_fields__, changes, str(error)) from None
 
 
 def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> None:

@@ -24,6 +24,7 @@ from sglang_lp._engine.rows import Row, attach_row, rows_of
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History
+from sglang_lp.served import ServedModel
 
 if TYPE_CHECKING:
     import torch
@@ -274,8 +275,7 @@ class LogitProcessor:
     def fit_params(
         cls,
         params: Parameters,
-        tokenizer: Any,  # noqa: ARG003 - for who overrides it
-        vocab_size: int | None = None,  # noqa: ARG003
+        served: ServedModel,  # noqa: ARG003 - for who overrides it
     ) -> Parameters:
         """Check parsed parameters against the served model, and fill in what only it knows.
 
@@ -284,8 +284,7 @@ class LogitProcessor:
 
         Args:
             params: What ``parse_params`` returned.
-            tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).
-            vocab_size: Number of logits in a row of the served model, if known.
+            served: The model; whatever is known of it.
 
         Raises:
             InvalidParameter: They are for another model, or cannot be filled in.
@@ -294,15 +293,14 @@ class LogitProcessor:
 
 
 def prepare(
-    processor: LogitProcessor, custom_params: Any, tokenizer: Any, vocab_size: int | None
+    processor: LogitProcessor, custom_params: Any, served: ServedModel
 ) -> tuple[LogitProcessor, Parameters]:
     """Make a processor ready for a request: the one way from parameters to what serves them.
 
     Args:
         processor: An instance of the class that the request names.
         custom_params: What the request carries, or ``None``.
-        tokenizer: The served model's, or ``None``.
-        vocab_size: Number of logits in a row of the served model, if known.
+        served: The model; whatever is known of it.
 
     Returns:
         The processor that serves the request, and its parsed parameters.
@@ -310,8 +308,8 @@ def prepare(
     Raises:
         RequestError: The parameters do not fit the processor or the served model.
     """
-    params = processor.parse_params(custom_params, vocab_size)
-    params = processor.fit_params(params, tokenizer, vocab_size)
+    params = processor.parse_params(custom_params, served.vocab_size)
+    params = processor.fit_params(params, served)
     return processor.serving(params), params
 
 
@@ -342,9 +340,11 @@ def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
     (row,) = rows_of((custom_params,))
     if row is None:
         source = custom_params.get("__req__")
-        tokenizer = getattr(source, "tokenizer", None)
+        served = ServedModel.of(
+            getattr(source, "tokenizer", None), vocab_size, getattr(source, "eos_token_ids", None)
+        )
         try:
-            serving, params = prepare(processor, custom_params, tokenizer, vocab_size)
+            serving, params = prepare(processor, custom_params, served)
             if source is None and serving.needs is not History.NONE:
                 raise Unsupported(f"{serving.name}: {_NO_HISTORY}")
         except RequestError as error:

@@ -17,6 +17,7 @@ from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.served import ServedModel
 from sglang_lp.server.host import StockHost
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class FakeRequest:
         to_finish: With ``served=True``: the error that ends the request, or ``None``.
         finished_reason: With ``served=True``: set once the request has finished.
         tokenizer: The served model's, or ``None``.
+        eos_token_ids: The end tokens that the model's configuration names, or ``None``.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class FakeRequest:
         *,
         served: bool = False,
         tokenizer: Any = None,
+        eos_token_ids: Iterable[int] | None = None,
     ) -> None:
         self.origin_input_ids = array("q", prompt_ids)
         self.output_ids = array("q", output_ids)
         self.tokenizer = tokenizer
+        self.eos_token_ids = eos_token_ids
         if served:
             self.kv = SimpleNamespace(kv_committed_len=0)
             self.to_finish: Any = None
@@ -104,6 +108,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     steps: int,
     vocab_size: int = 1000,
     tokenizer: Any = None,
+    eos_token_ids: Iterable[int] | None = None,
 ) -> Transcript:
     """Play a greedy decode of one request.
 
@@ -117,6 +122,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
         steps: Number of tokens to generate.
         vocab_size: Number of logits in a row.
         tokenizer: Of the model, for a processor that is given text.
+        eos_token_ids: The model's end tokens, for a processor that was given none.
 
     Returns:
         The tokens and what the processor saw on the way.
@@ -141,7 +147,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     Recorded.__name__ = processor.__name__
     if not callable(model):
         model = _scripted(model, len(prompt_ids), vocab_size)
-    request = FakeRequest(prompt_ids, tokenizer=tokenizer)
+    request = FakeRequest(prompt_ids, tokenizer=tokenizer, eos_token_ids=eos_token_ids)
     custom_params = request.custom_params(params)
     played = Transcript([], [], [])
     for _ in range(steps):
@@ -172,9 +178,15 @@ class _Case(NamedTuple):
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     tokenizer: Any
+    eos_token_ids: Sequence[int]
 
     def request(self, *, served: bool = False) -> FakeRequest:
-        return FakeRequest(self.prompt_ids, served=served, tokenizer=self.tokenizer)
+        return FakeRequest(
+            self.prompt_ids,
+            served=served,
+            tokenizer=self.tokenizer,
+            eos_token_ids=self.eos_token_ids,
+        )
 
     def custom_params(self) -> dict[str, Any]:
         request = self.request()
@@ -202,6 +214,7 @@ class ProcessorContract:
         token_ids: Ids that matter to it besides those among its parameters. Random histories are
             made from these and from a few others.
         tokenizer: The model's, for a processor that is given text.
+        eos_token_ids: The model's end tokens, for a processor that is given none.
     """
 
     processor: ClassVar[type[LogitProcessor]]
@@ -210,6 +223,7 @@ class ProcessorContract:
     vocab_size: ClassVar[int] = 1000
     token_ids: ClassVar[Sequence[int]] = ()
     tokenizer: ClassVar[Any] = None
+    eos_token_ids: ClassVar[Sequence[int]] = ()
 
     # Parameters and payload
 
@@ -363,7 +377,8 @@ class ProcessorContract:
         for case in self._cases():
             request = case.request(served=True)
             custom_params = request.custom_params(case.params)
-            served = prepare(self.processor(), case.params, self.tokenizer, self.vocab_size)
+            model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
+            served = prepare(self.processor(), case.params, model)
             attach_row(custom_params, *served, StockHost(request, may_lag=False))
             length = len(case.prompt_ids)
             for position, token_id in enumerate(case.output_ids):
@@ -429,7 +444,10 @@ class ProcessorContract:
             for length in (0, 1, 2, 12):
                 pool = [*matter * 2, *(rng.randrange(self.vocab_size) for _ in range(5))]
                 prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
-                cases.append(_Case(params, prompt_ids, rng.choices(pool, k=length), self.tokenizer))
+                output_ids = rng.choices(pool, k=length)
+                cases.append(
+                    _Case(params, prompt_ids, output_ids, self.tokenizer, self.eos_token_ids)
+                )
         return cases
 
     def _edited(self, cases: Sequence[_Case], logits: torch.Tensor | None = None) -> torch.Tensor:

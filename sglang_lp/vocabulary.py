@@ -56,6 +56,12 @@ class Pieces:
         """Return how many are not empty."""
         return len(self._sorted)
 
+    def same_as(self, text: bytes) -> list[int]:
+        """Return the ids of all tokens that are exactly this text."""
+        start = bisect_left(self._sorted, text)
+        found: list[int] = self._ids[start : bisect_right(self._sorted, text, start)].tolist()
+        return found
+
     def starting_with(self, prefix: bytes) -> np.ndarray:
         """Return the ids of all tokens that start with these bytes, in no particular order."""
         return self._ids[slice(*self.range_of(prefix))]
@@ -142,8 +148,20 @@ class Pieces:
 
     def prepare(self) -> None:
         """Make what searches need, for 200,000 tokens in half a second."""
-        for name in ("alphabet", "finishing", "_heads", "_ends", "_holder", "_places"):
+        for name in ("alphabet", "longest", "single_bytes", "finishing"):
             getattr(self, name)  # is kept from then on
+        for name in ("_heads", "_ends", "_holder", "_places"):
+            getattr(self, name)
+
+    @cached_property
+    def longest(self) -> int:
+        """Most bytes of a token."""
+        return max(map(len, self._sorted), default=0)
+
+    @cached_property
+    def single_bytes(self) -> frozenset[int]:
+        """The bytes that are a token each."""
+        return frozenset(piece[0] for piece in self._sorted if len(piece) == 1)
 
     @cached_property
     def alphabet(self) -> frozenset[int]:

@@ -81,21 +81,22 @@ def make_eagle(target: Path, directory: Path) -> Path:
 def make_eagle3(target: Path, directory: Path) -> Path:
     """Write an EAGLE3 head for that Llama into ``directory``, and return it.
 
-    Its hidden state is nearly the mean of those of three layers.
+    Its hidden state is nearly the embedding of the newest token: each token attends to itself, and
+    what it finds there outweighs the mean of three layers, which knows of older tokens only.
     """
     import torch
 
     eye = torch.eye(HIDDEN)
     weights = _weights(target)
-    head = {}
-    for name, weight in weights.items():
-        layer, _, own = name.partition(".layers.0.")
-        if layer != "model":
-            continue
-        if own in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"):
-            head[f"midlayer.{own}"] = 0.3 * torch.cat((weight, torch.zeros_like(weight)), 1)
-        else:
-            head[f"midlayer.{own}"] = weight if weight.dim() == 1 else 0.3 * weight
+    own = torch.cat((eye, torch.zeros_like(eye)), 1)
+    head = {
+        name.replace("model.layers.0.", "midlayer."): weight * (1 if weight.dim() == 1 else 0.3)
+        for name, weight in weights.items()
+        if name.startswith("model.layers.0.") and "self_attn" not in name
+    }
+    for name, scale in (("q", 1.5), ("k", 1.5), ("v", 4.0)):
+        head[f"midlayer.self_attn.{name}_proj.weight"] = scale * own
+    head["midlayer.self_attn.o_proj.weight"] = eye
     head["midlayer.hidden_norm.weight"] = torch.ones(HIDDEN)
     head["norm.weight"] = torch.ones(HIDDEN)
     head["fc.weight"] = torch.cat((eye, eye, eye), 1) / 3
@@ -109,6 +110,7 @@ def make_eagle3(target: Path, directory: Path) -> Path:
         "LlamaForCausalLMEagle3",
         target,
         draft_vocab_size=VOCAB_SIZE,
+        num_key_value_heads=4,
         eagle_config={"eagle_aux_hidden_state_layer_ids": EAGLE3_LAYERS},
     )
 

@@ -209,7 +209,7 @@ class Finishes(LogitProcessor):
 
 
 class OnlyAlong(LogitProcessor):
-    """Raise at whatever is not the beginning of one answer."""
+    """Force an answer, and raise at whatever is not a beginning of it."""
 
     class Params(Parameters, frozen=True):
         """What a request may set."""
@@ -217,11 +217,12 @@ class OnlyAlong(LogitProcessor):
         answer: TokenIds
 
     def edit(self, request: Any, edits: Any) -> None:
-        """Raise."""
-        seen = [*request.output_ids]
-        if seen != [*request.params.answer[: len(seen)]]:
+        """Raise or force."""
+        seen, answer = [*request.output_ids], request.params.answer
+        if seen != [*answer[: len(seen)]]:
             write("astray", output_ids=seen)
             raise KeyError("a draft that does not come")
+        edits.force(answer[len(seen)])
 
 
 class OutOfVocabulary(LogitProcessor):

@@ -5,6 +5,7 @@ A processor's file may move; its name here may not, because the name is what a p
 
 from sglang_lp.builtins.allowed_tokens import AllowedTokensLogitProcessor
 from sglang_lp.builtins.bad_words import BadWordsLogitProcessor
+from sglang_lp.builtins.box_grammar import LocateAnythingBoxGrammarLogitProcessor
 from sglang_lp.builtins.chain import ChainLogitProcessor
 from sglang_lp.builtins.choice import ChoiceLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
@@ -53,6 +54,7 @@ __all__ = [
     "Hy3ThinkingBudgetLogitProcessor",
     "InklingThinkingBudgetLogitProcessor",
     "KimiK2ThinkingBudgetLogitProcessor",
+    "LocateAnythingBoxGrammarLogitProcessor",
     "LoopBreakerLogitProcessor",
     "MinLengthLogitProcessor",
     "Qwen3ThinkingBudgetLogitProcessor",

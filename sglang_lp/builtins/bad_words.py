@@ -13,13 +13,14 @@ from sglang_lp.builtins.sequences import (
     automaton_of,
     check_lengths,
 )
-from sglang_lp.builtins.texts import BannedTexts, banned_texts, check_texts
+from sglang_lp.builtins.texts import BannedTexts, banned_texts, check_texts, known_ids
 from sglang_lp.params import Parameters, Texts
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 
 class _Progress:
@@ -89,13 +90,11 @@ class BadWordsLogitProcessor(LogitProcessor):
                 check_lengths(self.token_ids, self.lengths)
 
     @classmethod
-    def fit_params(
-        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
-    ) -> Parameters:
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Refuse words that the served model cannot write, or that leave it nothing to write."""
-        cls._texts(params, tokenizer)
+        cls._texts(params, served.tokenizer)
         cls._sequences(params)  # built now, while no step waits for it
-        return super().fit_params(params, tokenizer, vocab_size)
+        return super().fit_params(params, served)
 
     @classmethod
     def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | None:
@@ -139,15 +138,8 @@ class BadWordsLogitProcessor(LogitProcessor):
             if sequences is not None:
                 edits.always().ban(sequences.endings[0])
             if texts is not None:
-                edits.always().ban(_known(texts.always, edits))
+                edits.always().ban(known_ids(texts.always, edits.vocab_size))
         for token_ids in sequences.completing(progress.state) if sequences is not None else ():
             edits.ban(token_ids)
         if texts is not None and (completing := texts.completing(progress.end)):
-            edits.ban(_known(completing, edits))
-
-
-def _known(token_ids: Sequence[int], edits: Edits) -> Sequence[int]:
-    """Return those of ascending ids that the model has a logit for: tokenizers may have more."""
-    if not token_ids or token_ids[-1] < edits.vocab_size:
-        return token_ids
-    return [token_id for token_id in token_ids if token_id < edits.vocab_size]
+            edits.ban(known_ids(completing, edits.vocab_size))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
+    from sglang_lp.served import ServedModel
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
@@ -201,12 +202,12 @@ class ChainLogitProcessor(LogitProcessor):
         return cls._Linked(chain=params.chain, links=tuple(links))
 
     @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Parameters:
+    def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
         """Let every link check its parameters against the served model."""
         links = []
         for place, (link, own) in enumerate(params.links):
             with cls._name_place(place):
-                links.append((link, link.fit_params(own, tokenizer, vocab_size)))
+                links.append((link, link.fit_params(own, served)))
         return cls._Linked(chain=params.chain, links=tuple(links))
 
     @classmethod

@@ -4,111 +4,115 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins.sequences import (
-    Automaton,
-    Lengths,
-    SequenceIds,
-    automaton_of,
-    check_lengths,
-    split,
-)
+import msgspec
+
+from sglang_lp.builtins.choices import MAX_BYTES, Choices, TokenChoices, text_choices
+from sglang_lp.builtins.sequences import Lengths, SequenceIds, automaton_of, check_lengths, split
+from sglang_lp.builtins.texts import check_texts, known_ids
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.params import FewTokenIds, Parameters
+from sglang_lp.params import FewTokenIds, Parameters, Texts
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.served import ends_for
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 
 class _Path:
     """How far into the choices the output is."""
 
-    __slots__ = ("choices", "done", "state")
+    __slots__ = ("choices", "done", "place")
 
-    def __init__(self, choices: Automaton) -> None:
+    def __init__(self, choices: Choices) -> None:
         self.choices = choices
-        self.state = 0
+        self.place = choices.start
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
 
 class ChoiceLogitProcessor(LogitProcessor):
-    """Let the model generate exactly one of several token sequences.
+    """Let the model generate exactly one of several texts, or of several token sequences.
 
     At every step the tokens that continue one of the choices keep their logits and all others
-    are set to ``-inf``, so that the model's own probabilities choose. After a choice only
-    ``eos_token_ids`` may come; without them the model goes on by itself.
+    are set to ``-inf``, so that the model's own probabilities choose. With ``choices``, texts as
+    the client gets them, that is each token that a choice can go on with, whichever tokens spell
+    it. After a choice only ``eos_token_ids`` may come; with ``token_ids`` and without those the
+    model goes on by itself.
     """
 
     __module__ = "sglang_lp.builtins"
-    example: ClassVar[Mapping[str, Any]] = {
-        "token_ids": [9642, 2822, 36, 1588],
-        "lengths": [1, 1, 2],
-        "eos_token_ids": [2],
-    }
+    example: ClassVar[Mapping[str, Any]] = {"choices": ["yes", "no", "I do not know"]}
 
-    class Params(Parameters, frozen=True, dict=True):
+    class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
+            choices: Texts of up to 256 characters, together up to 8,192 bytes of UTF-8. Either
+                these or ``token_ids``.
             token_ids: The ids of all choices, one choice after the other.
             lengths: For each choice its number of tokens, together as many as ``token_ids``.
             eos_token_ids: Tokens that end the answer; one of them comes after a choice. Left out:
-                the answer goes on, and no choice may be a prefix of another.
+                with ``choices`` the end tokens of the served model; with ``token_ids`` the answer
+                goes on, and no choice may be a prefix of another.
         """
 
         renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
 
-        token_ids: SequenceIds
-        lengths: Lengths
+        choices: Texts | None = None
+        token_ids: SequenceIds | None = None
+        lengths: Lengths | None = None
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit, and a choice that others begin with unmarked."""
-            check_lengths(self.token_ids, self.lengths)
-            if self.eos_token_ids is None:
-                self._check_prefixes()
-
-        def _check_prefixes(self) -> None:
-            """Refuse a choice that is a prefix of another."""
-            # Sorted, what begins with a choice comes right after it.
-            for first, after in pairwise(sorted(map(tuple, split(self.token_ids, self.lengths)))):
-                if first == after[: len(first)] and len(first) < len(after):
-                    raise ValueError(
-                        "eos_token_ids: required, because one choice is a prefix of another"
-                    )
-
-        @cached_property
-        def choices(self) -> Automaton:
-            """The tree of the choices."""
-            return automaton_of(self.token_ids, self.lengths)
+            if (self.choices is None) == (self.token_ids is None):
+                raise ValueError("choices: expected either these, or token_ids and lengths")
+            if self.choices is not None:
+                if self.lengths is not None:
+                    raise ValueError("lengths: expected with token_ids only")
+                check_texts("choices", self.choices, MAX_BYTES)
+            elif self.token_ids is not None:
+                if self.lengths is None:
+                    raise ValueError("lengths: expected the length of each choice of token_ids")
+                check_lengths(self.token_ids, self.lengths)
+                if self.eos_token_ids is None:
+                    _check_prefixes(self.token_ids, self.lengths)
 
     @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
-        """Build the tree now, while no step waits for it."""
-        _ = params.choices
-        return super().fit_params(params, tokenizer, vocab_size)
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Look at the choices now, while no step waits for it."""
+        cls._choices(params, served.tokenizer)
+        if params.choices is None:
+            return super().fit_params(params, served)
+        ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
+        return msgspec.structs.replace(params, eos_token_ids=ends)
+
+    @classmethod
+    def _choices(cls, params: Any, tokenizer: Any) -> Choices:
+        if params.choices is not None:
+            return text_choices(cls.__name__, tokenizer, params.choices)
+        return TokenChoices(automaton_of(params.token_ids, params.lengths))
 
     def start(self, request: Request) -> _Path:
-        """Begin at the root of the tree."""
-        return _Path(request.params.choices)
+        """Begin before the first token of a choice."""
+        return _Path(self._choices(request.params, request.tokenizer))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Go down the tree."""
+        """Follow the choices."""
         path, eos = request.state, request.params.eos_token_ids
         for token_id in token_ids:
             if path.done:
                 return
-            after = path.choices.children[path.state].get(token_id)
+            after = path.choices.after(path.place, token_id)
             if after is not None:
-                path.state = after
-                path.done = eos is None and path.choices.complete[after]
-            elif eos is not None and token_id in eos and path.choices.complete[path.state]:
+                path.place = after
+                path.done = eos is None and path.choices.is_complete(after)
+            elif eos is not None and token_id in eos and path.choices.is_complete(path.place):
                 path.done = True
             else:
                 raise ProcessorFault(
@@ -121,11 +125,23 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Allow what continues a choice, or ends it."""
-        path, eos = request.state, request.params.eos_token_ids
+        path = request.state
         if path.done:
             edits.rest()
             return
-        tokens = [*path.choices.children[path.state]]
-        if path.choices.complete[path.state]:
-            tokens += eos
+        tokens = [*known_ids(path.choices.continuing(path.place), edits.vocab_size)]
+        if path.choices.is_complete(path.place):
+            tokens += request.params.eos_token_ids
         edits.allow_only(tokens)
+
+
+def _check_prefixes(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
+    """Refuse a choice that is a prefix of another.
+
+    Raises:
+        ValueError: There is one.
+    """
+    # Sorted, what begins with a choice comes right after it.
+    for first, after in pairwise(sorted(map(tuple, split(token_ids, lengths)))):
+        if first == after[: len(first)] and len(first) < len(after):
+            raise ValueError("eos_token_ids: required, because one choice is a prefix of another")

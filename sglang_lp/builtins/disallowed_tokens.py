@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.texts import banned_texts, check_texts
+from sglang_lp.builtins.texts import banned_texts, check_texts, known_ids
 from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -16,6 +15,7 @@ from sglang_lp.request import History
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 
 class DisallowedTokensLogitsProcessor(LogitProcessor):
@@ -51,16 +51,13 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
                 raise ValueError("token_ids: expected these, or texts")
 
     @classmethod
-    def fit_params(
-        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
-    ) -> Parameters:
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Add the tokens of the served model that hold a text."""
         given: Any = params
         if given.texts is None:
-            return super().fit_params(params, tokenizer, vocab_size)
-        found = banned_texts(cls.__name__, "texts", tokenizer, given.texts).always
-        if vocab_size is not None:  # tokenizers may have more tokens than the model has logits
-            found = found[: bisect_left(found, vocab_size)]
+            return super().fit_params(params, served)
+        banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)
+        found = known_ids(banned.always, served.vocab_size or 1 << 31)
         fitted: Parameters = msgspec.structs.replace(
             given, token_ids=(*(given.token_ids or ()), *found)
         )

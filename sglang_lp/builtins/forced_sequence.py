@@ -15,6 +15,7 @@ from sglang_lp.request import History
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 
 class ForcedSequenceLogitProcessor(LogitProcessor):
@@ -52,14 +53,12 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
                 raise ValueError("token_ids: expected either these or text")
 
     @classmethod
-    def fit_params(
-        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
-    ) -> Parameters:
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Turn the text into tokens of the served model."""
         given: Any = params
         if given.text is None:
-            return super().fit_params(params, tokenizer, vocab_size)
-        token_ids = forced_text(cls.__name__, "text", tokenizer, given.text)
+            return super().fit_params(params, served)
+        token_ids = forced_text(cls.__name__, "text", served.tokenizer, given.text)
         fitted: Parameters = msgspec.structs.replace(given, text=None, token_ids=token_ids)
         return fitted
 

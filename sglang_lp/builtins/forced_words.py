@@ -1,25 +1,35 @@
-"""Token sequences that the answer must hold before it ends."""
+"""Words that the answer must hold before it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sglang_lp.builtins.sequences import (
+    MAX_SEQUENCE_IDS,
+    Automaton,
     Lengths,
     SequenceIds,
     automaton_of,
     check_lengths,
     split,
 )
-from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
+from sglang_lp.builtins.texts import check_texts, forced_text, served_vocabulary
+from sglang_lp.errors import InvalidParameter
+from sglang_lp.params import FewTokenIds, Parameters, PositiveInt, Texts, replaced
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.served import ends_for
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
+    from sglang_lp.vocabulary import Vocabulary
+
+#: Most bytes that the texts of one request may have together: as many as ids.
+_MAX_BYTES = MAX_SEQUENCE_IDS
 
 
 class _Word(NamedTuple):
@@ -36,6 +46,34 @@ class _Word(NamedTuple):
     end: int
 
 
+class _Texts:
+    """The words as texts, to find them whichever tokens spell them.
+
+    Attributes:
+        automaton: Follows them, byte by byte.
+        newest: For each state, the nearest one on its way to shorter prefixes, itself included,
+            at which a word is complete; 0 if there is none.
+        tokens: The bytes of each token.
+    """
+
+    __slots__ = ("automaton", "newest", "tokens")
+
+    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary) -> None:
+        self.automaton = automaton = Automaton([text.encode() for text in texts])
+        self.tokens = vocabulary.tokens
+        self.newest = [0] * len(automaton.children)
+        for state in automaton.by_length():
+            complete = automaton.complete[state]
+            self.newest[state] = state if complete else self.newest[automaton.shorter[state]]
+
+    def end_of(self, text: str) -> int:
+        """Return the state in which a word is complete."""
+        state = 0
+        for byte in text.encode():
+            state = self.automaton.children[state][byte]
+        return state
+
+
 class _Words:
     """The words of a request, the same for all its copies.
 
@@ -45,12 +83,20 @@ class _Words:
         lengths: For the state in which a word ends its number of tokens.
         total: How many tokens all words have together.
         ends: The tokens that end the answer.
+        texts: The words as texts, if they were given so.
+        spelled: For each state of ``texts`` in which one is complete, the state in which its
+            tokens are.
     """
 
-    __slots__ = ("automaton", "ends", "lengths", "total", "words")
+    __slots__ = ("automaton", "ends", "lengths", "spelled", "texts", "total", "words")
 
     def __init__(
-        self, token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
+        self,
+        token_ids: tuple[int, ...],
+        lengths: tuple[int, ...],
+        ends: tuple[int, ...],
+        texts: tuple[str, ...],
+        vocabulary: Vocabulary | None,
     ) -> None:
         self.automaton = automaton_of(token_ids, lengths)
         distinct = dict.fromkeys(split(token_ids, lengths))
@@ -58,6 +104,14 @@ class _Words:
         self.lengths = {word.end: len(word.token_ids) for word in self.words}
         self.total = sum(self.lengths.values())
         self.ends = frozenset(ends)
+        self.texts: _Texts | None = None
+        self.spelled: dict[int, int] = {}
+        if vocabulary is not None:
+            self.texts = found = _Texts(texts, vocabulary)
+            own = map(self._word, split(token_ids, lengths))
+            self.spelled = {
+                found.end_of(text): word.end for text, word in zip(texts, own, strict=True)
+            }
 
     def _word(self, token_ids: Sequence[int]) -> _Word:
         children, state = self.automaton.children, 0
@@ -70,10 +124,14 @@ class _Words:
 
 @lru_cache(maxsize=16)
 def _words_of(
-    token_ids: tuple[int, ...], lengths: tuple[int, ...], ends: tuple[int, ...]
+    token_ids: tuple[int, ...],
+    lengths: tuple[int, ...],
+    ends: tuple[int, ...],
+    texts: tuple[str, ...] = (),
+    vocabulary: Vocabulary | None = None,
 ) -> _Words:
     """Return the words of all requests with these parameters."""
-    return _Words(token_ids, lengths, ends)
+    return _Words(token_ids, lengths, ends, texts, vocabulary)
 
 
 class _Progress:
@@ -84,7 +142,7 @@ class _Progress:
         missing: How many tokens the missing words have together.
     """
 
-    __slots__ = ("_held", "_next", "_state", "missing", "words")
+    __slots__ = ("_held", "_next", "_said", "_state", "missing", "words")
 
     def __init__(self, words: _Words) -> None:
         self.words = words
@@ -93,12 +151,16 @@ class _Progress:
         #: because it is copied for every drafted token.
         self._state = 0
         self._held = 1
+        #: The state of the output as text.
+        self._said = 0
         #: Index of the word that is forced next.
         self._next = 0
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Take in generated tokens."""
         words = self.words
+        if words.texts is not None:  # before the tokens: a text holds all that its tokens do
+            self._read_text(words.texts, token_ids)
         automaton, lengths, held = words.automaton, words.lengths, self._held
         for token_id in token_ids:
             self._state = state = automaton.step(self._state, token_id)
@@ -110,6 +172,18 @@ class _Progress:
         self._held = held
         while self.missing and held >> words.words[self._next].end & 1:
             self._next += 1
+
+    def _read_text(self, texts: _Texts, token_ids: Sequence[int]) -> None:
+        """Note the words that were completed, whichever tokens spelled them."""
+        words, automaton, newest = self.words, texts.automaton, texts.newest
+        for token_id in token_ids:
+            for byte in texts.tokens[token_id] if token_id < len(texts.tokens) else b"":
+                self._said = automaton.step(self._said, byte)
+                found = newest[self._said]
+                while found and not self._held >> words.spelled[found] & 1:
+                    self._held |= 1 << words.spelled[found]
+                    self.missing -= words.lengths[words.spelled[found]]
+                    found = newest[automaton.shorter[found]]
 
     def begun(self) -> int:
         """Return how many tokens of the next missing word the output ends with."""
@@ -125,13 +199,17 @@ class _Progress:
 
 
 class ForcedWordsLogitProcessor(LogitProcessor):
-    """Keep the answer from ending until it holds every one of several token sequences, the words.
+    """Keep the answer from ending until it holds every one of several words.
 
-    A word counts wherever the generated tokens hold it, also inside or overlapping another word.
-    Words in the prompt do not count. While words are missing, the first of them in the given order
-    is forced, token by token, if one of these holds:
+    With ``words``, texts as the client gets them, a word counts wherever the generated text holds
+    it, whichever tokens spell it; it is forced in the tokens that the tokenizer writes it with.
+    With ``token_ids`` it counts where the generated tokens hold its own. Either way it may stand
+    inside another word or overlap one. Words in the prompt do not count.
 
-    1. The output ends with a prefix of it; forcing continues from there.
+    While words are missing, the first of them in the given order is forced, token by token, if one
+    of these holds:
+
+    1. The output ends with some of its first tokens; forcing continues from there.
     2. ``within_tokens`` leaves room for no more than the missing words, one after the other.
     3. The likeliest token is one of ``eos_token_ids``.
 
@@ -148,9 +226,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     example: ClassVar[Mapping[str, Any]] = {
-        "token_ids": [1234, 567, 890],
-        "lengths": [2, 1],
-        "eos_token_ids": [2],
+        "words": [" in summary", " source:"],
         "within_tokens": 256,
     }
 
@@ -158,23 +234,37 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         """What a request may set.
 
         Attributes:
-            token_ids: The ids of all words, one word after the other, in the order in which they
-                are forced.
+            words: Texts of up to 256 characters, together up to 4,096 bytes of UTF-8, in the order
+                in which they are forced. Either these or ``token_ids``. Nothing is put between
+                them: let a word begin with a space where it needs one.
+            token_ids: The ids of all words, one word after the other, in that order.
             lengths: For each word its number of tokens, together as many as ``token_ids``.
             eos_token_ids: All tokens that end the answer, at most 1,024. None may be in a word.
+                Left out: the end tokens of the served model.
             within_tokens: Number of generated tokens that must hold all words, at least as many as
-                ``token_ids``; give the request's ``max_new_tokens`` or less. Left out: no limit.
+                those have; give the request's ``max_new_tokens`` or less. Left out: no limit.
         """
 
-        token_ids: SequenceIds
-        lengths: Lengths
-        eos_token_ids: FewTokenIds
+        words: Texts | None = None
+        token_ids: SequenceIds | None = None
+        lengths: Lengths | None = None
+        eos_token_ids: FewTokenIds | None = None
         within_tokens: PositiveInt | None = None
 
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit, words that end the answer, and too little room."""
+            if self.words is not None:
+                check_texts("words", self.words, _MAX_BYTES)
+            elif self.token_ids is None:
+                raise ValueError("words: expected these, or token_ids and lengths")
+            if self.token_ids is None:
+                if self.lengths is not None:
+                    raise ValueError("token_ids: expected these with lengths")
+                return
+            if self.lengths is None:
+                raise ValueError("lengths: expected the length of each word of token_ids")
             check_lengths(self.token_ids, self.lengths)
-            both = {*self.eos_token_ids}.intersection(self.token_ids)
+            both = {*(self.eos_token_ids or ())}.intersection(self.token_ids)
             if both:
                 raise ValueError(
                     f"eos_token_ids: expected tokens that are in no word, got {min(both)}, which "
@@ -186,20 +276,36 @@ class ForcedWordsLogitProcessor(LogitProcessor):
                     f"words have together, got {self.within_tokens}"
                 )
 
-        @cached_property
-        def words(self) -> _Words:
-            """The words, ready to be followed."""
-            return _words_of(self.token_ids, self.lengths, self.eos_token_ids)
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Turn the words into tokens of the served model, and name its end tokens."""
+        ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
+        token_ids, lengths = params.token_ids, params.lengths
+        if params.words is not None:
+            if token_ids is not None:
+                raise InvalidParameter(cls.__name__, "token_ids", "given together with words")
+            words = tuple(dict.fromkeys(params.words))
+            spelled = [forced_text(cls.__name__, "words", served.tokenizer, word) for word in words]
+            token_ids = tuple(token_id for word in spelled for token_id in word)
+            lengths = tuple(map(len, spelled))
+            params = replaced(params, cls.__name__, words=words)
+        fitted = replaced(
+            params, cls.__name__, token_ids=token_ids, lengths=lengths, eos_token_ids=ends
+        )
+        cls._words(fitted, served.tokenizer)  # made now, while no step waits for it
+        return fitted
 
     @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
-        """Build the automaton of the words now, while no step waits for it."""
-        _ = params.words
-        return super().fit_params(params, tokenizer, vocab_size)
+    def _words(cls, params: Any, tokenizer: Any) -> _Words:
+        given = params.token_ids, params.lengths, params.eos_token_ids
+        if params.words is None:
+            return _words_of(*given)
+        vocabulary = served_vocabulary(cls.__name__, "words", tokenizer)
+        return _words_of(*given, params.words, vocabulary)
 
     def start(self, request: Request) -> _Progress:
         """Begin with no word."""
-        return _Progress(request.params.words)
+        return _Progress(self._words(request.params, request.tokenizer))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""

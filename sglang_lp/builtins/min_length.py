@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.served import ServedModel, ends_for
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
@@ -23,20 +26,29 @@ class MinLengthLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     needs = History.POSITION
-    example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100, "eos_token_ids": [2]}
+    example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
             min_tokens: Number of generated tokens without any of ``eos_token_ids``.
-            eos_token_ids: Ids in ``[0, vocab)``, at least one.
+            eos_token_ids: Ids in ``[0, vocab)``, at least one. Left out: the end tokens of the
+                served model.
         """
 
         renamed: ClassVar[Mapping[str, str]] = {"end_token_ids": "eos_token_ids"}
 
         min_tokens: PositiveInt
-        eos_token_ids: FewTokenIds
+        eos_token_ids: FewTokenIds | None = None
+
+    @classmethod
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
+        """Take the end tokens of the served model if the request names none."""
+        given: Any = params
+        ends = ends_for(cls.__name__, "eos_token_ids", given.eos_token_ids, served)
+        fitted: Parameters = msgspec.structs.replace(given, eos_token_ids=ends)
+        return fitted
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the end tokens until the answer is long enough."""

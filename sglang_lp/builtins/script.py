@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 #: Before here lie the letters of all scripts: planes 0 to 3.
 _LETTERS = 0x40000
@@ -116,13 +117,11 @@ class ScriptLogitProcessor(LogitProcessor):
                 raise ValueError('thinking_start: expected where="thinking" or where="answer"')
 
     @classmethod
-    def fit_params(
-        cls, params: Parameters, tokenizer: Any, vocab_size: int | None = None
-    ) -> Parameters:
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Refuse unknown scripts, and what leaves the served model no way to write or to think."""
-        cls._banned(params, tokenizer)
-        cls._delimiters(params, tokenizer)
-        return super().fit_params(params, tokenizer, vocab_size)
+        cls._banned(params, served.tokenizer)
+        cls._delimiters(params, served.tokenizer)
+        return super().fit_params(params, served)
 
     @classmethod
     def _banned(cls, params: Any, tokenizer: Any) -> BannedScripts:

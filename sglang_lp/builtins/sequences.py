@@ -13,7 +13,15 @@ from msgspec import Meta
 
 from sglang_lp.params import PositiveInt, TokenId
 
-__all__ = ["Automaton", "Lengths", "SequenceIds", "automaton_of", "check_lengths", "split"]
+__all__ = [
+    "MAX_SEQUENCE_IDS",
+    "Automaton",
+    "Lengths",
+    "SequenceIds",
+    "automaton_of",
+    "check_lengths",
+    "split",
+]
 
 #: Most ids that the sequences of one request may have together. Building their automaton takes
 #: 3 ms for this many, when the request arrives.
@@ -87,15 +95,20 @@ class Automaton:
         self.shorter = [0] * len(self.children)
         #: As ``shorter``, the next one that has endings.
         self._shorter_ending = [0] * len(self.children)
-        waiting = deque(self.children[0].values())
-        while waiting:
-            state = waiting.popleft()
+        for state in self.by_length():
             shorter = self.shorter[state]
             has_endings = self.endings[shorter]
             self._shorter_ending[state] = shorter if has_endings else self._shorter_ending[shorter]
             for token_id, after in self.children[state].items():
                 self.shorter[after] = self.step(shorter, token_id)
-                waiting.append(after)
+
+    def by_length(self) -> Iterator[int]:
+        """Yield every state but the start, those of shorter prefixes first."""
+        waiting = deque(self.children[0].values())
+        while waiting:
+            state = waiting.popleft()
+            yield state
+            waiting.extend(self.children[state].values())
 
     def step(self, state: int, token_id: int) -> int:
         """Return the state after one more token."""

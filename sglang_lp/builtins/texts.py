@@ -21,7 +21,14 @@ from sglang_lp.vocabulary import Vocabulary, folded, lacking, unfinished, vocabu
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BannedTexts", "banned_texts", "check_texts", "forced_text", "served_vocabulary"]
+__all__ = [
+    "BannedTexts",
+    "banned_texts",
+    "check_texts",
+    "forced_text",
+    "known_ids",
+    "served_vocabulary",
+]
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
 _MAX_BYTES = 32_768
@@ -33,12 +40,13 @@ _MAX_KEPT = 262_144
 _KEPT = 32
 
 
-def check_texts(name: str, texts: Sequence[str]) -> None:
+def check_texts(name: str, texts: Sequence[str], limit: int = _MAX_BYTES) -> None:
     """Refuse texts that no model can write, or too many.
 
     Args:
         name: Of the parameter, for the message.
         texts: What came.
+        limit: Most bytes that they may have together.
 
     Raises:
         ValueError: They hold what is no character, or are too long together.
@@ -54,11 +62,17 @@ def check_texts(name: str, texts: Sequence[str]) -> None:
         raise ValueError(
             f"{name}: expected characters, got U+FFFD, which stands for bytes that are none"
         )
-    if length > _MAX_BYTES:
+    if length > limit:
         raise ValueError(
-            f"{name}: expected at most {_MAX_BYTES} bytes of UTF-8 in all texts together, got "
-            f"{length}"
+            f"{name}: expected at most {limit} bytes of UTF-8 in all texts together, got {length}"
         )
+
+
+def known_ids(token_ids: Sequence[int], vocab_size: int) -> Sequence[int]:
+    """Return those of ascending ids that the model has a logit for: tokenizers may have more."""
+    if not token_ids or token_ids[-1] < vocab_size:
+        return token_ids
+    return token_ids[: bisect_left(token_ids, vocab_size)]
 
 
 def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:

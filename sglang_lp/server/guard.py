@@ -13,6 +13,7 @@ from sglang_lp._engine.faults import as_fault
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.served import ServedModel
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.bounds import check_flat
 from sglang_lp.server.foreign import ForeignProcessor
@@ -21,7 +22,7 @@ from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from sglang_lp.params import Parameters
 
@@ -53,6 +54,7 @@ class Guard:
         speculation: The server's speculative decoding, once known and if there is any.
         tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
+        eos_token_ids: The end tokens of its configuration, once known.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -67,6 +69,7 @@ class Guard:
         self.speculation: Speculation | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
+        self.eos_token_ids: Iterable[int] | None = None
 
     def learn(self, gate: Gate, process: Any) -> None:
         """Take over what an object of SGLang knows of the server.
@@ -77,6 +80,7 @@ class Guard:
         """
         self.gate = gate
         self.vocab_size = process.model_config.vocab_size
+        self.eos_token_ids = process.model_config.hf_eos_token_id
         self.diffusion = diffusion_algorithm(process.server_args)
         self.speculation = Speculation.of(process.server_args)
         tokenizer = getattr(process, "tokenizer", None)
@@ -126,7 +130,8 @@ class Guard:
             kind = self._limited(kind)
         made: Any = kind()
         if isinstance(made, LogitProcessor):
-            return prepare(made, custom_params, self.tokenizer, self.vocab_size)
+            served = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
+            return prepare(made, custom_params, served)
         return ForeignProcessor(made), None
 
     @contextmanager

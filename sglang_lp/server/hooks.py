@@ -18,6 +18,7 @@ from sglang_lp.server.launch import (
     check_parsed,
     make_guard_schedulers,
     make_learn,
+    make_learn_ahead,
 )
 
 __all__ = ["put_in_place"]
@@ -75,6 +76,11 @@ def put_in_place() -> None:
             _PROCESSOR_MODULE + ".CustomLogitProcessor.from_str",
             make_from_str(guard),
             HookType.REPLACE,
+        ),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.init_tokenizer_and_processor",
+            make_learn_ahead(guard),
+            HookType.AFTER,
         ),
         (
             _SRT + "managers.tokenizer_manager.TokenizerManager._create_tokenized_object",

@@ -32,6 +32,7 @@ __all__ = [
     "check_parsed",
     "make_guard_schedulers",
     "make_learn",
+    "make_learn_ahead",
     "run_guarded",
 ]
 
@@ -153,6 +154,18 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
     installation.schedulers_are_guarded = True
     show_interrupts()
     run(*args, **kwargs)
+
+
+def make_learn_ahead(guard: Guard) -> Any:
+    """Return the hook after ``TokenizerManager.init_tokenizer_and_processor``.
+
+    What texts need is made before the server says that it is ready, and no request waits for it.
+    """
+
+    def learn(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        guard.learn(Gate.ADMISSION, manager)
+
+    return learn
 
 
 def make_learn(guard: Guard, pending: PendingResults) -> Any:

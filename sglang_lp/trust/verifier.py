@@ -37,15 +37,18 @@ _BUILTINS = "sglang_lp.builtins"
 _STOCK = "sglang.srt.sampling.custom_logit_processor"
 #: SGLang's own processors, which are built-ins under the same names. Its
 #: ThinkingBudgetLogitProcessor is a base without token ids and fails on the first call.
-_STOCK_NAMES = (
-    "DeepSeekR1ThinkingBudgetLogitProcessor",
-    "DeepseekOCRNoRepeatNGramLogitProcessor",
-    "DisallowedTokensLogitsProcessor",
-    "Glm4MoeThinkingBudgetLogitProcessor",
-    "InklingThinkingBudgetLogitProcessor",
-    "Qwen3ThinkingBudgetLogitProcessor",
+_STOCK_CLASSES = (
+    (_STOCK, "DeepSeekR1ThinkingBudgetLogitProcessor"),
+    (_STOCK, "DeepseekOCRNoRepeatNGramLogitProcessor"),
+    (_STOCK, "DisallowedTokensLogitsProcessor"),
+    (_STOCK, "Glm4MoeThinkingBudgetLogitProcessor"),
+    (_STOCK, "InklingThinkingBudgetLogitProcessor"),
+    (_STOCK, "Qwen3ThinkingBudgetLogitProcessor"),
 )
 _STOCK_BASE = "ThinkingBudgetLogitProcessor"
+#: Those that come with the file of a model. With ``stock = "allow"`` the operator allows such a
+#: class by its name, because not every server has the model.
+_MODEL_CLASSES = (("sglang.srt.models.locate_anything", "LocateAnythingBoxGrammarLogitProcessor"),)
 
 
 class Allowed(NamedTuple):
@@ -100,14 +103,14 @@ class Verifier:
                     _BUILTINS, name, classes.load(_BUILTINS, name, "builtins")
                 )
         if policy.stock != Stock.DENY:
-            source = _BUILTINS if policy.stock == Stock.UPGRADE else _STOCK
-            for name in _STOCK_NAMES:
+            upgrade = policy.stock == Stock.UPGRADE
+            for module, name in _STOCK_CLASSES + (_MODEL_CLASSES if upgrade else ()):
+                source = _BUILTINS if upgrade else module
                 upgraded = self._by_text.get(f"{source}:{name}")
                 if upgraded is None:
-                    processor = classes.load(source, name, "stock")
-                    self._allow(_STOCK, name, processor)
+                    self._allow(module, name, classes.load(source, name, "stock"))
                 else:
-                    self._accept(_STOCK, name, upgraded)
+                    self._accept(module, name, upgraded)
         for index, entry in enumerate(policy.allow):
             where = f"allow[{index}]"
             module, name = parse_entry(entry)
@@ -267,7 +270,10 @@ class Verifier:
                     "it is a base class without token ids: use the class of your model, "
                     f"or {_BUILTINS}:{_STOCK_BASE}, which takes them as parameters"
                 )
-            elif module == _STOCK and self._policy.stock == Stock.DENY and name in _STOCK_NAMES:
+            elif self._policy.stock == Stock.DENY and (module, name) in (
+                *_STOCK_CLASSES,
+                *_MODEL_CLASSES,
+            ):
                 reason = RefusalReason.DENIED
                 todo = f"use the class of the same name in {_BUILTINS}"
         elif kind is wire.Kind.INSTANCE:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import BadWordsLogitProcessor
 from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.served import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.vocabulary import vocabulary_of
 from support.trained import byte_level
@@ -162,7 +163,9 @@ def test_a_word_that_the_prompt_begins_counts_if_asked(across, banned):
 
 
 def fit(params, tokenizer=TOKENIZER):
-    BadWordsLogitProcessor.fit_params(BadWordsLogitProcessor.parse_params(params), tokenizer, 400)
+    BadWordsLogitProcessor.fit_params(
+        BadWordsLogitProcessor.parse_params(params), ServedModel(tokenizer, 400)
+    )
 
 
 def test_a_server_without_a_tokenizer_says_what_is_missing():

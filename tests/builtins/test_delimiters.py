@@ -15,6 +15,7 @@ from sglang_lp.builtins import (
 from sglang_lp.builtins.thinking import delimiters
 from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.served import ServedModel
 from sglang_lp.server.guard import Guard
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
@@ -173,10 +174,10 @@ def test_a_class_is_taken_by_its_own_models_and_refused_by_others(family):
     for other in FAMILIES:
         tokenizer = served_by(other)
         if other is family:
-            assert processor.fit_params(params, tokenizer) == params
+            assert processor.fit_params(params, ServedModel(tokenizer)) == params
         elif not (family.native and other.native):
             with pytest.raises(InvalidParameter) as refused:
-                processor.fit_params(params, tokenizer)
+                processor.fit_params(params, ServedModel(tokenizer))
             if not other.native:
                 assert f"use {other.processor}" in str(refused.value)
 
@@ -186,7 +187,7 @@ def test_the_refusal_says_which_ids_which_model_and_what_to_use():
     params = Qwen3ThinkingBudgetLogitProcessor.parse_params({"thinking_budget": 5})
 
     with pytest.raises(InvalidParameter) as refused:
-        Qwen3ThinkingBudgetLogitProcessor.fit_params(params, served_by(qwen35))
+        Qwen3ThinkingBudgetLogitProcessor.fit_params(params, ServedModel(served_by(qwen35)))
 
     assert str(refused.value) == (
         "Qwen3ThinkingBudgetLogitProcessor: custom_params: the served model is not of this family "
@@ -201,20 +202,26 @@ def test_a_model_that_does_not_think_is_told_so():
 
     for tokenizer in both(tokenizer_with()):
         with pytest.raises(InvalidParameter, match="'<think>' is no token, not 151667"):
-            Qwen3ThinkingBudgetLogitProcessor.fit_params(params, tokenizer)
+            Qwen3ThinkingBudgetLogitProcessor.fit_params(params, ServedModel(tokenizer))
 
 
 def test_ids_that_a_request_gives_itself_are_its_own_business():
     given = {"thinking_start_token_id": 1, "thinking_end_token_id": 2, "thinking_budget": 5}
     params = Qwen3ThinkingBudgetLogitProcessor.parse_params(given)
 
-    assert Qwen3ThinkingBudgetLogitProcessor.fit_params(params, tokenizer_with()) == params
+    assert (
+        Qwen3ThinkingBudgetLogitProcessor.fit_params(params, ServedModel(tokenizer_with()))
+        == params
+    )
 
 
 def test_a_native_alphabet_is_not_looked_for_in_the_tokenizer():
     params = InklingThinkingBudgetLogitProcessor.parse_params({"thinking_budget": 5})
 
-    assert InklingThinkingBudgetLogitProcessor.fit_params(params, tokenizer_with()) == params
+    assert (
+        InklingThinkingBudgetLogitProcessor.fit_params(params, ServedModel(tokenizer_with()))
+        == params
+    )
 
 
 def test_a_tokenizer_is_asked_once():
@@ -223,9 +230,9 @@ def test_a_tokenizer_is_asked_once():
     wrong = Qwen3_5ThinkingBudgetLogitProcessor.parse_params({"thinking_budget": 5})
 
     def ask():
-        Qwen3ThinkingBudgetLogitProcessor.fit_params(params, tokenizer)
+        Qwen3ThinkingBudgetLogitProcessor.fit_params(params, ServedModel(tokenizer))
         with pytest.raises(InvalidParameter):
-            Qwen3_5ThinkingBudgetLogitProcessor.fit_params(wrong, tokenizer)
+            Qwen3_5ThinkingBudgetLogitProcessor.fit_params(wrong, ServedModel(tokenizer))
 
     ask()
     before = tokenizer.asked

@@ -17,7 +17,6 @@ class TestContract(ProcessorContract):
     invalid_params = (
         ({"min_tokens": 0, "eos_token_ids": [3]}, "min_tokens"),
         ({"min_tokens": 1, "eos_token_ids": []}, "eos_token_ids"),
-        ({"min_tokens": 1}, "eos_token_ids"),
         ({"min_tokens": 1, "eos_token_ids": [*range(1025)]}, "eos_token_ids"),
         ({"eos_token_ids": [3]}, "min_tokens"),
         ({"min_tokens": 1, "eos_token_ids": [1000]}, "eos_token_ids"),

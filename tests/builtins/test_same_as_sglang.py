@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("sglang.srt")
 
+from sglang.srt.models.locate_anything import LocateAnythingBoxGrammarLogitProcessor
 from sglang.srt.sampling import custom_logit_processor as stock
 
 from sglang_lp import builtins
@@ -23,6 +24,8 @@ IDS = {
     "thinking_end_token_id": END,
     "new_line_token_id": NEW_LINE,
 }
+
+BOX = {"box_start_token_id": 1, "box_end_token_id": 2, "none_token_id": 4}
 
 
 class StockBudget(stock.ThinkingBudgetLogitProcessor):
@@ -46,6 +49,11 @@ def no_repeat(rng):
 def budget(rng):
     limits = [{"thinking_budget": limit} for limit in (0, 1, 2, 5, 20, 1000, None, -1, -1000)]
     return {**rng.choice([*limits, {}]), **IDS}
+
+
+def box_grammar(rng):
+    first = rng.choice([3, 5, 5, 10])
+    return {**BOX, "coord_start_token_id": first, "coord_end_token_id": first + rng.choice([0, 9])}
 
 
 class Pair(NamedTuple):
@@ -74,6 +82,12 @@ PAIRS = [
         StockBudget,
         budget,
         [START, END, NEW_LINE, NEW_LINE, *range(4, 10)],
+    ),
+    Pair(
+        builtins.LocateAnythingBoxGrammarLogitProcessor,
+        LocateAnythingBoxGrammarLogitProcessor,
+        box_grammar,
+        [1, 1, *range(20)],
     ),
 ]
 pairs = pytest.mark.parametrize("pair", PAIRS, ids=[pair.ours.__name__ for pair in PAIRS])

@@ -12,6 +12,7 @@ from sglang_lp.builtins import ScriptLogitProcessor
 from sglang_lp.builtins.script import BannedScripts
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.request import Request
+from sglang_lp.served import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.vocabulary import Vocabulary, vocabulary_of
 from support.trained import END, byte_level
@@ -221,7 +222,9 @@ def test_a_fork_leaves_the_request_where_it_was():
 
 def refusal(params, tokenizer=TOKENIZER):
     with pytest.raises(InvalidParameter) as caught:
-        ScriptLogitProcessor.fit_params(ScriptLogitProcessor.parse_params(params), tokenizer, 430)
+        ScriptLogitProcessor.fit_params(
+            ScriptLogitProcessor.parse_params(params), ServedModel(tokenizer, 430)
+        )
     return str(caught.value)
 
 

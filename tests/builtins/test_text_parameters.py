@@ -1,11 +1,23 @@
 """Processors that turn a text into tokens of the served model once and for all."""
 
+import random
+from types import SimpleNamespace
+
 import pytest
 import tokenizers
 import torch
 
-from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.builtins import (
+    AllowedTokensLogitProcessor,
+    ChoiceLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    ForcedSequenceLogitProcessor,
+    ForcedWordsLogitProcessor,
+    MinLengthLogitProcessor,
+    TriggerPhraseLogitProcessor,
+)
 from sglang_lp.errors import InvalidParameter
+from sglang_lp.served import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.vocabulary import vocabulary_of
 from support.trained import byte_level
@@ -61,8 +73,55 @@ class TestForcedText(ProcessorContract):
     tokenizer = TOKENIZER
 
 
-def fitted(processor, params, tokenizer, vocab_size=VOCAB_SIZE):
-    return processor.fit_params(processor.parse_params(params), tokenizer, vocab_size)
+class TestAllowedTexts(ProcessorContract):
+    processor = AllowedTokensLogitProcessor
+    valid_params = ({"texts": ["the", "e"]}, {"texts": ["e"], "token_ids": [5]})
+    invalid_params = (({"texts": []}, "texts"), ({"texts": [""]}, "texts"))
+    tokenizer = TOKENIZER
+    eos_token_ids = (0,)
+
+
+class TestWords(ProcessorContract):
+    processor = ForcedWordsLogitProcessor
+    valid_params = (
+        {"words": ["the list", "cat"]},
+        {"words": ["he", "the", "the cat"], "eos_token_ids": [1, 2]},
+        {"words": ["😀"], "within_tokens": 20},
+    )
+    invalid_params = (
+        ({"words": []}, "words"),
+        ({"words": [""]}, "words"),
+        ({"words": ["\udc80"]}, "words"),
+        ({"words": ["a" * 256] * 17}, "words"),
+        ({"words": ["a"], "lengths": [1]}, "token_ids"),
+    )
+    tokenizer = TOKENIZER
+    eos_token_ids = (1,)
+    token_ids = TOKENIZER.encode("the list cat").ids
+
+
+class TestTriggerAndPhrase(ProcessorContract):
+    processor = TriggerPhraseLogitProcessor
+    valid_params = (
+        {"trigger": "the", "phrase": "list"},
+        {"trigger": "\n", "phrase": " 😀", "max_times": 3},
+        {"phrase": "the end"},
+    )
+    invalid_params = (
+        ({"trigger": "a" * 257, "phrase": "b"}, "trigger"),
+        ({"trigger": "a"}, "phrase"),
+        ({"trigger": "\udc80", "phrase": "b"}, "trigger"),
+        ({"trigger": "a", "phrase": "\ufffd"}, "phrase"),
+        ({"trigger": "a", "before_token_ids": [3], "phrase": "b"}, "before_token_ids"),
+    )
+    tokenizer = TOKENIZER
+    eos_token_ids = (1,)
+    token_ids = TOKENIZER.encode("the\n").ids
+
+
+def fitted(processor, params, tokenizer, vocab_size=VOCAB_SIZE, eos_token_ids=()):
+    served = ServedModel(tokenizer, vocab_size, eos_token_ids)
+    return processor.fit_params(processor.parse_params(params), served)
 
 
 def test_every_token_that_holds_a_text_is_banned_and_no_other():
@@ -119,6 +178,10 @@ def test_a_space_that_the_tokenizer_puts_before_is_not_forced():
     [
         (ForcedSequenceLogitProcessor, {"text": "Sur\t"}),
         (DisallowedTokensLogitsProcessor, {"texts": ["\t"]}),
+        (TriggerPhraseLogitProcessor, {"trigger": "\t", "phrase": "Sure"}),
+        (TriggerPhraseLogitProcessor, {"trigger": "Sure", "phrase": "\t"}),
+        (ChoiceLogitProcessor, {"choices": ["Sure", "Sur\t"]}),
+        (ForcedWordsLogitProcessor, {"words": ["Sur\t"], "eos_token_ids": [1]}),
     ],
 )
 def test_a_text_that_no_tokens_spell_is_refused(processor, params):
@@ -131,8 +194,144 @@ def test_a_text_that_no_tokens_spell_is_refused(processor, params):
     [
         (ForcedSequenceLogitProcessor, {"text": "a"}),
         (DisallowedTokensLogitsProcessor, {"texts": ["a"]}),
+        (AllowedTokensLogitProcessor, {"texts": ["a"]}),
+        (ChoiceLogitProcessor, {"choices": ["a"]}),
+        (ForcedWordsLogitProcessor, {"words": ["a"], "eos_token_ids": [1]}),
+        (TriggerPhraseLogitProcessor, {"trigger": "a", "phrase_token_ids": [1]}),
+        (TriggerPhraseLogitProcessor, {"trigger_token_ids": [1], "phrase": "a"}),
     ],
 )
 def test_without_a_tokenizer_a_text_is_refused(processor, params):
     with pytest.raises(InvalidParameter, match="no tokenizer"):
         fitted(processor, params, None)
+
+
+def test_the_tokens_that_are_a_text_are_allowed_and_those_that_end_an_answer():
+    params = {"texts": ["the", " the"], "token_ids": [7]}
+    played = fitted(AllowedTokensLogitProcessor, params, TOKENIZER, eos_token_ids=(0,))
+
+    tokens = vocabulary_of(TOKENIZER).tokens
+    assert {tokens[token_id] for token_id in played.token_ids} == {b"the", b" the", b"", tokens[7]}
+
+
+def test_a_text_of_several_tokens_is_not_allowed_as_one():
+    with pytest.raises(InvalidParameter, match="ChoiceLogitProcessor"):
+        fitted(AllowedTokensLogitProcessor, {"texts": ["the list"]}, TOKENIZER)
+
+
+def test_a_trigger_is_found_whichever_tokens_spell_it():
+    tokens = vocabulary_of(TOKENIZER).tokens
+    spelled = [tokens.index(bytes([byte])) for byte in b"<the>"]
+    for script in (spelled, TOKENIZER.encode("<the>").ids):
+        played = run(
+            TriggerPhraseLogitProcessor,
+            {"trigger": "the", "phrase": "!list"},
+            [1],
+            script,
+            steps=12,
+            vocab_size=VOCAB_SIZE,
+            tokenizer=TOKENIZER,
+        )
+        assert (
+            vocabulary_of(TOKENIZER)
+            .text(played.token_ids)
+            .startswith((b"<the!list", b"<the>!list"))
+        )
+
+
+def test_a_phrase_comes_before_the_end_tokens_of_the_model():
+    played = run(
+        TriggerPhraseLogitProcessor,
+        {"phrase": "list"},
+        [1],
+        [5, 0, 6],
+        steps=6,
+        vocab_size=VOCAB_SIZE,
+        tokenizer=TOKENIZER,
+        eos_token_ids={0},
+    )
+
+    assert b"list" in vocabulary_of(TOKENIZER).text(played.token_ids)
+    assert played.logits[0][0] == -torch.inf
+
+
+def test_a_phrase_may_not_begin_with_the_end():
+    params = {"phrase": "Sure"}
+    first = TOKENIZER.encode("Sure").ids[0]
+    with pytest.raises(InvalidParameter, match="before_token_ids"):
+        fitted(TriggerPhraseLogitProcessor, params, TOKENIZER, eos_token_ids=(first,))
+
+
+def test_end_tokens_that_are_left_out_are_those_of_the_model():
+    params = fitted(MinLengthLogitProcessor, {"min_tokens": 4}, None, eos_token_ids=(3, 5))
+    given = {"min_tokens": 4, "eos_token_ids": [9]}
+
+    assert params.eos_token_ids == (3, 5)
+    assert fitted(MinLengthLogitProcessor, given, None, eos_token_ids=(3,)).eos_token_ids == (9,)
+    with pytest.raises(InvalidParameter, match="neither the configuration"):
+        fitted(MinLengthLogitProcessor, {"min_tokens": 4}, None)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "configured", "known"),
+    [
+        (None, None, ()),
+        (None, {2, 7}, (2, 7)),
+        (SimpleNamespace(eos_token_id=5, additional_stop_token_ids=None), {2}, (2, 5)),
+        (SimpleNamespace(eos_token_id=None, additional_stop_token_ids={6, 4}), None, (4, 6)),
+        (SimpleNamespace(eos_token_id=5, additional_stop_token_ids={999}), {5}, (5,)),
+    ],
+)
+def test_all_end_tokens_that_sglang_stops_at_are_known(tokenizer, configured, known):
+    assert ServedModel.of(tokenizer, 10, configured).eos_token_ids == known
+
+
+def split_at_random(some, text):
+    """Return tokens that spell a text, cut wherever it happens to be."""
+    tokens, token_ids = vocabulary_of(TOKENIZER).tokens, []
+    while text:
+        fitting = [i for i, token in enumerate(tokens) if token and text.startswith(token)]
+        token_ids.append(some.choice(fitting))
+        text = text[len(tokens[token_ids[-1]]) :]
+    return token_ids
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_word_counts_however_it_is_spelled_and_nothing_else_does(seed):
+    some = random.Random(seed)
+    pool = ["the", "he", " the cat", "cat", "at, t", "😀", "t the"]
+    ends_free = 0
+    for _ in range(60):
+        words = some.sample(pool, some.randint(1, 4))
+        said = "".join(some.choices(["the", " ", "cat", ", ", "t", "😀", "ca"], k=6))
+        token_ids = split_at_random(some, said.encode())
+        request = FakeRequest([1], token_ids, tokenizer=TOKENIZER, eos_token_ids={0})
+        custom_params = request.custom_params({"words": words})
+        row = ForcedWordsLogitProcessor()(torch.zeros(1, VOCAB_SIZE), [custom_params])[0]
+
+        is_free = bool(row[0] > -torch.inf)
+        assert is_free == all(word in said for word in words)
+        ends_free += is_free
+    assert 5 < ends_free < 55
+
+
+def test_the_words_that_are_missing_come_before_the_end():
+    played = run(
+        ForcedWordsLogitProcessor,
+        {"words": [" the list", " cat 😀"]},
+        [1],
+        lambda _: [9.0] + [0.0] * (VOCAB_SIZE - 1),
+        steps=20,
+        vocab_size=VOCAB_SIZE,
+        tokenizer=TOKENIZER,
+        eos_token_ids={0},
+    )
+
+    answer = played.token_ids[: played.token_ids.index(0)]
+    assert vocabulary_of(TOKENIZER).text(answer) == " the list cat 😀".encode()
+
+
+def test_words_and_token_ids_are_not_given_together():
+    params = {"words": ["a"], "token_ids": [1], "lengths": [1], "eos_token_ids": [2]}
+    with pytest.raises(InvalidParameter, match="together"):
+        fitted(ForcedWordsLogitProcessor, params, TOKENIZER)

@@ -25,7 +25,9 @@ class TestContract(ProcessorContract):
         ({"trigger_token_ids": [7], "phrase_token_ids": []}, "phrase_token_ids"),
         ({"trigger_token_ids": [7], "phrase_token_ids": [8], "max_times": 0}, "max_times"),
         ({"trigger_token_ids": [7], "phrase_token_ids": [1000]}, "phrase_token_ids"),
-        ({"phrase_token_ids": [8]}, "trigger_token_ids"),
+        ({"phrase_token_ids": [8], "max_times": 2}, "max_times"),
+        ({"phrase_token_ids": [8], "trigger": ""}, "trigger"),
+        ({"phrase_token_ids": [8], "phrase": "a"}, "phrase"),
         (
             {"phrase_token_ids": [8], "trigger_token_ids": [7], "before_token_ids": [7]},
             "trigger_token_ids",

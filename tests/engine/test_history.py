@@ -58,6 +58,16 @@ CASES = [
             "within_tokens": 20,
         },
     ),
+    (
+        builtins.LocateAnythingBoxGrammarLogitProcessor,
+        {
+            "box_start_token_id": FREQUENT[0],
+            "box_end_token_id": 300,
+            "coord_start_token_id": 301,
+            "coord_end_token_id": 400,
+            "none_token_id": 401,
+        },
+    ),
     (builtins.LoopBreakerLogitProcessor, {"max_pattern_size": 3, "min_count": 2}),
     (builtins.MinLengthLogitProcessor, {"min_tokens": 20, "eos_token_ids": [EOS, *FREQUENT]}),
     (builtins.DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 1, "window_size": 20}),

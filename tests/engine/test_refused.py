@@ -48,7 +48,7 @@ def admitted(tiny):
     def admitted(processor, params, *, beam_width=None, **arguments):
         manager = SimpleNamespace(
             server_args=ServerArgs(model_path=str(tiny), device="cpu", **arguments),
-            model_config=SimpleNamespace(vocab_size=1024),
+            model_config=SimpleNamespace(vocab_size=1024, hf_eos_token_id={2}),
             tokenizer=None,
         )
         sampling_params = SamplingParams(custom_params=params)
@@ -105,6 +105,7 @@ def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
             admitted(processor, PROCESSORS[processor], **arguments)
 
 
+@not_in_oldest("its arguments for DFLASH ask for a GPU")
 def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
     assert admitted(None, None, speculative_algorithm="DFLASH").custom_logit_processor is None
 

@@ -39,6 +39,44 @@ def test_no_answer_holds_a_letter_of_a_banned_script(server):
     assert not regex.search(r"\p{Script=Latin}", text)
 
 
+def test_the_answer_is_one_of_the_choices_and_ends_with_it(server):
+    choices = ["yes, of course", "no", "not at all 😀"]
+    reply = server.post(
+        "/generate", attach("ChoiceLogitProcessor", choices=choices).generate_body(body(PROMPT))
+    )
+
+    assert reply.status == 200, reply.body
+    assert reply.body["text"] in choices
+    assert reply.finish_reason["type"] == "stop"
+
+
+def test_a_phrase_follows_a_trigger_however_it_was_spelled(server):
+    trigger = re.findall("[ -~]{3}", said(server))[2]
+    text = said(server, attach("TriggerPhraseLogitProcessor", trigger=trigger, phrase="<Note 😀>"))
+
+    assert re.search(f"{re.escape(trigger)}.{{0,9}}<Note 😀>", text, re.DOTALL)
+
+
+def test_end_tokens_that_are_left_out_are_those_of_the_served_model(server):
+    ending = attach("ChoiceLogitProcessor", choices=["a", "aa", "aaa"])
+    reply = server.post("/generate", ending.generate_body(body(PROMPT)))
+    end = reply.output_ids[-1]
+
+    for processor in (
+        attach("MinLengthLogitProcessor", min_tokens=60),
+        attach("TriggerPhraseLogitProcessor", phrase="<Note 😀>"),
+    ):
+        request = processor.generate_body(
+            body(PROMPT, max_new_tokens=50, logit_bias={str(end): 50.0})
+        )
+        found = server.post("/generate", request)
+        assert found.status == 200, found.body
+        if processor.custom_params.get("phrase"):
+            assert found.body["text"].startswith("<Note 😀>")
+        else:
+            assert len(found.output_ids) == 50
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -20,6 +20,7 @@ from sglang_lp._engine.host import Host, Seen
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.served import ServedModel
 from support.kinds import INF, KINDS, PAD, START, VOCAB, expected
 
 
@@ -58,7 +59,7 @@ class Request:
         self.host.limit = limit
         self.params = {"__req__": self.host.request}
         if kind is not None:
-            served = prepare(kind.processor(), kind.params, None, VOCAB)
+            served = prepare(kind.processor(), kind.params, ServedModel(vocab_size=VOCAB))
             attach_row(self.params, *served, self.host)
 
 

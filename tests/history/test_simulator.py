@@ -21,6 +21,7 @@ from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
+from sglang_lp.served import ServedModel
 from sglang_lp.server.host import SglangHost
 from support.kinds import (
     BUDGETS,
@@ -244,7 +245,7 @@ class Plugin(Simulator):
 
     def register(self, req):
         processor = req.kind.processor
-        served = prepare(processor(), req.kind.params, None, VOCAB)
+        served = prepare(processor(), req.kind.params, ServedModel(vocab_size=VOCAB))
         attach_row(req.params, *served, SglangHost(req, req))
 
     def allows_lag(self, _reqs):

@@ -20,6 +20,7 @@ RANKS = {
     "params": 1,
     "wire": 1,
     "vocabulary": 1,
+    "served": 2,
     "request": 2,
     "edits": 2,
     "_engine": 3,

@@ -37,7 +37,7 @@ THINKING = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 
 def manager(*, speculative=None, preferred=None, **attributes):
     return SimpleNamespace(
-        model_config=SimpleNamespace(vocab_size=VOCAB_SIZE),
+        model_config=SimpleNamespace(vocab_size=VOCAB_SIZE, hf_eos_token_id={2}),
         server_args=SimpleNamespace(speculative_algorithm=speculative),
         preferred_sampling_params=preferred,
         **attributes,

@@ -15,6 +15,7 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import PayloadRefused, RequestError, Unsupported
+from sglang_lp.served import ServedModel
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.guard import Guard
 from sglang_lp.trust import Gate, Limits, Policy
@@ -70,16 +71,19 @@ def test_a_class_without_a_schema_gets_whatever_is_flat(guard, foreign):
 def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
     class Fits(DisallowedTokensLogitsProcessor):
         @classmethod
-        def fit_params(cls, params, tokenizer, vocab_size=None):
-            return params, tokenizer, vocab_size
+        def fit_params(cls, params, served):
+            return params, served
 
-    guard.tokenizer, guard.vocab_size = object(), 6
+    guard.tokenizer, guard.vocab_size, guard.eos_token_ids = object(), 6, {2}
     guard.verifier = SimpleNamespace(
         lookup=lambda _payload: SimpleNamespace(name="m:Fits", processor=Fits, payload="p")
     )
     admitted = guard.admit("p", PARAMS)
 
-    assert admitted.params == (Fits.Params(token_ids=(5,)), guard.tokenizer, 6)
+    assert admitted.params == (
+        Fits.Params(token_ids=(5,)),
+        ServedModel(guard.tokenizer, 6, (2,)),
+    )
 
 
 @pytest.mark.parametrize(

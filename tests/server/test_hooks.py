@@ -18,6 +18,7 @@ HOOKED = {
     f"{STOCK}._cache_from_str": "replace",
     f"{STOCK}.CustomLogitProcessor.from_str": "replace",
     f"{STOCK}.supports_sampling_mask": "replace",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_tokenizer_and_processor": "after",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": "after",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task": "before",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request": "before",
@@ -79,6 +80,7 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
     assert {target for target, guard in guards.items() if guard is installation.guard} == {
         f"{STOCK}.CustomLogitProcessor.from_str",
         f"{STOCK}.supports_sampling_mask",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_tokenizer_and_processor",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request",

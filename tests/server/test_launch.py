@@ -180,7 +180,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
 @pytest.mark.parametrize("tokenizer", [None, "its tokenizer"])
 def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
     served = SimpleNamespace(
-        model_config=SimpleNamespace(vocab_size=77),
+        model_config=SimpleNamespace(vocab_size=77, hf_eos_token_id={2}),
         server_args=SimpleNamespace(speculative_algorithm="eagle"),
     )
     if tokenizer:

@@ -73,7 +73,7 @@ class Unparsable(LogitProcessor):
 
 class Unfitting(LogitProcessor):
     @classmethod
-    def fit_params(cls, params, tokenizer, vocab_size=None):
+    def fit_params(cls, params, served):
         raise SystemExit("its own mistake")
 
 
@@ -177,6 +177,24 @@ def test_a_request_of_a_clients_making_is_not_one(guard):
     assert req.ended[1] == 400
 
 
+def test_a_request_that_refers_to_itself_is_one_of_sglang_0_5_18(guard):
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    req.sampling_params.custom_params["__req__"] = req
+    admit(guard, req)
+
+    assert req.ended is None
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.source is req
+
+
+def test_a_request_that_refers_to_another_is_refused(guard):
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    req.sampling_params.custom_params["__req__"] = Req(None, None)
+    admit(guard, req)
+
+    assert req.ended[1] == 400
+
+
 @pytest.mark.parametrize("text", ["DisallowedTokensLogitsProcessor", PAYLOAD])
 def test_an_allowed_request_has_its_row_and_the_operators_spelling(guard, text):
     req = Req(text, {"token_ids": [7]})
@@ -190,7 +208,7 @@ def test_an_allowed_request_has_its_row_and_the_operators_spelling(guard, text):
     assert type(row.processor) is DisallowedTokensLogitsProcessor
     assert row.request.params.token_ids == (7,)
     assert row.source is sampling.custom_params["__req__"]
-    # The plugin delays sampling, so the history is never behind here.
+    # The plugin reads pending results, so the history is never behind here.
     assert row.request.may_lag is False
 
 

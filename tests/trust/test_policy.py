@@ -334,6 +334,31 @@ def test_allowed_a_stock_payload_runs_sglangs_own_class():
         verifier.resolve(stock.ThinkingBudgetLogitProcessor.to_str())
 
 
+MODEL_CLASS = "sglang.srt.models.locate_anything:LocateAnythingBoxGrammarLogitProcessor"
+
+
+def test_a_class_that_comes_with_a_models_file_is_upgraded_too():
+    module, name = MODEL_CLASS.split(":")
+    for payload in (MODEL_CLASS, wire.payload_for(module, name)):
+        assert Verifier(Policy.default()).resolve(payload) is getattr(builtins, name)
+        with pytest.raises(PayloadRefused, match=f"the class of the same name|{module}|expected"):
+            Verifier(Policy(stock=Stock.DENY)).resolve(payload)
+        with pytest.raises(PayloadRefused):
+            Verifier(Policy(stock=Stock.ALLOW)).resolve(payload)
+
+
+@pytest.mark.parametrize("stock", Stock)
+def test_an_entry_of_the_policy_allows_any_class_of_a_models_file(stock):
+    from sglang.srt.models import locate_anything
+
+    verifier = Verifier(Policy(stock=stock, allow=(MODEL_CLASS,)))
+    name = MODEL_CLASS.split(":")[1]
+
+    assert verifier.resolve(getattr(locate_anything, name).to_str()) is getattr(
+        locate_anything, name
+    )
+
+
 def test_the_stock_names_are_those_that_sglang_has():
     from sglang.srt.sampling import custom_logit_processor as stock
 

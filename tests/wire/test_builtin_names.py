@@ -29,6 +29,7 @@ PAYLOADS = {
     "Hy3ThinkingBudgetLogitProcessor": "d3e561c7b309d26f",
     "InklingThinkingBudgetLogitProcessor": "be761b9f1e1b294b",
     "KimiK2ThinkingBudgetLogitProcessor": "6633c6709cb1eb13",
+    "LocateAnythingBoxGrammarLogitProcessor": "864f59205f703662",
     "LoopBreakerLogitProcessor": "01594a19b396d7d6",
     "MinLengthLogitProcessor": "5dcb50f575bc7cd3",
     "Qwen3ThinkingBudgetLogitProcessor": "3753f4d9e451407d",

@@ -29,6 +29,7 @@ from sglang_lp.processor import LogitProcessor
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 __all__ = ["ThinkingBudgetLogitProcessor"]
 
@@ -242,8 +243,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         return params
 
     @classmethod
-    def fit_params(cls, params: Any, tokenizer: Any, vocab_size: int | None = None) -> Any:
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
         """Check the class's ids against the served tokenizer, or take the ids from there."""
+        tokenizer = served.tokenizer
         if params.start is not None:
             family = cls.family
             by_class = family and (params.start == family.start_ids or params.end == family.end_ids)
@@ -281,7 +283,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             thinking_end_token_ids=found.end_ids,
             new_line_token_id=found.new_line_id if new_line is None else new_line,
         )
-        cls._check(fitted, vocab_size)
+        cls._check(fitted, served.vocab_size)
         return fitted
 
     @classmethod
