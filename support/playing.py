@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.rows import Row, attach_row, rows_of
 from sglang_lp.processor import prepare
+from sglang_lp.served import ServedModel
 from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest
 
@@ -41,7 +42,9 @@ class Played:
         self.source.sampling_params = sampling  # type: ignore[attr-defined]
         self.custom_params = self.source.custom_params(params)
         if processor is not None:
-            serving, parsed = prepare(processor(), self.custom_params, tokenizer, vocab_size)
+            serving, parsed = prepare(
+                processor(), self.custom_params, ServedModel(tokenizer, vocab_size)
+            )
             host = StockHost(self.source, may_lag=False)
             host.tokenizer = tokenizer
             attach_row(self.custom_params, serving, parsed, host)

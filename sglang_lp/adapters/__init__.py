@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.adapters.dynamo_spec import ForcedTokenSequenceSpec
+from sglang_lp.adapters.engine import EngineSettings
 from sglang_lp.adapters.interfaces import INTERFACES
 from sglang_lp.adapters.loading import GROUPS, adapt, find_entry_points, load
-from sglang_lp.adapters.served import Served
 
 __all__ = [
     "GROUPS",
     "INTERFACES",
     "AdaptedProcessor",
+    "EngineSettings",
     "ForcedTokenSequenceSpec",
-    "Served",
     "adapt",
     "find_entry_points",
     "load",

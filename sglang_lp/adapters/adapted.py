@@ -9,7 +9,7 @@ from sglang_lp.adapters.arguments import Arguments, check_token_ids, read
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
     from sglang_lp.params import Parameters
 
 __all__ = ["AdaptedProcessor"]
@@ -49,11 +49,11 @@ class AdaptedProcessor(LogitProcessor):
         """
 
     @classmethod
-    def begin(cls, served: Served) -> None:
+    def begin(cls, engine: EngineSettings) -> None:
         """Make what all requests of this process share, once its server is known.
 
         Args:
-            served: What the server serves.
+            engine: What it may know of its server.
 
         Raises:
             PolicyError: The class cannot be made.

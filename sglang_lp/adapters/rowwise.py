@@ -20,9 +20,10 @@ from sglang_lp.adapters.arguments import Constructor, Setting
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
     from sglang_lp.params import Parameters
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 __all__ = ["ConstructedProcessor", "RowwiseProcessor", "Run"]
 
@@ -108,8 +109,8 @@ class RowwiseProcessor(AdaptedProcessor):
     _idle: ClassVar[bool] = False
 
     @classmethod
-    def begin(cls, served: Served) -> None:
-        cls._idle = cls.generation_only and not served.decodes
+    def begin(cls, engine: EngineSettings) -> None:
+        cls._idle = cls.generation_only and not engine.decodes
 
     def make(self, request: Request, setting: Setting) -> Any:
         """Make the object of a request; ``None`` if its row stays as it is.
@@ -157,14 +158,9 @@ class ConstructedProcessor(RowwiseProcessor):
         cls.constructor = Constructor(cls.foreign, cls.title, cls.fixed)
 
     @classmethod
-    def fit_params(
-        cls,
-        params: Any,
-        tokenizer: Any,
-        vocab_size: int | None = None,  # noqa: ARG003 - token ids are checked already
-    ) -> Parameters:
+    def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
         """Make an object of the class, which then refuses what it cannot do with."""
-        setting = Setting(tokenizer)
+        setting = Setting(served.tokenizer)
         cls.constructor.check(params.values, setting)
         cls.constructor.make(params.values, setting)
         return params  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.adapters.vllm_names import name
 
 if TYPE_CHECKING:
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
 
 __all__ = ["is_greedy", "make_config", "make_params"]
 
@@ -29,25 +29,25 @@ class _Part:
         )
 
 
-def make_config(served: Served) -> Any:
+def make_config(engine: EngineSettings) -> Any:
     """Return the settings of the engine, those that processors read."""
-    device = served.device
+    device = engine.device
     return _Part(
         "vllm_config",
         scheduler_config=_Part(
             "vllm_config.scheduler_config",
-            max_num_seqs=served.max_requests,
+            max_num_seqs=engine.max_requests,
             async_scheduling=False,
         ),
         model_config=_Part(
             "vllm_config.model_config",
-            model=served.model,
-            tokenizer=served.tokenizer,
+            model=engine.model,
+            tokenizer=engine.tokenizer,
             tokenizer_mode="auto",
             tokenizer_revision=None,
-            trust_remote_code=served.trust_remote_code,
-            max_model_len=served.max_length,
-            get_vocab_size=lambda: served.vocab_size,
+            trust_remote_code=engine.trust_remote_code,
+            max_model_len=engine.max_length,
+            get_vocab_size=lambda: engine.vocab_size,
         ),
         device_config=_Part("vllm_config.device_config", device=device),
         speculative_config=None,

@@ -10,8 +10,9 @@ from sglang_lp.adapters.vllm_names import vllm_names
 from sglang_lp.errors import InvalidParameter, PolicyError, shown
 
 if TYPE_CHECKING:
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
     from sglang_lp.params import Parameters
+    from sglang_lp.served import ServedModel
 
 __all__ = ["VllmProcessor", "unwrapped"]
 
@@ -27,8 +28,7 @@ class VllmProcessor(AdaptedProcessor):
     def fit_params(
         cls,
         params: Any,
-        tokenizer: Any,  # noqa: ARG003 - the class has its own
-        vocab_size: int | None = None,  # noqa: ARG003
+        served: ServedModel,  # noqa: ARG003 - the class learns of it when it is made
     ) -> Parameters:
         """Let the class check the parameters.
 
@@ -43,11 +43,11 @@ class VllmProcessor(AdaptedProcessor):
         return params  # type: ignore[no-any-return]
 
     @classmethod
-    def make_engine_object(cls, served: Served, *states: Any) -> Any:
+    def make_engine_object(cls, engine: EngineSettings, *states: Any) -> Any:
         """Make the object of the engine.
 
         Args:
-            served: What the server serves.
+            engine: What it may know of its server.
             states: What the constructor takes beside the settings.
 
         Raises:
@@ -55,18 +55,18 @@ class VllmProcessor(AdaptedProcessor):
         """
         try:
             with vllm_names():
-                return cls.foreign(make_config(served), *states)
+                return cls.foreign(make_config(engine), *states)
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {shown(str(error), 300)}"
             raise PolicyError(f"{cls.title}: cannot be made: {why}") from error
 
     @classmethod
-    def make_v1_object(cls, served: Served) -> Any:
+    def make_v1_object(cls, engine: EngineSettings) -> Any:
         """Make an object of the V1 interface, as :meth:`make_engine_object`."""
         import torch
 
-        device = torch.device(served.device)
-        return cls.make_engine_object(served, device, device.type == "cuda")
+        device = torch.device(engine.device)
+        return cls.make_engine_object(engine, device, device.type == "cuda")
 
 
 def unwrapped(values: dict[str, Any]) -> dict[str, Any]:

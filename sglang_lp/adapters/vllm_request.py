@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.adapters.arguments import Setting
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
 
 __all__ = ["VllmAdapterProcessor", "VllmRequestProcessor"]
 
@@ -62,9 +62,9 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
     _invariant: ClassVar[bool] = False
 
     @classmethod
-    def begin(cls, served: Served) -> None:
-        super().begin(served)
-        cls._shared = cls.make_v1_object(served)
+    def begin(cls, engine: EngineSettings) -> None:
+        super().begin(engine)
+        cls._shared = cls.make_v1_object(engine)
         cls._invariant = bool(cls._shared.is_argmax_invariant())
 
     def make(self, request: Any, setting: Setting) -> Any:  # noqa: ARG002 - it asks the class

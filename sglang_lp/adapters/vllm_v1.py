@@ -27,7 +27,7 @@ from sglang_lp.adapters.vllm_names import name
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
     from sglang_lp.request import Request
 
 __all__ = ["Change", "Member", "Members", "VllmV1Processor"]
@@ -175,19 +175,19 @@ class _Object:
 class VllmV1Processor(VllmProcessor):
     """Runs a class of the V1 interface."""
 
-    _served: ClassVar[Served]
+    _engine: ClassVar[EngineSettings]
     _objects: ClassVar[list[_Object]]
     _invariant: ClassVar[bool]
 
     @classmethod
-    def begin(cls, served: Served) -> None:
-        cls._served = served
-        cls._objects = [_Object(cls.make_v1_object(served)) for _ in range(2)]
+    def begin(cls, engine: EngineSettings) -> None:
+        cls._engine = engine
+        cls._objects = [_Object(cls.make_v1_object(engine)) for _ in range(2)]
         cls._invariant = bool(cls._objects[0].processor.is_argmax_invariant())
 
     def start(self, request: Any) -> Member:
         """Return the request as a member of a batch."""
-        size = self._served.vocab_size
+        size = self._engine.vocab_size
         prompt_ids = [i for i in request.prompt_ids if 0 <= i < size]
         params = make_params(request.params.values, request.sampling)
         return Member(params, prompt_ids, [], request.sampling)
@@ -218,7 +218,7 @@ class VllmV1Processor(VllmProcessor):
             return self._apply(used, logits, members)
         except BaseException:
             # Whatever it knew, nobody can tell now: the others are added to a new one.
-            self._objects[self._objects.index(used)] = _Object(self.make_v1_object(self._served))
+            self._objects[self._objects.index(used)] = _Object(self.make_v1_object(self._engine))
             raise
 
     def _choose(self, serials: list[int]) -> _Object:

@@ -20,7 +20,7 @@ from sglang_lp.errors import ProcessorFault
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.adapters.served import Served
+    from sglang_lp.adapters.engine import EngineSettings
     from sglang_lp.request import Request
 
 __all__ = ["VllmV2Processor"]
@@ -80,27 +80,27 @@ class _Column:
 class _Object:
     """One object of the foreign class, its slots and the tensors behind them."""
 
-    def __init__(self, cls: Any, served: Served) -> None:
+    def __init__(self, cls: Any, engine: EngineSettings) -> None:
         import torch
 
         def zeros(*shape: int) -> _Column:
-            return _Column(torch.zeros(shape, dtype=torch.int32, device=served.device))
+            return _Column(torch.zeros(shape, dtype=torch.int32, device=engine.device))
 
-        slots = served.max_requests
-        self._all = zeros(slots, served.max_length)
+        slots = engine.max_requests
+        self._all = zeros(slots, engine.max_length)
         self._prompt, self._prefill, self._total = zeros(slots), zeros(slots), zeros(slots)
         self._free = [*range(slots)][::-1]
         self._taken: dict[int, ref[_Member]] = {}
         states = name(_MODULE, "LogitsProcRequestState")(
-            device=torch.device(served.device),
+            device=torch.device(engine.device),
             max_num_reqs=slots,
-            vocab_size=served.vocab_size,
+            vocab_size=engine.vocab_size,
             all_token_ids=self._all,
             prompt_len=self._prompt,
             prefill_len=self._prefill,
             total_len=self._total,
         )
-        self.processor = cls.make_engine_object(served, states)
+        self.processor = cls.make_engine_object(engine, states)
 
     def admit(self, member: _Member, params: Any) -> None:
         """Give a request a slot and add it there."""
@@ -171,17 +171,17 @@ class _Object:
 class VllmV2Processor(VllmProcessor):
     """Runs a class of the V2 interface."""
 
-    _served: ClassVar[Served]
+    _engine: ClassVar[EngineSettings]
     _object: ClassVar[_Object]
 
     @classmethod
-    def begin(cls, served: Served) -> None:
-        cls._served = served
-        cls._object = _Object(cls, served)
+    def begin(cls, engine: EngineSettings) -> None:
+        cls._engine = engine
+        cls._object = _Object(cls, engine)
 
     def start(self, request: Request) -> _Member:
         """Return the request as one that has no slot yet."""
-        size = self._served.vocab_size
+        size = self._engine.vocab_size
         return _Member([i for i in request.prompt_ids if 0 <= i < size], [])
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
@@ -212,7 +212,7 @@ class VllmV2Processor(VllmProcessor):
             return self._apply(used, logits.float(), members)
         except BaseException:
             # Whatever it knew, nobody can tell now: the others are added to a new one.
-            type(self).begin(self._served)
+            type(self).begin(self._engine)
             raise
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.adapters import AdaptedProcessor, Served
+from sglang_lp.adapters import AdaptedProcessor, EngineSettings
 from sglang_lp.errors import PolicyError
 from sglang_lp.server.installation import refuse
 
@@ -29,7 +29,7 @@ def begin(verifier: Verifier, scheduler: Any) -> None:
     if not adapted:
         return
     arguments = scheduler.server_args
-    served = Served(
+    engine = EngineSettings(
         device=str(scheduler.tp_worker.model_runner.device),
         vocab_size=scheduler.model_config.vocab_size,
         max_requests=scheduler.max_running_requests,
@@ -41,6 +41,6 @@ def begin(verifier: Verifier, scheduler: Any) -> None:
     )
     for processor in adapted:
         try:
-            processor.begin(served)
+            processor.begin(engine)
         except PolicyError as error:
             refuse(str(error))

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp.adapters import ForcedTokenSequenceSpec, Served, adapt, load
+from sglang_lp.adapters import EngineSettings, ForcedTokenSequenceSpec, adapt, load
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, Unsupported
+from sglang_lp.served import ServedModel
 from sglang_lp.testing import run
 from support.playing import Played, decode, step
 
@@ -20,7 +21,7 @@ def foreign(name):
 
 def adapted(name, interface=None, **settings):
     cls = adapt(foreign(name), interface, **settings)
-    cls.begin(Served(vocab_size=VOCAB))
+    cls.begin(EngineSettings(vocab_size=VOCAB))
     return cls
 
 
@@ -82,10 +83,10 @@ def test_decode_apart_from_prefill_goes_on_where_prefill_ended(name, interface, 
 def test_generation_only_leaves_prefill_servers_alone_and_begins_on_the_others():
     settings = {"token_ids": [5, 6], "eos_token_id": EOS}
     cls = adapt(foreign("DynamoForced"), "dynamo", generation_only=True)
-    cls.begin(Served(vocab_size=VOCAB, decodes=False))
+    cls.begin(EngineSettings(vocab_size=VOCAB, decodes=False))
     assert decode(Batch(), flat, [Played(cls, settings, [3])], 1) == [[9]]
 
-    cls.begin(Served(vocab_size=VOCAB))
+    cls.begin(EngineSettings(vocab_size=VOCAB))
     one = Played(cls, settings, [3])
     one.source.append(9)
     assert decode(Batch(), flat, [one], 2) == [[9, 5, 6]]
@@ -170,11 +171,11 @@ def test_a_fault_ends_its_own_request(how):
 def test_arguments_are_checked_at_admission():
     cls = adapted("Misbehaving")
     with pytest.raises(InvalidParameter, match="refuses them: 'no way'"):
-        cls.fit_params(cls.parse_params({"how": "made"}), None)
+        cls.fit_params(cls.parse_params({"how": "made"}), ServedModel())
     with pytest.raises(InvalidParameter, match="'how': required, but not given"):
-        cls.fit_params(cls.parse_params({}), None)
+        cls.fit_params(cls.parse_params({}), ServedModel())
     with pytest.raises(InvalidParameter, match="unknown parameter 'hwo'; its parameters: how"):
-        cls.fit_params(cls.parse_params({"how": "x", "hwo": 1}), None)
+        cls.fit_params(cls.parse_params({"how": "x", "hwo": 1}), ServedModel())
     with pytest.raises(InvalidParameter, match="finite number"):
         cls.parse_params({"how": float("nan")})
     with pytest.raises(InvalidParameter, match="flat lists"):
@@ -202,12 +203,12 @@ def test_what_the_operator_and_the_server_set_no_request_changes():
             return scores
 
     cls = adapt(Wants, "transformers", {"low": 4})
-    cls.fit_params(cls.parse_params({"high": 3}), object())
+    cls.fit_params(cls.parse_params({"high": 3}), ServedModel(object()))
     for key in ("low", "tokenizer"):
         with pytest.raises(InvalidParameter, match="sets it; leave it out"):
-            cls.fit_params(cls.parse_params({key: 1}), object())
+            cls.fit_params(cls.parse_params({key: 1}), ServedModel(object()))
     with pytest.raises(Unsupported, match="needs the tokenizer"):
-        cls.fit_params(cls.parse_params({}), None)
+        cls.fit_params(cls.parse_params({}), ServedModel())
     with pytest.raises(PolicyError, match="it takes no 'lov'; it takes tokenizer, low, high"):
         adapt(Wants, "transformers", {"lov": 4})
 

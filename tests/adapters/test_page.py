@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp.adapters import AdaptedProcessor, Served
+from sglang_lp.adapters import AdaptedProcessor, EngineSettings
 from sglang_lp.trust import Policy, Verifier
 from support.playing import Played, decode
 
@@ -86,7 +86,7 @@ def test_every_example_is_played():
 def test_an_example_answers_as_it_should(name, verifier):
     cls = verifier.lookup(name).processor
     if issubclass(cls, AdaptedProcessor):
-        cls.begin(Served(vocab_size=VOCAB, max_length=64))
+        cls.begin(EngineSettings(vocab_size=VOCAB, max_length=64))
     one = Played(cls, REQUESTS[name], [9, 9], tokenizer=Tokenizer(), vocab_size=VOCAB)
 
     assert decode(Batch(), model, [one], 4) == [ANSWERS[name]]

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp.adapters import Served, adapt, load
+from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.adapters.vllm_v1 import Member, Members
 from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.served import ServedModel
 from support.playing import Played, decode, step
 
 VOCAB = 32
@@ -20,7 +21,7 @@ def foreign(name):
 
 def adapted(cls):
     made = adapt(foreign(cls) if isinstance(cls, str) else cls)
-    made.begin(Served(vocab_size=VOCAB))
+    made.begin(EngineSettings(vocab_size=VOCAB))
     return made
 
 
@@ -199,7 +200,7 @@ def test_sampling_params_are_those_of_the_request():
 def test_validate_params_speaks_at_admission():
     cls = adapted("TargetToken")
     with pytest.raises(InvalidParameter, match=r"TargetToken \(vllm-v1\).*value x is not int"):
-        cls.fit_params(cls.parse_params({"target_token": "x"}), None)
+        cls.fit_params(cls.parse_params({"target_token": "x"}), ServedModel())
 
 
 @pytest.mark.parametrize(("bad", "why"), [(13, "thirteen"), (14, "no finite logit, or NaN")])

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp.adapters import Served, adapt, load
+from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.errors import InvalidParameter
+from sglang_lp.served import ServedModel
 from support.playing import Played, decode, step
 
 VOCAB = 32
@@ -17,7 +18,7 @@ def foreign(name):
 
 def adapted(cls, slots=8):
     made = adapt(foreign(cls) if isinstance(cls, str) else cls)
-    made.begin(Served(vocab_size=VOCAB, max_requests=slots, max_length=64))
+    made.begin(EngineSettings(vocab_size=VOCAB, max_requests=slots, max_length=64))
     return made
 
 
@@ -75,7 +76,7 @@ def test_slots_are_used_again_and_those_of_waiting_requests_lent():
 def test_parameters_are_validated_and_faults_ended():
     cls = adapted("NoRepeatV2")
     with pytest.raises(InvalidParameter, match="penalty must be a positive float, got 1"):
-        cls.fit_params(cls.parse_params({"penalty": 1}), None)
+        cls.fit_params(cls.parse_params({"penalty": 1}), ServedModel())
 
     class Fails(foreign("NoRepeatV2")):
         def apply(self, logits, ctx):

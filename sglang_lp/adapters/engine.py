@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Served"]
+__all__ = ["EngineSettings"]
 
 
-class Served(NamedTuple):
+class EngineSettings(NamedTuple):
     """A server as far as an adapted class may know it.
 
     Attributes:
