@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts check bench bench-bounds bench-drafts bench-trust fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts check bench bench-adapters bench-bounds bench-drafts bench-trust fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -14,6 +14,7 @@ help:
 	@echo "make test-drafts  the engine tests on further servers with speculative decoding"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the benchmarks"
+	@echo "make bench-adapters  what adapting a class of another engine adds to a step"
 	@echo "make bench-bounds  the dearest requests that are accepted, and a search for dearer ones"
 	@echo "make bench-drafts  what the toolkit adds to a verify step of speculative decoding"
 	@echo "make bench-trust  what the trust boundary costs, and what gets past it"

@@ -6,6 +6,7 @@ request has generated stands in tensors on the device, by slot.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["VllmV2Processor"]
 
 _MODULE = "vllm.v1.worker.gpu.sample.logits_processor"
+_NOTHING = (0,)
 _steps = count(1)
 
 
@@ -33,41 +35,34 @@ class _Member:
     """A request of an object.
 
     Attributes:
-        request: The request.
         prompt_ids: The prompt, without SGLang's pad values.
         output_ids: Generated tokens.
-        written: How many tokens, prompt included, are on the device.
         owner: The object that it was added to.
         slot: Its slot there.
         wanted: Whether the object wants its rows.
+        behind: Whether more than its newest token is missing on the device.
         seen: Its last step.
     """
 
     __slots__ = (
         "__weakref__",
+        "behind",
         "output_ids",
         "owner",
         "prompt_ids",
-        "request",
         "seen",
         "slot",
         "wanted",
-        "written",
     )
 
     def __init__(self, prompt_ids: list[int], output_ids: list[int]) -> None:
         self.prompt_ids = prompt_ids
         self.output_ids = output_ids
-        self.written = 0
         self.owner: _Object | None = None
         self.slot = 0
         self.wanted = True
+        self.behind = False
         self.seen = 0
-
-    @property
-    def length(self) -> int:
-        """Number of its tokens."""
-        return len(self.prompt_ids) + len(self.output_ids)
 
 
 class _Column:
@@ -104,17 +99,21 @@ class _Object:
 
     def admit(self, member: _Member, params: Any) -> None:
         """Give a request a slot and add it there."""
-        import torch
-
         member.slot = slot = self._take(member)
         member.owner = self
-        tokens = torch.tensor(member.prompt_ids + member.output_ids, dtype=torch.int32)
-        member.written = len(tokens)
-        device = self._all.gpu.device
-        self._all.gpu[slot, : len(tokens)] = tokens.to(device, non_blocking=True)
         self._prompt.gpu[slot] = len(member.prompt_ids)
-        self._prefill.gpu[slot] = len(tokens)
+        self._prefill.gpu[slot] = self._write(member)
         member.wanted = bool(self.processor.add_request(slot, params))
+
+    def _write(self, member: _Member) -> int:
+        """Write all tokens of a request; return how many."""
+        import torch
+
+        tokens = torch.tensor(member.prompt_ids + member.output_ids, dtype=torch.int32)
+        into = self._all.gpu
+        into[member.slot, : len(tokens)] = tokens.to(into.device, non_blocking=True)
+        member.behind = False
+        return len(tokens)
 
     def _take(self, member: _Member) -> int:
         """Return a free slot; if there is none, that of whoever has not been in a step longest."""
@@ -135,33 +134,28 @@ class _Object:
         """Write what the requests have generated, and compute their rows."""
         import torch
 
-        device = rows.device
         slots = [member.slot for member in members]
-        lengths = [member.length for member in members]
-        last = [(member.output_ids or member.prompt_ids or [0])[-1] for member in members]
-        sent = torch.tensor([slots, lengths, last], dtype=torch.int32)
+        lengths = [len(member.prompt_ids) + len(member.output_ids) for member in members]
+        last = [(member.output_ids or member.prompt_ids or _NOTHING)[-1] for member in members]
+        sent = torch.frombuffer(array("i", slots + lengths + last), dtype=torch.int32)
+        sent = sent.view(3, len(members))
         host = sent.numpy()
-        if device.type == "cuda":
-            sent = sent.pin_memory().to(device, non_blocking=True)
-        where, length, token = sent
-        places = where.long(), length.long() - 1
+        if rows.is_cuda:
+            sent = sent.pin_memory().to(rows.device, non_blocking=True)
+        where, length, token = sent.unbind()
         for member in members:
-            missing = member.length - 1 - member.written
-            if missing > 0:  # several came at once
-                start = member.written - len(member.prompt_ids)
-                tokens = torch.tensor(member.output_ids[start:-1], dtype=torch.int32)
-                into = self._all.gpu[member.slot]
-                into[member.written : member.length - 1] = tokens.to(device, non_blocking=True)
-            member.written = member.length
-        self._all.gpu[places] = token
-        self._total.gpu[places[0]] = length
+            if member.behind:
+                self._write(member)
+        position = length - 1
+        self._all.gpu[where, position] = token
+        self._total.gpu[where] = length
         context = name(_MODULE, "LogitsContext")(
             expanded_idx_mapping=where,
             idx_mapping=where,
             idx_mapping_np=host[0],
             expanded_local_pos=torch.zeros_like(where),
             input_ids=token,
-            pos=length - 1,
+            pos=position,
             seq_lens_upper_bound_np=host[1],
         )
         self.processor.apply_staged_writes()
@@ -187,6 +181,7 @@ class VllmV2Processor(VllmProcessor):
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Take in tokens; they are written with the next step."""
         request.state.output_ids.extend(token_ids)
+        request.state.behind |= len(token_ids) > 1
 
     def rewind(self, request: Request) -> None:
         """Be added anew: the object may have counted the dropped token."""
@@ -201,12 +196,10 @@ class VllmV2Processor(VllmProcessor):
     ) -> torch.Tensor:
         """Add who has no slot, and let the object compute the rows that it wants, in float32."""
         members: list[_Member] = [request.state for request in requests]
-        now = next(_steps)
-        for member in members:
-            member.seen = now
-        used = self._object
+        used, now = self._object, next(_steps)
         try:
             for request, member in zip(requests, members, strict=True):
+                member.seen = now
                 if member.owner is not used:
                     used.admit(member, make_params(request.params.values, request.sampling))
             return self._apply(used, logits.float(), members)

@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from sglang_lp import wire
-from sglang_lp.adapters import loading, vllm_names
+from sglang_lp import cli, wire
+from sglang_lp.adapters import GROUPS, loading, vllm_names
 from sglang_lp.errors import PayloadRefused, PolicyError
 from sglang_lp.trust import Policy, Verifier
 
@@ -139,3 +139,16 @@ def test_an_installed_vllm_gives_its_own_names(tmp_path, monkeypatch):
             del sys.modules[name]
         monkeypatch.undo()
         vllm_names._is_installed.cache_clear()
+
+
+def test_doctor_lists_what_is_adapted_and_what_is_only_installed(tmp_path, monkeypatch, capsys):
+    entries = [EntryPoint("target", V1, "vllm.logits_processors")]
+    monkeypatch.setattr(loading, "entry_points", lambda group: entries * (group == GROUPS[1]))
+    path = tmp_path / "policy.toml"
+    path.write_text(table(TOP_K))
+
+    assert cli.main(["doctor", "--policy", str(path)]) == 0
+    said = capsys.readouterr().out
+    own = "transformers.generation.logits_process:TopKLogitsWarper (transformers)"
+    assert f"{TOP_K}, which is {own}" in said
+    assert f'installed but not allowed: {V1}; to allow it: [[adapt]] entry_point = "target"' in said
