@@ -168,6 +168,19 @@ class LogitProcessor:
             request: The request.
         """
 
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - for who overrides it
+        """Say why :meth:`edit` edited as it just did: a few words for a trace of the answer.
+
+        Never called on a server.
+
+        Args:
+            request: As ``edit`` got it.
+
+        Returns:
+            Words like ``512 of 512 tokens thought``; empty if the edits speak for themselves.
+        """
+        return ""
+
     # SGLang's contract
 
     def __call__(

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["as_fault", "from_signal", "interrupt", "show_interrupts"]
 
 
+#: Innermost frames of a traceback that are logged.
+_FRAMES = 20
+
+
 def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     """Raise ``KeyboardInterrupt``: Python's own handler, but one that a traceback shows."""
     raise KeyboardInterrupt
@@ -91,7 +95,9 @@ def _described(name: str, error: BaseException) -> str:
     import traceback
 
     try:
-        _logger().error("%s failed", name, exc_info=error)
+        # Not exc_info: to show all frames of a deep recursion takes 20 ms, and everybody waits.
+        told = "".join(traceback.format_exception(error, limit=-_FRAMES))
+        _logger().error("%s failed\n%s", name, told)
         return shown(traceback.format_exception_only(error)[-1].strip(), 200)
     except BaseException as unspeakable:
         if from_signal(unspeakable):

@@ -61,9 +61,11 @@ class ServedRequest(Request):
 
     __slots__ = ("copied", "lent", "sampling")
 
-    def __init__(self, params: Parameters | None, host: Host) -> None:
-        super().__init__(params, may_lag=host.may_lag, tokenizer=host.tokenizer)
-        self.sampling: Any = getattr(host.request, "sampling_params", None)
+    def __init__(
+        self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
+    ) -> None:
+        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+        self.sampling = sampling
         self.lent: tuple[torch.Tensor, int] | None = None
         self.copied: torch.Tensor | None = None
 
@@ -145,7 +147,12 @@ class Row:
         self.name = str(processor.name)
         self.needs = processor.needs
         self.dense = processor.dense
-        self.request = ServedRequest(params, host)
+        self.request = ServedRequest(
+            params,
+            may_lag=host.may_lag,
+            tokenizer=host.tokenizer,
+            sampling=getattr(host.request, "sampling_params", None),
+        )
         self.host = host
         self.source = host.request
         self.wake = 0

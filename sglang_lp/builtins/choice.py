@@ -134,6 +134,10 @@ class ChoiceLogitProcessor(LogitProcessor):
             tokens += request.params.eos_token_ids
         edits.allow_only(tokens)
 
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
+        """Say what is allowed."""
+        return "what continues a choice, or ends it"
+
 
 def _check_prefixes(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
     """Refuse a choice that is a prefix of another.

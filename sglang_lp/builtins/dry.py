@@ -223,3 +223,8 @@ class DRYLogitProcessor(LogitProcessor):
             # Pad values of image prompts are in the history but not in the vocabulary.
             ids = [token_id for token_id in lengths if token_id < edits.vocab_size]
             edits.bias(ids, [-request.params.penalty(lengths[token_id]) for token_id in ids])
+
+    def explain(self, request: Request) -> str:
+        """Say how long the longest repetition is."""
+        longest = max(request.state.lengths().values(), default=0)
+        return f"each would continue a repetition, the longest one of {longest} tokens"

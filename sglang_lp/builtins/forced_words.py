@@ -329,3 +329,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             edits.force(progress.next_of(begun))
         else:
             edits.ban(params.eos_token_ids)
+
+    def explain(self, request: Request) -> str:
+        """Say how much is missing."""
+        return f"{request.state.missing} tokens of the words are missing"

@@ -150,3 +150,8 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         else:
             size = min(size for size, _ in loops)
             edits.finish(f"loop: {size} tokens, {params.min_count} times")
+
+    def explain(self, request: Request) -> str:
+        """Say what repeats itself."""
+        size = min((size for size, _ in request.state.loops()), default=0)
+        return f"the last {size} tokens came {request.params.min_count} times" if size else ""

@@ -428,3 +428,11 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
                         banned = banned[_bannable(whitelist, edits.vocab_size)[banned]]
                     window.kept = ids, array("q", banned.tobytes())
                 edits.ban(window.kept[1])
+
+    def explain(self, request: Request) -> str:
+        """Say what would be repeated."""
+        params = request.params
+        return (
+            f"each would repeat {params.ngram_size} tokens in a row of the last "
+            f"{params.window_size}"
+        )

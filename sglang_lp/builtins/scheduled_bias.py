@@ -92,3 +92,9 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
                 edits.bias(params.token_ids, array("d", [bias]) * len(params.token_ids))
             if params.final_bias is None:
                 edits.hold_until(NEVER if params.end is None else params.end)
+
+    def explain(self, request: Request) -> str:
+        """Say where the schedule runs."""
+        params = request.params
+        upto = "" if params.end is None else f" up to {params.end}"
+        return f"from position {params.start}{upto}"

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp._engine.recording import NEVER
+from sglang_lp.builtins.texts import check_texts, forced_text
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.builtins.thinking.progress import Progress, markers_for
@@ -38,7 +39,9 @@ _MAX_DELIMITER = 16
 _DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_DELIMITER)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 #: Some paragraphs; it is matched token by token while the batch waits.
-_MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
+_MAX_MESSAGE = 1024
+_MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=_MAX_MESSAGE)]
+_MessageText = Annotated[str, Meta(min_length=1, max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 #: As SGLang's own classes take it: ``None`` and any negative number are no limit.
 _Budget = Annotated[int, Meta(le=MAX_INT)] | None
@@ -66,7 +69,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     first of these that applies:
 
     1. ``inside >= thinking_budget``: the closing is forced, token by token: the message
-       ``closing_token_ids``, or without one a newline (``new_line_token_id``, if known); then
+       ``closing``, or without one a newline (``new_line_token_id``, if known); then
        the end. If the model has already written part of the closing, forcing continues from
        there.
     2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are banned. If one of them is
@@ -127,7 +130,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             min_thinking_tokens: Fewest tokens of a block, at most ``soft_thinking_budget``.
             wait_token_id: Forced in place of an end that comes before the minimum.
             max_waits: Most wait tokens in a block, counting those that the model wrote itself.
-            closing_token_ids: A message to close with, instead of a newline.
+            closing: A message to close with, instead of a newline: a text of up to 1,024
+                characters, in the tokens that the served tokenizer writes it with.
+            closing_token_ids: The same as tokens.
             eos_token_ids: Tokens that end the answer; inside a block they end the block instead.
                 Tokens of the end itself do not count.
             thinking_start_token_id: Opens a block.
@@ -145,6 +150,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         min_thinking_tokens: NonNegativeInt = 0
         wait_token_id: TokenId | None = None
         max_waits: PositiveInt = 1
+        closing: _MessageText | None = None
         closing_token_ids: _MessageIds = ()
         eos_token_ids: _EndIds = ()
         thinking_start_token_id: TokenId | None = None
@@ -173,6 +179,10 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                     "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                     "in place of an end that comes too early"
                 )
+            if self.closing is not None:
+                check_texts("closing", [self.closing])
+                if self.closing_token_ids:
+                    raise ValueError("closing: given together with closing_token_ids; give one")
             if (
                 self.thinking_start
                 or self.thinking_end
@@ -246,6 +256,17 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
         """Check the class's ids against the served tokenizer, or take the ids from there."""
         tokenizer = served.tokenizer
+        if params.closing is not None:
+            message = forced_text(cls.__name__, "closing", tokenizer, params.closing)
+            if len(message) > _MAX_MESSAGE:
+                raise InvalidParameter(
+                    cls.__name__,
+                    "closing",
+                    f"expected a text of at most {_MAX_MESSAGE} tokens of the served model, got "
+                    f"{len(message)}",
+                )
+            params = msgspec.structs.replace(params, closing=None, closing_token_ids=message)
+            cls._check(params, served.vocab_size)
         if params.start is not None:
             family = cls.family
             by_class = family and (params.start == family.start_ids or params.end == family.end_ids)
@@ -351,6 +372,20 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 edits.wake_at(position + _quiet(params, inside))
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
+
+    def explain(self, request: Request) -> str:
+        """Say which rule applied."""
+        params, progress = request.params, request.state
+        if progress.opened < 0:
+            return ""
+        inside, budget = progress.length - progress.opened, params.thinking_budget
+        if inside >= budget:
+            return f"{budget} of {budget} tokens thought"
+        if inside < params.min_thinking_tokens:
+            return f"{inside} of at least {params.min_thinking_tokens} tokens thought"
+        if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
+            return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
+        return "the answer may not end while it thinks"
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
