@@ -12,8 +12,9 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +24,9 @@ from sglang_lp.processor import prepare
 from sglang_lp.served import ServedModel
 from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest
+
+if TYPE_CHECKING:
+    from sglang_lp._engine.host import Host
 
 __all__ = [
     "NEWLINE",
@@ -115,9 +119,9 @@ def idle(rows: int, history: int) -> Case:
     return _thinking(f"thinking-idle-{rows}x{history}", rows, history, 1_000_000)
 
 
-def forced(rows: int) -> Case:
+def forced(rows: int, history: int = 1024) -> Case:
     """Open blocks whose budget is spent: every row is forced at every step."""
-    return _thinking(f"thinking-forced-{rows}", rows, 1024, 0)
+    return _thinking(f"thinking-forced-{rows}", rows, history, 0)
 
 
 def ngram(rows: int, history: int, size: int, window: int, kind: str) -> Case:
@@ -205,18 +209,27 @@ def cases(rows: int) -> list[Case]:
     ]
 
 
+def _exact(request: FakeRequest) -> Host:
+    return StockHost(request, may_lag=False)
+
+
 class Batch:
     """The requests of a case, as the sampler hands them on, in the middle of their decode.
 
+    Args:
+        case: Says which.
+        host_of: Makes the host of a request.
+
     Attributes:
+        requests: The requests.
         info: What a processor is called with: of SGLang's ``SamplingBatchInfo`` what counts.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, host_of: Callable[[FakeRequest], Host] = _exact) -> None:
         random_ = random.Random(case.key)
         text = case.text(random_, case.history + _TO_COME)
         processor: Any = getattr(builtins, case.processor)
-        self._requests = []
+        self.requests: list[FakeRequest] = []
         self._coming = []
         custom_params = []
         for row in range(case.rows):
@@ -228,12 +241,9 @@ class Batch:
             # Every request has its own, as it comes out of a message from another process.
             params = pickle.loads(pickle.dumps(case.params(row)))
             given = request.custom_params(params)
-            attach_row(
-                given,
-                *prepare(processor(), params, ServedModel(vocab_size=VOCAB)),
-                StockHost(request, may_lag=False),
-            )
-            self._requests.append(request)
+            served = ServedModel(vocab_size=VOCAB)
+            attach_row(given, *prepare(processor(), params, served), host_of(request))
+            self.requests.append(request)
             self._coming.append(iter(own[len(output) :]))
             custom_params.append(given)
         self.info = SimpleNamespace(
@@ -242,8 +252,12 @@ class Batch:
 
     def decode(self) -> None:
         """Let every request generate a token."""
-        for request, coming in zip(self._requests, self._coming, strict=True):
-            request.append(next(coming))
+        for request, (token_id,) in zip(self.requests, self.coming(1), strict=True):
+            request.append(token_id)
+
+    def coming(self, count: int) -> list[list[int]]:
+        """Return the next tokens of each request, which it is yet to generate."""
+        return [[*islice(coming, count)] for coming in self._coming]
 
 
 def interleave(
@@ -268,7 +282,10 @@ def interleave(
 
 
 def per_step(
-    function: Callable[[], object], steps: int, before: Callable[[], None] = lambda: None
+    function: Callable[[], object],
+    steps: int,
+    before: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Return the mean time of a call in seconds, what comes before each not counted.
 
@@ -277,9 +294,9 @@ def per_step(
     spent = 0.0
     for _ in range(steps):
         before()
-        started = time.perf_counter()
+        started = clock()
         function()
-        spent += time.perf_counter() - started
+        spent += clock() - started
     return spent / steps
 
 

@@ -2,8 +2,10 @@
 
 It checks that every case leaves the logits that the plain reference leaves, bit for bit; that a
 step never waits for the device; that an idle one launches nothing and any other at most three
-kernels and one copy. Then it times them, in batches of 1 to 512. ``--device cpu`` does the same
-with operations in the place of kernels, so that this file is tested where there is no GPU.
+kernels and one copy. Then it times them, in batches of 1 to 512. It does the same with verify steps
+of speculative decoding: an active one may launch one kernel more, which puts the drafts together,
+and copies them to the host, once. ``--device cpu`` does it all with operations in the place of
+kernels, so that this file is tested where there is no GPU.
 """
 
 from __future__ import annotations
@@ -24,16 +26,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import reference
-from benchmarks.cases import VOCAB, Batch, Case, cases, median, same_bits
+from benchmarks.cases import VOCAB, Batch, Case, cases, forced, idle, median, ngram, same_bits
 from benchmarks.stored import store
+from benchmarks.verify_step import NODES, VerifyStep
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.sampling import Steps, make_apply
+from sglang_lp.testing import FakeRequest
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 QUICK_ROWS = (1, 8)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 KERNELS = 3
 COPIES = 1
+#: More of them in a verify step: the drafts are put together, and copied to the host.
+DRAFT_KERNELS = 1
+DRAFT_COPIES = 1
+#: With drafts the logits of a batch are as many times larger.
+DRAFT_ROWS = (1, 8, 64)
 #: Of what ``fill_`` reaches on the same rows.
 BANDWIDTH = 0.8
 REPETITIONS = 50
@@ -69,12 +78,12 @@ class Device:
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    def launches(self, step: Callable[[], object]) -> tuple[int, int]:
-        """Return how many kernels a step launches, and how many copies between host and device."""
+    def launches(self, step: Callable[[], object]) -> tuple[int, int, int]:
+        """Return how many kernels, copies to the device and copies to the host a step launches."""
         if not self.on_gpu:
             with _Operations() as operations:  # type: ignore[no-untyped-call]
                 step()
-            return operations.count, 0
+            return operations.count, 0, 0
         from torch.profiler import DeviceType, ProfilerActivity, profile
 
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
@@ -83,8 +92,9 @@ class Device:
         on_device = [
             event.name for event in profiler.events() if event.device_type == DeviceType.CUDA
         ]
-        copies = sum(name.startswith("Memcpy") for name in on_device)
-        return len(on_device) - copies, copies
+        copies = [name for name in on_device if name.startswith("Memcpy")]
+        to_host = sum(name.startswith("Memcpy DtoH") for name in copies)
+        return len(on_device) - len(copies), len(copies) - to_host, to_host
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -138,11 +148,8 @@ def measure(case: Case, device: Device, stock: ModuleType | None) -> dict[str, A
     for _ in range(3):
         apply()
         batch.decode()
-    kernels, copies = device.launches(apply)
+    kernels, copies = _counted(case, device, apply, (KERNELS, COPIES, 0))[:2]
     batch.decode()
-    most = (0, 0) if "idle" in case.key else (KERNELS, COPIES)
-    if kernels > most[0] or copies > most[1]:
-        raise RuntimeError(f"{case.key}: {kernels} kernels and {copies} copies, at most {most}")
     with device.no_waiting():
         for _ in range(3):
             apply()
@@ -160,6 +167,86 @@ def measure(case: Case, device: Device, stock: ModuleType | None) -> dict[str, A
         call = partial(processor, logits, batch.info.custom_params)
         measured["stock_us"] = _timed(call, device)
     return measured
+
+
+def check_drafts(case: Case, device: Device) -> None:
+    """Compare verify steps with the reference, node by node.
+
+    Raises:
+        RuntimeError: They differ.
+    """
+    step = VerifyStep(case, device.kind)
+    for _ in range(3):
+        step.logits.normal_()
+        expected = step.logits.clone()
+        for row, history in enumerate(step.histories()):
+            params = case.params(row // NODES)
+            request = FakeRequest(case.opening, history)
+            own = [request.custom_params(params)]
+            reference.edit(case.processor, expected[row : row + 1], own)
+        step.run()
+        if not same_bits(step.logits, expected):
+            raise RuntimeError(f"{case.key}, with drafts: wrong logits")
+        step.commit()
+
+
+def measure_drafts(case: Case, device: Device) -> dict[str, Any]:
+    """Count and time verify steps of a case.
+
+    Raises:
+        RuntimeError: An idle one waits for the device, or any launches more than it may.
+    """
+    step = VerifyStep(case, device.kind)
+    for _ in range(3):
+        step.run()
+        step.commit()
+    most = (KERNELS + DRAFT_KERNELS, COPIES, DRAFT_COPIES)
+    kernels, to_device, to_host = _counted(case, device, step.run, most)
+    step.commit()
+    waits = step.waits
+    with device.no_waiting():
+        step.run()
+    waits = step.waits - waits
+    if waits > (0 if _is_idle(case) else 1):
+        raise RuntimeError(f"{case.key}, with drafts: it read pending results {waits} times")
+    step.commit()
+    return {
+        "key": f"{case.key}-drafts",
+        "rows": case.rows,
+        "kernels": kernels,
+        "copies": to_device + to_host,
+        "to_host": to_host,
+        "waits": waits,
+        "ours_us": _timed(step.run, device, step.commit),
+        "fill_us": _timed(partial(step.logits.fill_, -torch.inf), device),
+    }
+
+
+def _is_idle(case: Case) -> bool:
+    return "idle" in case.key
+
+
+def _counted(
+    case: Case, device: Device, step: Callable[[], object], most: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Return what a step launches.
+
+    Raises:
+        RuntimeError: More than it may, and anything at all if it is idle.
+    """
+    counted = device.launches(step)
+    most = (0, 0, 0) if _is_idle(case) else most
+    if any(one > limit for one, limit in zip(counted, most, strict=True)):
+        raise RuntimeError(
+            f"{case.key}: launched {counted}, at most {most} "
+            "(kernels, copies to the device, copies to the host)"
+        )
+    return counted
+
+
+def draft_cases(rows: int) -> list[Case]:
+    """Return the cases that are measured with drafts, too."""
+    return [idle(rows, 1024), forced(rows), ngram(rows, 1024, 3, 90, "loop")]
 
 
 def _timed(
@@ -214,6 +301,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases(rows):
             check(case, device)
             measured.append(measure(case, device, stock))
+    for rows in QUICK_ROWS if given.quick else DRAFT_ROWS:
+        for case in draft_cases(rows):
+            check_drafts(case, device)
+            measured.append(measure_drafts(case, device))
     show(measured, device)
     if given.out is not None:
         described = {"device": device.name, "torch": torch.__version__, "cases": measured}

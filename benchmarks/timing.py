@@ -4,14 +4,16 @@ With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with its funct
 every step under a stopwatch; otherwise SGLang's own function is. Each line in the file that
 ``SGLANG_LP_TIMING`` names is a thing and its seconds: ``apply`` is what a step spent in its
 processors, ``finish`` in deciding whether one request ends, ``step`` is the time from the start of
-one step to that of the next.
+one step to that of the next. Without seconds that mean anything: ``wait`` is a pending result that
+was read, ``delay`` a step whose sampling was put off.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +42,25 @@ def _make_clocked() -> Any:
         nonlocal started
         before, started = started, time.perf_counter()
         _note("step", started - before)
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if getattr(result, "delay_sample_func", None) is not None:
+            _note("delay", 0.0)
+        return result
 
     return clocked
 
 
 def _install_ours() -> None:
     import sglang_lp.server
-    from sglang_lp.server import endings, sampling
+    from sglang_lp.server import endings, pending, sampling, speculation
 
-    make_apply, update_finish_state = sampling.make_apply, endings.update_finish_state
+    update_finish_state, committed = endings.update_finish_state, pending._committed  # noqa: SLF001
+    make_apply = sampling.make_apply
+    make_capture, make_verify = speculation.make_capture, speculation.make_verify
 
-    def make_timed_apply(steps: Any) -> Any:
-        apply = make_apply(steps)
-
-        def timed(*args: Any, **kwargs: Any) -> None:
-            _timed(apply, *args, **kwargs)
-
-        return timed
+    def noted_wait(batch: Any, result: Any) -> Iterator[list[int]]:
+        _note("wait", 0.0)
+        return committed(batch, result)
 
     def timed_finish(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         inside = 0.0
@@ -74,8 +77,11 @@ def _install_ours() -> None:
         _note("finish", time.perf_counter() - started - inside)
         return result
 
-    sampling.make_apply = make_timed_apply
+    sampling.make_apply = lambda steps: partial(_timed, make_apply(steps))
+    speculation.make_capture = lambda may_act: partial(_timed, make_capture(may_act))
+    speculation.make_verify = lambda edit: partial(_timed, make_verify(partial(_timed, edit)))
     endings.update_finish_state = timed_finish
+    pending._committed = noted_wait  # noqa: SLF001
     sglang_lp.server.install()
 
 

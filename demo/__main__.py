@@ -41,6 +41,13 @@ def main() -> int:
                 stage.play(scene(http, model))
             with tempfile.TemporaryDirectory() as scratch:
                 stage.play(scenes.attacks(http, model, Path(scratch, "code-has-run")))
+            expected = scenes.answers(http, model)
+        stage.say("Starting a server with speculative decoding (another minute)")
+        with (
+            serve(directory, drafts=True) as url,
+            httpx.Client(base_url=url, timeout=120) as http,
+        ):
+            stage.play(scenes.drafts(http, model, expected))
         stage.say("Starting an engine in this process (another minute)")
         stage.play(in_process(directory, model))
     except EngineError as error:

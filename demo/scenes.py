@@ -24,7 +24,18 @@ from support.oracles import ngram_bans
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Model", "attacks", "bans", "budget", "forced", "no_loop", "overthinking", "stock"]
+__all__ = [
+    "Model",
+    "answers",
+    "attacks",
+    "bans",
+    "budget",
+    "drafts",
+    "forced",
+    "no_loop",
+    "overthinking",
+    "stock",
+]
 
 QUESTION = next(iter(QUESTIONS))
 BUDGET = 32
@@ -240,6 +251,67 @@ def stock(http: httpx.Client, model: Model) -> Scene:
         ),
     )
     return scene
+
+
+def steered(model: Model) -> Mapping[str, dict[str, Any]]:
+    """Return what is asked with and without drafts, by the processor that is attached."""
+    forced = attach(
+        "ForcedSequenceLogitProcessor",
+        token_ids=model.encode(GREETING),
+        eos_token_ids=[model.ids.end_turn],
+    )
+    once = attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=NGRAM, window_size=WINDOW)
+    loop = body(LOOP_PROMPT, max_new_tokens=160)
+    return {
+        "none": body(QUESTION),
+        f"thinking_budget={BUDGET}": model.budget(BUDGET).generate_body(body(QUESTION)),
+        "thinking_budget=100000, which nothing uses up": model.budget(100_000).generate_body(
+            body(QUESTION)
+        ),
+        f"n-grams of {NGRAM}, window {WINDOW}": once.generate_body(loop),
+        f"forced: {GREETING}": forced.generate_body(body(QUESTION)),
+    }
+
+
+def answers(http: httpx.Client, model: Model) -> list[list[int]]:
+    """Return what a server answers, to be compared with :func:`drafts`."""
+    return [generate(http, request)["output_ids"] for request in steered(model).values()]
+
+
+def drafts(http: httpx.Client, model: Model, expected: Sequence[Sequence[int]]) -> Scene:
+    """The same answers from a server that drafts them, in fewer steps.
+
+    Args:
+        http: A server with speculative decoding.
+        model: The model.
+        expected: The :func:`answers` of one without.
+    """
+    scene = Scene("Speculative decoding: the same answers in fewer steps")
+    lengths = {}
+    for (how, request), alone in zip(steered(model).items(), expected, strict=True):
+        # The drafts are n-grams that came before, so the second answer is drafted better.
+        twice = [generate(http, request) for _ in range(2)]
+        lengths[how] = [accept_length(answer) for answer in twice]
+        asked = LOOP_PROMPT if how.startswith("n-grams") else QUESTION
+        came = "accept length {:.2f}, the second time {:.2f}: ".format(*lengths[how])
+        scene.row(asked, how, came + cut(twice[1]["text"], 120))
+        scene.proves(
+            f"{how}: token for token as without drafts",
+            seen=all(answer["output_ids"] == [*alone] for answer in twice),
+        )
+    free, idle = lengths["none"][1], lengths["thinking_budget=100000, which nothing uses up"][1]
+    scene.proves(f"drafts are accepted: {free:.2f} tokens a step", seen=free > 1)
+    scene.proves(
+        f"a budget that nothing uses up leaves them as they are: {idle:.2f}", seen=idle >= free
+    )
+    return scene
+
+
+def accept_length(answer: Mapping[str, Any]) -> float:
+    """Return how many tokens a step of an answer brought."""
+    meta = answer["meta_info"]
+    steps: int = meta["spec_verify_ct"]
+    return float(meta["completion_tokens"] / max(1, steps))
 
 
 class _Remote:

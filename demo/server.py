@@ -8,26 +8,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support import cpu_speculation
 from support.server import launch
 from support.settings import CPU_ARGUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ARGUMENTS", "serve"]
+__all__ = ["ARGUMENTS", "DRAFTS", "serve"]
 
 #: SGLang's arguments for the demo model. The scheduler runs with its defaults, so overlap
 #: scheduling is on.
 ARGUMENTS: Mapping[str, Any] = {**CPU_ARGUMENTS, "max_total_tokens": 16384}
+#: SGLang's arguments for drafts from the n-grams of what was generated before.
+DRAFTS: Mapping[str, Any] = {
+    "speculative_algorithm": "NGRAM",
+    "speculative_num_draft_tokens": 8,
+    "speculative_ngram_max_bfs_breadth": 1,
+    "mem_fraction_static": 0.4,
+}
 _SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--")
 
 
 @contextmanager
-def serve(model: Path) -> Iterator[str]:
+def serve(model: Path, *, drafts: bool = False) -> Iterator[str]:
     """Run `sglang-lp serve` with its default policy on a free port of the loopback interface.
 
     Args:
         model: Directory of the checkpoint.
+        drafts: Whether it decodes speculatively.
 
     Yields:
         The server's base URL, once it answers.
@@ -37,8 +46,23 @@ def serve(model: Path) -> Iterator[str]:
 
     """
     arguments = {**ARGUMENTS, "enable_custom_logit_processor": None}  # "serve" adds it
+    paths, variables = [], {}
+    if drafts:
+        arguments |= DRAFTS
+        paths = [cpu_speculation.PLUGIN]
+        variables = {
+            **cpu_speculation.VARIABLES,
+            "SGLANG_PLUGINS": f"sglang_lp,{cpu_speculation.NAME}",
+        }
     with (
         tempfile.TemporaryDirectory() as scratch,
-        launch(model, Path(scratch), arguments, command=_SERVE) as server,
+        launch(
+            model,
+            Path(scratch),
+            arguments,
+            command=_SERVE,
+            paths=paths,
+            variables=variables,
+        ) as server,
     ):
         yield server.url

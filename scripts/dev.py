@@ -35,6 +35,8 @@ LOCK = Path("requirements.lock")
 OLDEST_VENV = Path(".venv-oldest")
 OLDEST_PYTHON = f"{OLDEST_VENV}/bin/python"
 OLDEST_LOCK = Path("requirements-oldest.lock")
+DOCS_LOCK = Path("requirements-docs.lock")
+SITE = Path("build/site")
 MODEL = Path(".cache/demo-model")
 
 #: Names and versions for every supported Python, and nothing else.
@@ -178,6 +180,30 @@ OLDEST = (
         venv=OLDEST_VENV,
     ),
 )
+#: The documentation, with its tools in the same environment: it imports what it documents.
+DOCS = (
+    _venv_step(
+        "install the tools of the documentation",
+        *(UV, "pip", "install", "--quiet", "--no-deps"),
+        *("--python", PYTHON, "--requirements", str(DOCS_LOCK)),
+        product="bin/sphinx-build",
+        inputs=(LOCK, DOCS_LOCK),
+    ),
+    Step(
+        "spelling",
+        (
+            *(PYTHON, "-m", "codespell_lib", "sglang_lp", "docs", "demo", "examples"),
+            *("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+        ),
+    ),
+    Step(
+        "the site",
+        (
+            *(PYTHON, "-m", "sphinx", "--quiet", "--fail-on-warning", "--fresh-env"),
+            *("--conf-dir", "docs", ".", str(SITE)),
+        ),
+    ),
+)
 CHECK = (
     Step("ruff check", (PYTHON, "-m", "ruff", "check", ".")),
     Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", ".")),
@@ -195,6 +221,12 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "test-drafts": (
         *ENV,
         Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
+    ),
+    "docs": (*ENV, *DOCS),
+    "test-docs": (
+        *ENV,
+        *DOCS,
+        Step("pytest -m docs", (PYTHON, "-m", "pytest", "-m", "docs")),
     ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
     "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
@@ -240,6 +272,14 @@ TARGETS: dict[str, tuple[Step, ...]] = {
             (
                 *(UV, "pip", "compile", "--quiet", "pyproject.toml", "--output-file", str(LOCK)),
                 *("--extra", "sglang", "--group", "dev", *PINS),
+            ),
+            online=True,
+        ),
+        Step(
+            "resolve the tools of the documentation",
+            (
+                *(UV, "pip", "compile", "--quiet", "--group", "docs", "--constraint", str(LOCK)),
+                *("--output-file", str(DOCS_LOCK), *PINS),
             ),
             online=True,
         ),

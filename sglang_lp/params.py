@@ -127,8 +127,7 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for odd names
         own = _without_private(given, params_type, processor)
         if len(own) == len(given):
-            fields = params_type.__struct_fields__
-            raise _translated(processor, fields, own, str(error)) from None
+            raise _translated(processor, params_type, own, str(error)) from None
         return parse(params_type, processor, own)
     for name in _float_fields(params_type):
         # Only what came: a default is the class's own business.
@@ -151,7 +150,7 @@ def replaced(params: P, processor: str, **changes: Any) -> P:
     try:
         return msgspec.structs.replace(params, **changes)
     except ValueError as error:
-        raise _translated(processor, params.__struct_fields__, changes, str(error)) from None
+        raise _translated(processor, type(params), changes, str(error)) from None
 
 
 def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> None:
@@ -284,32 +283,42 @@ def _unknown(name: object, fields: tuple[str, ...]) -> str:
     return f"unknown parameter {shown(name)}{hint}"
 
 
-#: Longest part of a message that msgspec wrote: it repeats a wrong choice whatever its length.
-_MAX_PROBLEM = 300
-
 # Not compiled before they are needed, because the client imports this.
 _MISSING = r"Object missing required field `(?P<name>\w+)`"
 _AT = r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`"
 
 
 def _translated(
-    processor: str, fields: tuple[str, ...], given: Mapping[str, Any], text: str
+    processor: str, params_type: type[Parameters], given: Mapping[str, Any], text: str
 ) -> InvalidParameter:
     """Turn msgspec's message into one that names the parameter and shows what came."""
     if missing := re.match(_MISSING, text):
         return InvalidParameter(processor, missing["name"], "required, but not given")
     if at := re.match(_AT, text, re.DOTALL):
         problem = at["problem"].replace("`", "")
-        if len(problem) > _MAX_PROBLEM:
-            problem = problem[:_MAX_PROBLEM] + "..."
+        if problem.startswith("Invalid enum value"):  # it repeats whatever came
+            problem = f"expected {_choices(params_type, at['name'])}"
         problem = problem[0].lower() + problem[1:]
         place = f" at {at['rest']}" if at["rest"] else ""
         got = "" if ", got " in problem else f", got {shown(_pick(given[at['name']], at['rest']))}"
         return InvalidParameter(processor, at["name"], f"{problem}{got}{place}")
     name, colon, problem = text.partition(": ")  # from a __post_init__
-    if colon and name in fields:
+    if colon and name in params_type.__struct_fields__:
         return InvalidParameter(processor, name, problem)
     return InvalidParameter(processor, None, text.replace("`", ""))
+
+
+def _choices(params_type: type[Parameters], name: str) -> str:
+    """Return what a parameter with fixed values takes, for a message."""
+    types = msgspec.inspect
+    found: list[Any] = []
+    for field in getattr(types.type_info(params_type), "fields", ()):
+        for part in _parts(field.type) if field.name == name else ():
+            if isinstance(part, types.LiteralType):
+                found += part.values
+            elif isinstance(part, types.EnumType):
+                found += [member.value for member in part.cls]
+    return " or ".join(map(repr, found))
 
 
 def _pick(value: Any, rest: str) -> Any:

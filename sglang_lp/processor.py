@@ -55,7 +55,7 @@ class LogitProcessor:
             called on a stock server even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether it reads the whole prompt at its first step. A chain takes one such
+        reads_prompt: Whether :meth:`start` reads the whole prompt. A chain takes one such
             processor of a kind.
         example: ``custom_params`` to show in its documentation.
     """
@@ -103,7 +103,8 @@ class LogitProcessor:
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
 
-        Called once per request, and again if its history is ever rewritten.
+        Called once per request, with the plugin when it arrives and else at its first step; and
+        again if its history is ever rewritten.
 
         Args:
             request: Has ``params`` and ``prompt_ids``.
@@ -167,6 +168,19 @@ class LogitProcessor:
         Args:
             request: The request.
         """
+
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - for who overrides it
+        """Say why :meth:`edit` edited as it just did: a few words for a trace of the answer.
+
+        Never called on a server.
+
+        Args:
+            request: As ``edit`` got it.
+
+        Returns:
+            Words like ``512 of 512 tokens thought``; empty if the edits speak for themselves.
+        """
+        return ""
 
     # SGLang's contract
 
@@ -262,14 +276,28 @@ class LogitProcessor:
         if key in _parsed:
             _parsed.move_to_end(key)
             return _parsed[key]
-        params = parse(cls.Params, cls.__name__, custom_params)
-        if vocab_size is not None:
-            check_vocabulary(params, cls.__name__, vocab_size)
+        params = cls._parse(custom_params, vocab_size)
         if key is not None:
             _parsed[key] = params
             if len(_parsed) > _MAX_PARSED:
                 _parsed.popitem(last=False)
         return params
+
+    @classmethod
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
+        """Check and type parameters that are not known from another copy of the request."""
+        params = parse(cls.Params, cls.__name__, custom_params)
+        if vocab_size is not None:
+            check_vocabulary(params, cls.__name__, vocab_size)
+        return params
+
+    @classmethod
+    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
+        """Tell whether these parameters take longer to check than to compare."""
+        return any(
+            isinstance(value, list | tuple) and len(value) >= LONG
+            for value in custom_params.values()
+        )
 
     @classmethod
     def fit_params(
@@ -313,17 +341,15 @@ def prepare(
     return processor.serving(params), params
 
 
-#: Parameters with long lists, for the other copies of the same HTTP request: they take ten times
-#: as long to check as to compare, and copies share what is made of their lists. Two chains' worth.
+#: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
+#: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
 _parsed: OrderedDict[object, Parameters] = OrderedDict()
-_MAX_PARSED = 16
+_MAX_PARSED = 18
 
 
-def _key(cls: type, custom_params: Any, vocab_size: int | None) -> object:
-    """Return what decides how parameters with long lists parse; ``None`` for all others."""
-    if not isinstance(custom_params, Mapping) or not any(
-        isinstance(value, list | tuple) and len(value) >= LONG for value in custom_params.values()
-    ):
+def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
+    """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
+    if not isinstance(custom_params, Mapping) or not cls._takes_long(custom_params):
         return None
     own = {name: value for name, value in custom_params.items() if name != "__req__"}
     try:

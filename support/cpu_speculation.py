@@ -1,8 +1,8 @@
 """An SGLang plugin that makes its speculative decoding run on a machine without a GPU.
 
 The scheduler, the workers and ``eagle_sample`` are SGLang's own. Its Triton kernels run in Triton's
-interpreter, for which ``TRITON_INTERPRET=1`` must be in the environment before Triton is imported;
-without it nothing is changed. :mod:`support.kernels` stands in for the slow ones and for those that
+interpreter, for which ``VARIABLES`` must be in the environment before Triton is imported; without
+them nothing is changed. :mod:`support.kernels` stands in for the slow ones and for those that
 exist in CUDA only, and plain torch computes the attention of drafts and trees.
 """
 
@@ -11,15 +11,35 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+from sglang_lp.server.versions import OLDEST
+
+__all__ = ["NAME", "PLUGIN", "VARIABLES", "install"]
+
+#: What ``SGLANG_PLUGINS`` calls this plugin.
+NAME = "sglang_lp_cpu_speculation"
+#: On the import path of a server, makes SGLang find it.
+PLUGIN = Path(__file__).with_name("plugin")
+VARIABLES: Mapping[str, str] = {
+    "TRITON_INTERPRET": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
+}
 
 
 def install() -> None:
     """Change SGLang in this process; SGLang calls this before it makes a scheduler."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
-    _take_triton_kernels()
-    _take_plain_kernels()
+    if version("sglang") == OLDEST:
+        _take_plain_kernels_in_oldest()
+    else:
+        _take_triton_kernels()
+        _take_plain_kernels()
     _verify_trees()
     _attend_in_drafts()
     _rotate()
@@ -55,7 +75,6 @@ def _take_plain_kernels() -> None:
         spec_tree,
     )
     from sglang.srt.mem_cache import allocation
-    from sglang.srt.plugins.hook_registry import _propagate_patch
     from sglang.srt.speculative import eagle_utils
 
     from support import kernels
@@ -76,9 +95,49 @@ def _take_plain_kernels() -> None:
         (spec_tree, "sgl_build_tree_kernel_triton", kernels.build_tree),
         (spec_tree, "verify_tree_greedy_triton", kernels.verify_tree_greedy),
     ):
-        original = getattr(module, name)
-        setattr(module, name, plain)
-        _propagate_patch(original, plain, module)
+        _put(module, name, plain)
+
+
+def _take_plain_kernels_in_oldest() -> None:
+    """Take as many as NGRAM needs in SGLang 0.5.18, which imports some from CUDA's library."""
+    from support import kernels
+
+    library = types.ModuleType("sgl_kernel")
+    speculative = types.ModuleType("sgl_kernel.speculative")
+    vars(library).update(
+        speculative=speculative,
+        top_k_renorm_prob=None,
+        top_p_renorm_prob=None,
+        tree_speculative_sampling_target_only=kernels.tree_speculative_sampling_target_only,
+    )
+    vars(speculative)["reconstruct_indices_from_tree_mask"] = kernels.reconstruct_tree
+    sys.modules |= {module.__name__: module for module in (library, speculative)}
+    from sglang.kernels.ops.speculative import cache_locs, eagle
+    from sglang.srt.mem_cache import allocation
+    from sglang.srt.speculative import eagle_utils
+
+    def verify_tree_greedy(
+        predicts: Any, accept_index: Any, accept_token_num: Any, topk: int = -1, **trees: Any
+    ) -> Any:
+        kernels.verify_tree_greedy(predicts, accept_index, accept_token_num, **trees)
+        return predicts, accept_index, accept_token_num
+
+    for module, name, plain in (
+        (allocation, "assign_req_to_token_pool_func", kernels.assign_req_to_token_pool),
+        (cache_locs, "assign_extend_cache_locs_func", kernels.assign_extend_cache_locs),
+        (eagle, "fill_accept_out_cache_loc_func", kernels.fill_accept_out_cache_loc),
+        (eagle_utils, "verify_tree_greedy_func", verify_tree_greedy),
+    ):
+        _put(module, name, plain)
+
+
+def _put(module: Any, name: str, plain: Any) -> None:
+    """Put a function in the place of SGLang's, wherever it was imported to."""
+    from sglang.srt.plugins.hook_registry import _propagate_patch
+
+    original = getattr(module, name)
+    setattr(module, name, plain)
+    _propagate_patch(original, plain, module)
 
 
 def _verify_trees() -> None:

@@ -1,7 +1,7 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``stock`` is
-SGLang without this toolkit's plugin. Models are named as :mod:`support.draft_models` names them.
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``STOCK``
+are SGLang without this toolkit's plugin. Models are named as in :mod:`support.draft_models`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.versions import OLDEST
+from support import cpu_speculation
 from support.server import SGLANG
 
 #: Allows the processors of :mod:`support.recording`.
@@ -44,11 +45,14 @@ _TREES = {
     "speculative_eagle_topk": 2,
     "speculative_num_draft_tokens": 6,
 }
-#: See :mod:`support.cpu_speculation`.
-_SPECULATIVE = {
-    "TRITON_INTERPRET": "1",
-    "TORCH_COMPILE_DISABLE": "1",
-    "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
+_EAGLE = {
+    **_ROOM,
+    "model_path": "llama",
+    "speculative_algorithm": "EAGLE",
+    "speculative_draft_model_path": "eagle",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
 }
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
@@ -66,7 +70,7 @@ SERVERS: Mapping[str, Settings] = {
             "chunked_prefill_size": 16,
             "enable_mixed_chunk": True,
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
     "ngram chains, no overlap": (
         {
@@ -76,7 +80,7 @@ SERVERS: Mapping[str, Settings] = {
             "disable_overlap_schedule": True,
             "grammar_backend": "xgrammar",
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
     "standalone trees, squeezed": (
         {
@@ -87,19 +91,12 @@ SERVERS: Mapping[str, Settings] = {
             "speculative_draft_model_path": "noisy",
             **_TREES,
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
-    "eagle chains": (
-        {
-            **_ROOM,
-            "model_path": "llama",
-            "speculative_algorithm": "EAGLE",
-            "speculative_draft_model_path": "eagle",
-            "speculative_num_steps": 3,
-            "speculative_eagle_topk": 1,
-            "speculative_num_draft_tokens": 4,
-        },
-        _SPECULATIVE,
+    "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, cpu_speculation.VARIABLES),
+    "eagle chains, data parallel": (
+        {**_EAGLE, "dp_size": 2},
+        {**cpu_speculation.VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
     "eagle3 trees": (
         {
@@ -109,14 +106,19 @@ SERVERS: Mapping[str, Settings] = {
             "speculative_draft_model_path": "eagle3",
             **_TREES,
         },
-        _SPECULATIVE,
+        cpu_speculation.VARIABLES,
     ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
+    "stock, eagle chains": (
+        _EAGLE,
+        {**cpu_speculation.VARIABLES, "SGLANG_PLUGINS": f"sglang_lp_probe,{cpu_speculation.NAME}"},
+    ),
 }
+STOCK = ("stock", "stock, eagle chains")
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name != "stock")
-DRAFTING = tuple(name for name in SERVERS if "speculative_algorithm" in SERVERS[name][0])
+PLUGIN = tuple(name for name in SERVERS if name not in STOCK)
+DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
 _ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains"})
@@ -134,8 +136,8 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 
 
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
-    if name not in DRAFTING:
+    if "speculative_algorithm" not in SERVERS[name][0]:
         return ()
-    if IS_OLDEST:
-        return (pytest.mark.skip(f"SGLang {OLDEST}: its drafts do not run without a GPU"),)
+    if IS_OLDEST and SERVERS[name][0]["speculative_algorithm"] != "NGRAM":
+        return (pytest.mark.skip(f"SGLang {OLDEST}: its draft models do not run without a GPU"),)
     return () if name in _ALWAYS else (pytest.mark.drafts,)

@@ -13,6 +13,8 @@ import orjson
 
 BOS, EOS = 0, 1
 VOCAB_SIZE = 1024
+#: The first id that is a word.
+FIRST_WORD = 258
 #: Ids that the greedy model often produces whatever the prompt, the most frequent first.
 FREQUENT = (720, 386, 325, 164, 870)
 
@@ -61,5 +63,5 @@ def make(directory: Path) -> Path:
 
 
 def word(token_id: int) -> str:
-    """Return the text of a token from 258 on."""
+    """Return the text of a token from ``FIRST_WORD`` on."""
     return f" w{token_id}"

@@ -26,7 +26,7 @@ def promised_by(name):
     return source.split(f"$ python examples/{name}\n")[1].split('"""')[0]
 
 
-@pytest.mark.parametrize("name", ["own_processor.py", "quickstart.py"])
+@pytest.mark.parametrize("name", ["banned_words.py", "own_processor.py", "quickstart.py"])
 def test_the_output_is_what_the_docstring_shows(name):
     assert printed_by(name) == promised_by(name)
 
@@ -45,6 +45,12 @@ def test_an_example_that_needs_a_server_or_a_model_says_so(name):
 
     assert result.returncode == 2
     assert result.stderr.startswith(f"usage: {name}")
+
+
+def test_the_page_on_text_shows_the_example_and_what_it_prints():
+    page = (EXAMPLES.parent / "docs" / "text.md").read_text()
+
+    assert printed_by("banned_words.py") in page
 
 
 def test_the_request_of_the_shell_script_is_what_the_client_makes():

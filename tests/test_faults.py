@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import signal
 import sys
 from types import SimpleNamespace
@@ -251,6 +252,15 @@ def test_the_message_names_the_token_and_the_error():
     play(Batch(), [bad], torch.float32)
 
     assert bad["__req__"].to_finish.message == "Fails failed at token 1: 'ValueError: a secret'"
+
+
+# All frames of a deep recursion took 20 ms to log, in the step of everybody.
+def test_of_a_deep_recursion_the_innermost_frames_are_logged(caplog):
+    play(Batch(), [request_of(Fails, how="recursion")], torch.float32)
+
+    (repeated,) = re.findall(r"repeated (\d+) more times", caplog.text)
+    assert int(repeated) <= 20
+    assert "RecursionError" in caplog.text
 
 
 class Nameless(Fails):

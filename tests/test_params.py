@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import LoopBreakerLogitProcessor
+from sglang_lp.builtins import LoopBreakerLogitProcessor, ScriptLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.params import (
     MAX_TOKEN_IDS,
@@ -153,8 +153,29 @@ def test_a_refusal_is_short_however_much_came():
             {"max_pattern_size": 2, "min_count": 2, "action": "x" * 1_000_000}
         )
 
-    assert "'action': invalid enum value 'xxx" in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert "'action': expected 'ban' or 'end', got 'xxx" in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("processor", "params", "expected"),
+    [
+        (ScriptLogitProcessor, {"scripts": ["Han"], "mode": "é"}, "'mode': expected 'allow' or 'b"),
+        (ScriptLogitProcessor, {"scripts": ["Han"], "mode": "ban", "where": ""}, "'everywhere' or"),
+        (
+            LoopBreakerLogitProcessor,
+            {"max_pattern_size": 2, "min_count": 2, "action": "\n"},
+            "'action': expected 'ban' or 'end'",
+        ),
+    ],
+)
+def test_a_wrong_choice_is_answered_with_the_right_ones(processor, params, expected):
+    with pytest.raises(InvalidParameter) as caught:
+        processor.parse_params(params)
+
+    assert expected in str(caught.value)
+    assert str(caught.value).isascii()
+    assert str(caught.value).isprintable()
 
 
 def test_a_rule_that_names_no_parameter_is_about_all_of_them():

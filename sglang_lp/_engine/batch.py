@@ -230,7 +230,7 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
         row.processor.edit(request, recording)
         copied = request.copied
     finally:
-        request.lent = request.copied = None
+        request.lent = request.copied = request.highest = None
     if copied is not None:
         _write_back(step, [index], copied[None])
         step.rewritten.append(index)
@@ -428,7 +428,9 @@ def _planned(step: _Step) -> Plan:
     for index, recording in step.acting:
         row = step.rows[index // step.width]
         standing = None if row is None else row.standing
-        place(cells, index, recording, standing, keep_masked=index in step.masked)
+        kept = place(cells, index, recording, standing, keep_masked=index in step.masked)
+        if row is not None:
+            row.acting = kept
     return Plan(cells, step.logits)
 
 

@@ -169,7 +169,12 @@ class ChainLogitProcessor(LogitProcessor):
         return type(cls.__name__, (cls,), own)
 
     @classmethod
-    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
+    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:  # noqa: ARG003 - always
+        """Links have schemas of their own."""
+        return True
+
+    @classmethod
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
         """Check the names of the links, and the parameters of each by its own schema."""
         own, given = cls._split(custom_params)
         params = parse(cls.Params, cls.__name__, own)

@@ -73,3 +73,8 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
             edits.force(eos[0])
         else:
             edits.allow_only(eos)
+
+    def explain(self, request: Request) -> str:
+        """Say how far the sequence is."""
+        position, length = request.position, len(request.params.token_ids)
+        return f"token {position + 1} of {length}" if position < length else "the sequence is over"

@@ -57,3 +57,7 @@ class MinLengthLogitProcessor(LogitProcessor):
             edits.hold_until(request.params.min_tokens)
         else:
             edits.rest()
+
+    def explain(self, request: Request) -> str:
+        """Say how long the answer has to be."""
+        return f"fewer than {request.params.min_tokens} tokens so far"

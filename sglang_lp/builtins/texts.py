@@ -164,7 +164,10 @@ class BannedTexts:
 
     Attributes:
         always: The ids of the tokens that contain a text, in order.
+        start: What to remember before the first token.
     """
+
+    start = b""
 
     def __init__(
         self, vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool

@@ -231,3 +231,10 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             edits.wake_at(request.position + min(lacking, _LONGEST_SLEEP))
         else:
             edits.pool(params.before_token_ids, params.phrase_token_ids[0])
+
+    def explain(self, request: Request) -> str:
+        """Say how far the phrase is."""
+        progress, params = request.state, request.params
+        if progress.said >= 0:
+            return f"token {progress.said + 1} of {len(params.phrase_token_ids)} of the phrase"
+        return "the phrase comes before the end"

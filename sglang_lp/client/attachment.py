@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,6 +13,9 @@ from sglang_lp.client.json_values import copy_value, to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.trace import Trace
 
 __all__ = ["Attachment", "add_payload", "attach", "copy_mapping", "suggest_builtin"]
 
@@ -83,6 +86,39 @@ class Attachment(msgspec.Struct, frozen=True):
             given: Those of the prompt so far.
         """
         return self._join({} if given is None else copy_mapping(given, "sampling_params"))
+
+    def trace(
+        self,
+        response: Any,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        tokenizer: Any = None,
+        choice: int = 0,
+    ) -> Trace:
+        """Replay the processor over an answer, to see what it did at each token.
+
+        In a notebook the result shows as a page. Needs torch.
+
+        Args:
+            response: The JSON of ``/generate``, what ``Engine.generate`` returned, or the answer of
+                an OpenAI endpoint that was asked for ``return_token_ids``.
+            prompt: Its token ids, or its text. May be left out if the answer has the ids.
+            tokenizer: The model's, of ``tokenizers`` or ``transformers``, or its directory.
+            choice: Which of several answers, from 0 on.
+
+        Raises:
+            RequestError: The answer or the prompt has no token ids, or the parameters do not fit
+                the model.
+        """
+        from sglang_lp.client.models import load_model
+        from sglang_lp.trace import read_exchange, trace_answer
+
+        served = load_model(tokenizer)
+        request = {"prompt": prompt if isinstance(prompt, str | None) else [*prompt]}
+        exchange = read_exchange(
+            request | {"custom_params": self.custom_params}, response, served.tokenizer, choice
+        )
+        return trace_answer(self.processor, exchange, served)
 
     def _join(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Set ``custom_params`` in ``fields``, always: without it SGLang passes no history."""

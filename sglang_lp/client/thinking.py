@@ -52,6 +52,11 @@ def thinking_blocks(
             "thinking_blocks: only the server knows these delimiters; give their token ids to "
             "attach(), as resolve() returns them"
         )
+    if params.closing is not None:
+        raise RequestError(
+            "thinking_blocks: only the server knows the tokens of this closing; give "
+            "closing_token_ids to attach(), as resolve() returns them"
+        )
     tokens = (*prompt_ids, *output_ids)
     blocks, opened = [], None
     for count in range(1, len(tokens) + 1):

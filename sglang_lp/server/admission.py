@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import ProcessorFault, RequestError, shown
-from sglang_lp.server.bounds import check_entries, check_flat, entries
+from sglang_lp.server.bounds import check_entries, check_flat
 from sglang_lp.server.own_keys import check_origin
 from sglang_lp.trust import Gate
 
@@ -102,24 +102,24 @@ def _admit_all(
 
     Many share one object, which is checked once.
     """
-    listed: dict[tuple[int, int], int] = {}
-    counts = []
+    listed: dict[tuple[int, int], tuple[Any, dict[str, Any], Any]] = {}
+    texts = []
     for payload, sampling in pairs:
         key = id(payload), id(sampling)
         if key not in listed:
             merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
-            custom_params = _custom_params(obj, merged)
-            _admit(
-                guard,
-                manager,
-                payload,
-                custom_params,
-                merged.get("beam_width"),
-                sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
-            )
-            listed[key] = 0 if payload is None else entries(custom_params)
-        counts.append(listed[key])
-    check_entries(counts, copies)
+            listed[key] = payload, merged, _custom_params(obj, merged)
+        texts.append(None if payload is None else listed[key][2])
+    check_entries(texts, copies)  # first: what is too much is not looked through either
+    for payload, merged, custom_params in listed.values():
+        _admit(
+            guard,
+            manager,
+            payload,
+            custom_params,
+            merged.get("beam_width"),
+            sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
+        )
 
 
 def _admit(  # noqa: PLR0913 - a request has this many parts
@@ -145,7 +145,7 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
                 check_flat(custom_params)
         if payload is None:
             return None
-        check_entries([entries(custom_params)])
+        check_entries([custom_params])
         guard.learn(Gate.ADMISSION, manager)
         return guard.admit(payload, custom_params, beam_width, sampled=sampled)
     except ProcessorFault as error:

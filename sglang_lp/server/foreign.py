@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp import builtins
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -11,7 +12,21 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["ForeignProcessor"]
+__all__ = ["ForeignProcessor", "same_in_builtins"]
+
+_STOCK = "sglang.srt.sampling.custom_logit_processor"
+
+
+def same_in_builtins(kind: type) -> type[LogitProcessor] | None:
+    """Return the built-in that knows the parameters of a class, if SGLang has it too.
+
+    SGLang's own code checks nothing. A token id outside the vocabulary raises there on a CPU; on
+    a GPU it ends the server.
+    """
+    if kind.__module__ != _STOCK or kind.__name__ not in builtins.__all__:
+        return None
+    found: type[LogitProcessor] = getattr(builtins, kind.__name__)
+    return found
 
 
 class ForeignProcessor(LogitProcessor):

@@ -16,7 +16,7 @@ from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served import ServedModel
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.bounds import check_flat
-from sglang_lp.server.foreign import ForeignProcessor
+from sglang_lp.server.foreign import ForeignProcessor, same_in_builtins
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.vocabulary import vocabulary_of
@@ -129,9 +129,12 @@ class Guard:
         if issubclass(kind, ChainLogitProcessor):
             kind = self._limited(kind)
         made: Any = kind()
+        served = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
         if isinstance(made, LogitProcessor):
-            served = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
             return prepare(made, custom_params, served)
+        known = same_in_builtins(kind)
+        if known is not None:
+            prepare(known(), custom_params, served)
         return ForeignProcessor(made), None
 
     @contextmanager

@@ -73,8 +73,8 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
     host = SglangHost(given["__req__"], pending)
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
-        attach_row(given, admitted.processor, admitted.params, host)
-    except BaseException as error:  # noqa: BLE001 - it reads attributes of the class
+        attach_row(given, admitted.processor, admitted.params, host).arrive()
+    except BaseException as error:  # noqa: BLE001 - the class's own code
         name = type(admitted.processor).__name__
         raise as_fault(name, "before its request began", error) from None
 

@@ -14,6 +14,7 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ForcedWordsLogitProcessor,
     MinLengthLogitProcessor,
+    ThinkingBudgetLogitProcessor,
     TriggerPhraseLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter
@@ -117,6 +118,22 @@ class TestTriggerAndPhrase(ProcessorContract):
     tokenizer = TOKENIZER
     eos_token_ids = (1,)
     token_ids = TOKENIZER.encode("the\n").ids
+
+
+IDS = {"thinking_budget": 2, "thinking_start_token_id": 3, "thinking_end_token_id": 4}
+
+
+class TestClosing(ProcessorContract):
+    processor = ThinkingBudgetLogitProcessor
+    valid_params = ({**IDS, "closing": " the list"}, {**IDS, "closing": "😀"})
+    invalid_params = (
+        ({**IDS, "closing": ""}, "closing"),
+        ({**IDS, "closing": "a" * 1025}, "closing"),
+        ({**IDS, "closing": "\udc80"}, "closing"),
+        ({**IDS, "closing": "a", "closing_token_ids": [5]}, "closing"),
+    )
+    tokenizer = TOKENIZER
+    token_ids = (3, 4)
 
 
 def fitted(processor, params, tokenizer, vocab_size=VOCAB_SIZE, eos_token_ids=()):
@@ -335,3 +352,25 @@ def test_words_and_token_ids_are_not_given_together():
     params = {"words": ["a"], "token_ids": [1], "lengths": [1], "eos_token_ids": [2]}
     with pytest.raises(InvalidParameter, match="together"):
         fitted(ForcedWordsLogitProcessor, params, TOKENIZER)
+
+
+def test_thinking_closes_with_the_text():
+    played = run(
+        ThinkingBudgetLogitProcessor,
+        {**IDS, "closing": " the list 😀"},
+        [3],
+        [7] * 40,
+        steps=20,
+        vocab_size=VOCAB_SIZE,
+        tokenizer=TOKENIZER,
+    )
+
+    inside = played.token_ids[: played.token_ids.index(4)]
+    assert vocabulary_of(TOKENIZER).text(inside[2:]) == " the list 😀".encode()
+
+
+def test_a_closing_that_opens_another_block_is_refused():
+    first = TOKENIZER.encode(" the").ids[0]
+    params = {**IDS, "thinking_start_token_id": first, "closing": " the list"}
+    with pytest.raises(InvalidParameter, match="closing_token_ids"):
+        fitted(ThinkingBudgetLogitProcessor, params, TOKENIZER)

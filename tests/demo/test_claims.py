@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from itertools import chain, count, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -63,3 +64,36 @@ def test_one_good_request_that_fails_under_attack_ends_the_claim(
 
     [claim] = [claim for claim, seen in scene.proofs if not seen]
     assert "good requests meanwhile" in claim
+
+
+def drafted(other: list[int]) -> scenes.Scene:
+    """Play the drafts against a server that answers the forced request otherwise than expected."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        output_ids = other if b"eos_token_ids" in request.content else [1, 2, 3, 4]
+        meta = {"completion_tokens": 4, "spec_verify_ct": 2}
+        return httpx.Response(200, json={"output_ids": output_ids, "text": "", "meta_info": meta})
+
+    ids = SpecialTokens(
+        think=1, end_think=2, start_turn=3, end_turn=4, cell=5, end_cell=6, newline=7
+    )
+    model = scenes.Model(ByTheLetter(), ids)
+    with httpx.Client(transport=httpx.MockTransport(answer), base_url="http://demo") as http:
+        return scenes.drafts(http, model, [[1, 2, 3, 4]] * len(scenes.steered(model)))
+
+
+class ByTheLetter:
+    """As much of a tokenizer as is asked for."""
+
+    def encode(self, text: str, **_: Any) -> Any:
+        return SimpleNamespace(ids=[ord(letter) for letter in text])
+
+
+def test_the_same_answers_with_drafts_are_claimed() -> None:
+    assert drafted([1, 2, 3, 4]).holds
+
+
+def test_another_answer_with_drafts_ends_its_claim() -> None:
+    [claim] = [claim for claim, seen in drafted([1, 2, 3, 5]).proofs if not seen]
+
+    assert claim.startswith("forced: ")

@@ -67,6 +67,18 @@ def test_attacks_end_themselves_and_nothing_else(url: str, directory: Path, tmp_
     assert len(played.rows) == 6
 
 
+@pytest.mark.drafts
+def test_a_server_with_drafts_gives_the_same_answers(url: str, directory: Path) -> None:
+    model = scenes.Model.of(directory)
+    with httpx.Client(base_url=url, timeout=120) as http:
+        expected = scenes.answers(http, model)
+    with serve(directory, drafts=True) as base, httpx.Client(base_url=base, timeout=120) as http:
+        played = scenes.drafts(http, model, expected)
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
+
+
 def test_a_scene_that_does_not_show_its_claim_fails(url: str, directory: Path) -> None:
     with httpx.Client(base_url=url, timeout=120) as http:
         played = scenes.overthinking(http, scenes.Model.of(directory))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 
 import orjson
@@ -14,10 +15,13 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
 )
 from support import recording
-from support.asking import body, recorder
+from support.asking import body, recorder, tag
 from support.servers import on_servers
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+on_the_default_server = on_servers("default")
+#: These have grammars.
+with_and_without_drafts = on_servers("default", "eagle chains", "ngram chains, no overlap")
 
 DIGITS = "[0-9]{8}"
 with_sampling_mask = pytest.mark.skipif(
@@ -38,6 +42,7 @@ def ids(tiny):
     return of
 
 
+@with_and_without_drafts
 def test_a_ban_and_a_grammar_hold_together(server, ids):
     request = body(
         [5], DisallowedTokensLogitsProcessor, {"token_ids": ids("012345678")}, regex=DIGITS
@@ -45,6 +50,7 @@ def test_a_ban_and_a_grammar_hold_together(server, ids):
     assert server.post("/generate", request).body["text"] == "9" * 8
 
 
+@with_and_without_drafts
 def test_a_ban_and_a_json_schema_hold_together(server, ids):
     schema = {"type": "object", "properties": {"a": {"enum": [1, 22, 333]}}, "required": ["a"]}
     request = body(
@@ -57,6 +63,7 @@ def test_a_ban_and_a_json_schema_hold_together(server, ids):
     assert orjson.loads(reply.body["text"]) == {"a": 333}
 
 
+@with_and_without_drafts
 def test_a_forced_token_that_the_grammar_allows_comes(server, ids):
     request = body([5], ForcedSequenceLogitProcessor, {"token_ids": ids("4711")}, regex=DIGITS)
     text = server.post("/generate", request).body["text"]
@@ -64,36 +71,50 @@ def test_a_forced_token_that_the_grammar_allows_comes(server, ids):
     assert len(text) == 8
 
 
+@with_and_without_drafts
 def test_a_history_is_exact_beside_a_grammar(server):
     request = recorder([5], regex="[0-9]{30}")
     reply = server.post("/generate", request)
-    lines = server.records("edit", tag=request["sampling_params"]["custom_params"]["tag"])
-    assert len(lines) >= 30
-    assert all(
-        line["fed"] == reply.output_ids[: line["position"]] and line["exact"] for line in lines
-    )
+    assert re.fullmatch("[0-9]{30}", reply.body["text"])
+    lines = server.records("edit", tag=tag(request))
+    assert all(line["exact"] and line["fed"] == line["output_ids"] for line in lines)
+    came = [line["fed"] for line in lines if line["fed"] == reply.output_ids[: line["position"]]]
+    assert len(came) >= 30
+    # Nothing else was seen, but for drafts that did not come.
+    assert len(came) == len(lines) or "speculative_algorithm" in server.arguments
 
 
-@pytest.mark.parametrize(
-    ("processor", "params"),
-    [
-        (ForcedSequenceLogitProcessor, {"token_ids": [300]}),
-        (DisallowedTokensLogitsProcessor, {"token_ids": [*range(2, 258)]}),
-        (recording.Reopens, {"at": 0}),
-        (recording.ReopensInItsRow, {"at": 0}),
-    ],
-)
-def test_a_token_that_the_grammar_masked_ends_the_request_instead_of_coming(
-    server, processor, params
-):
+def check_that_it_ends_itself_alone(server, processor, params, at):
     neighbour = body([6], regex=DIGITS)
     alone = server.post("/generate", neighbour).output_ids
     reply, beside = server.at_once([body([5], processor, params, regex=DIGITS), neighbour])
     assert reply.status == 500
-    assert reply.body["message"].startswith(f"{processor.__name__} failed at token 0: ")
+    assert reply.body["message"].startswith(f"{processor.__name__} failed at token {at}: ")
     assert beside.output_ids == alone
 
 
+@with_and_without_drafts
+@pytest.mark.parametrize(
+    ("processor", "params", "at"),
+    [
+        (ForcedSequenceLogitProcessor, {"token_ids": [300]}, 0),
+        (DisallowedTokensLogitsProcessor, {"token_ids": [*range(2, 258)]}, 0),
+        (recording.ReopensInItsRow, {"at": 0}, 0),
+        (recording.ReopensInItsRow, {"at": 4}, 4),
+    ],
+)
+def test_a_token_that_the_grammar_masked_ends_the_request_instead_of_coming(
+    server, processor, params, at
+):
+    check_that_it_ends_itself_alone(server, processor, params, at)
+
+
+@on_the_default_server
+def test_nor_does_it_come_where_whole_rows_are_computed(server):
+    check_that_it_ends_itself_alone(server, recording.Reopens, {"at": 0}, 0)
+
+
+@with_and_without_drafts
 def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
     request = body(
         [5],
@@ -116,6 +137,7 @@ def stock_payload():
     return stock.DisallowedTokensLogitsProcessor.to_str()
 
 
+@on_the_default_server
 @with_sampling_mask
 @pytest.mark.parametrize("payload", [DisallowedTokensLogitsProcessor.to_str, stock_payload])
 def test_a_sampling_mask_comes_with_disallowed_tokens_and_without_them_in_it(server, payload):
@@ -136,6 +158,7 @@ def masks(reply):
     return reply.body["meta_info"]["output_token_sampling_mask"]
 
 
+@on_the_default_server
 @with_sampling_mask
 def test_a_sampling_mask_is_refused_with_other_processors(server):
     request = body([5], ForcedSequenceLogitProcessor, {"token_ids": [300]}, top_k=1)

@@ -9,6 +9,7 @@ from itertools import cycle, islice
 
 import pytest
 
+from examples.own_processor import NoEarlyStop
 from sglang_lp import builtins
 from support.asking import body, recorder, tag
 from support.greedy import free, rule
@@ -28,8 +29,9 @@ THINKING = {
 #: Tokens that no server comes to in the two seconds that SGLang waits before it ends a request
 #: whose client is gone.
 LONG = 2000
-#: Every built-in, with settings under which it acts early and often.
+#: Every built-in and one of one's own, with settings under which it acts early and often.
 CASES = [
+    (NoEarlyStop, {"min_tokens": 15, "eos_token_ids": [EOS, *FREQUENT]}),
     (builtins.AllowedTokensLogitProcessor, {"token_ids": [*range(2, 200)]}),
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
     (

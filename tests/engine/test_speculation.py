@@ -19,11 +19,13 @@ from support.asking import body
 from support.greedy import rule
 from support.recording import BansAll, Finishes, OnlyAlong, Raises
 from support.servers import DRAFTING, on_servers
-from support.tiny_model import EOS, FREQUENT
+from support.tiny_model import EOS, FIRST_WORD, FREQUENT, word
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*DRAFTING)]
 
 TOKENS = 30
+#: How often a test of frequencies may fail a server that is right.
+FALSE_ALARM = 1e-6
 PROMPTS = [[*range(first, first + 9)] for first in range(300, 1000, 100)]
 #: A budget that no answer uses up.
 IDLE = (
@@ -115,6 +117,26 @@ def test_a_fault_behind_a_stop_token_counts_for_nothing(server, answers):
         assert reply.finish_reason == {"type": "stop", "matched": stop}
 
 
+def test_a_stop_string_within_what_a_step_accepts_ends_the_request_there(server, answers):
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        stop = next(token for token in answer[8:] if token >= FIRST_WORD)
+        at = answer.index(stop)
+        reply = ask(server, prompt, Raises, {"at": at + 1}, stop=word(stop))
+        assert reply.output_ids == answer[: at + 1]
+        assert reply.finish_reason == {"type": "stop", "matched": word(stop)}
+
+
+def test_an_end_token_inside_a_forced_run_ends_the_request_unless_it_is_ignored(server):
+    forced = [*FREQUENT[:3], EOS, *FREQUENT[3:], 300, 301]
+    params = {"token_ids": forced}
+    for _ in range(3):  # an n-gram draft knows it after the first time
+        reply = ask(server, PROMPTS[1], ForcedSequenceLogitProcessor, params)
+        assert reply.output_ids == forced[:4]
+        assert reply.finish_reason == {"type": "stop", "matched": EOS}
+    reply = ask(server, PROMPTS[1], ForcedSequenceLogitProcessor, params, ignore_eos=True)
+    assert reply.output_ids[: len(forced)] == forced
+
+
 @pytest.mark.parametrize("length", [1, 2, 5, 9])
 def test_a_forced_end_token_ends_the_request_again_and_again(server, length):
     forced = [*FREQUENT, *range(300, 304)][:length]
@@ -155,20 +177,20 @@ def test_sampled_answers_are_as_frequent_as_the_edited_model_says(server, oracle
         "1.start": 1,
         "1.end": 2,
     }
-    edited = rule(ChainLogitProcessor, params)
 
-    def probabilities(history):
-        row = oracle.logits(PROMPTS[0], [*history, 0])[-1]
-        return edited(PROMPTS[0], history, row).div(temperature).softmax(-1)
+    def expected(edited):
+        """Return the probability of each answer."""
+        answers = {(): 1.0}
+        for _ in range(length):
+            answers = {
+                (*history, token): chance * float(following[token])
+                for history, chance in answers.items()
+                for row in [oracle.logits(PROMPTS[0], [*history, 0])[-1]]
+                for following in [edited(PROMPTS[0], [*history], row).div(temperature).softmax(-1)]
+                for token in allowed
+            }
+        return answers
 
-    expected = {(): 1.0}
-    for _ in range(length):
-        expected = {
-            (*history, token): chance * float(following[token])
-            for history, chance in expected.items()
-            for following in [probabilities([*history])]
-            for token in allowed
-        }
     request = body(
         PROMPTS[0],
         ChainLogitProcessor,
@@ -179,13 +201,22 @@ def test_sampled_answers_are_as_frequent_as_the_edited_model_says(server, oracle
     )
     answers = [server.post("/generate", request).body for _ in range(asked)]
     came = Counter(tuple(reply["output_ids"]) for batch in answers for reply in batch)
-    total = asked * at_once
-    assert came.total() == total
-    assert {*came} <= {*expected}
-    assert min(expected.values()) * total >= 5, "too few for the test"
+    right = expected(rule(ChainLogitProcessor, params))
+    assert came.total() == asked * at_once
+    assert {*came} <= {*right}
+    assert min(right.values()) * came.total() >= 5, "too few for the test"
+    assert chance_of(came, right) > FALSE_ALARM
+    # Without the bias at drafted tokens it would be this.
+    unbiased = rule(AllowedTokensLogitProcessor, {"token_ids": [*allowed]})
+    assert chance_of(came, expected(unbiased)) < FALSE_ALARM
+
+
+def chance_of(came, expected):
+    """Return how likely a right server's answers are as far from the expected ones, or farther."""
+    total = came.total()
     distance = sum(
         (came[answer] - chance * total) ** 2 / (chance * total)
         for answer, chance in expected.items()
     )
     freedom = torch.tensor((len(expected) - 1) / 2)
-    assert torch.special.gammaincc(freedom, torch.tensor(distance / 2)) > 1e-6
+    return torch.special.gammaincc(freedom, torch.tensor(distance / 2))

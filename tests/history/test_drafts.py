@@ -178,7 +178,7 @@ def chosen_node(rng, width, parents, token_ids, rows):
     return node
 
 
-@settings(max_examples=400)
+@settings(max_examples=1000)
 @given(plans)
 def test_every_node_of_every_draft_is_edited_as_the_oracle_says(plan):
     rng = random.Random(plan.seed)

@@ -28,10 +28,11 @@ RANKS = {
     "builtins": 5,
     "adapters": 6,
     "trust": 7,
-    "client": 7,
-    "server": 8,
-    "cli": 9,
-    "testing": 10,
+    "trace": 7,
+    "client": 8,
+    "server": 9,
+    "cli": 10,
+    "testing": 11,
 }
 
 

@@ -14,11 +14,13 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.errors import PayloadRefused, RequestError, Unsupported
+from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.served import ServedModel
 from sglang_lp.server.algorithms import Speculation
+from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
 from sglang_lp.trust import Gate, Limits, Policy
+from sglang_lp.trust.policy import Stock
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
 FORCE = ForcedSequenceLogitProcessor.to_str()
@@ -157,3 +159,32 @@ def test_the_fingerprint_is_that_of_the_policy():
     for other in (Policy(builtins=False), Policy(stock="deny"), Policy(limits=few)):
         assert Guard(other).fingerprint != guard.fingerprint
     assert len(guard.fingerprint) == 64
+
+
+# SGLang's own code checks nothing: what is out of range there ends a server with a GPU.
+@pytest.mark.parametrize(
+    ("name", "params", "why"),
+    [
+        ("DisallowedTokensLogitsProcessor", {"token_ids": [5]}, None),
+        ("DisallowedTokensLogitsProcessor", {"token_ids": [999_999_999]}, "0 to 99, got 999999999"),
+        ("DisallowedTokensLogitsProcessor", {"token_ids": [-1]}, "token_ids"),
+        ("DisallowedTokensLogitsProcessor", {"token_ids": "5"}, "expected array"),
+        ("DisallowedTokensLogitsProcessor", None, "token_ids"),
+        ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 2, "window_size": 9}, None),
+        ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 0, "window_size": 9}, "ngram_si"),
+        ("Qwen3ThinkingBudgetLogitProcessor", {"thinking_budget": 5}, "another model"),
+    ],
+)
+def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(name, params, why):
+    pytest.importorskip("sglang")
+    guard = Guard(Policy(stock=Stock.ALLOW))
+    guard.vocab_size = 100
+    payload = wire.payload_for("sglang.srt.sampling.custom_logit_processor", name)
+
+    if why is None:
+        admitted = guard.admit(payload, params)
+        assert type(admitted.processor) is ForeignProcessor
+        assert admitted.params is None
+    else:
+        with pytest.raises(InvalidParameter, match=why):
+            guard.admit(payload, params)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp._engine.recording import NEVER
+from sglang_lp.builtins.texts import check_texts, forced_text
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.builtins.thinking.progress import Progress, markers_for
@@ -38,11 +39,16 @@ _MAX_DELIMITER = 16
 _DelimiterIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_DELIMITER)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 #: Some paragraphs; it is matched token by token while the batch waits.
-_MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
+_MAX_MESSAGE = 1024
+_MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=_MAX_MESSAGE)]
+_MessageText = Annotated[str, Meta(min_length=1, max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 #: As SGLang's own classes take it: ``None`` and any negative number are no limit.
 _Budget = Annotated[int, Meta(le=MAX_INT)] | None
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
+
+#: Tokens that may come before they are read: 256 rows that wake at once read them in 6 ms.
+_LONGEST_SLEEP = 512
 
 #: The parameters that say how a block opens and closes.
 _START = "thinking_start_token_id", "thinking_start_token_ids", "thinking_start"
@@ -66,7 +72,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     first of these that applies:
 
     1. ``inside >= thinking_budget``: the closing is forced, token by token: the message
-       ``closing_token_ids``, or without one a newline (``new_line_token_id``, if known); then
+       ``closing``, or without one a newline (``new_line_token_id``, if known); then
        the end. If the model has already written part of the closing, forcing continues from
        there.
     2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are banned. If one of them is
@@ -127,7 +133,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             min_thinking_tokens: Fewest tokens of a block, at most ``soft_thinking_budget``.
             wait_token_id: Forced in place of an end that comes before the minimum.
             max_waits: Most wait tokens in a block, counting those that the model wrote itself.
-            closing_token_ids: A message to close with, instead of a newline.
+            closing: A message to close with, instead of a newline: a text of up to 1,024
+                characters, in the tokens that the served tokenizer writes it with.
+            closing_token_ids: The same as tokens.
             eos_token_ids: Tokens that end the answer; inside a block they end the block instead.
                 Tokens of the end itself do not count.
             thinking_start_token_id: Opens a block.
@@ -145,6 +153,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         min_thinking_tokens: NonNegativeInt = 0
         wait_token_id: TokenId | None = None
         max_waits: PositiveInt = 1
+        closing: _MessageText | None = None
         closing_token_ids: _MessageIds = ()
         eos_token_ids: _EndIds = ()
         thinking_start_token_id: TokenId | None = None
@@ -173,6 +182,10 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                     "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                     "in place of an end that comes too early"
                 )
+            if self.closing is not None:
+                check_texts("closing", [self.closing])
+                if self.closing_token_ids:
+                    raise ValueError("closing: given together with closing_token_ids; give one")
             if (
                 self.thinking_start
                 or self.thinking_end
@@ -234,7 +247,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         cls._own_ids = own
 
     @classmethod
-    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Any:
         """Check the parameters and fill in the class's ids."""
         if custom_params is None or isinstance(custom_params, Mapping):
             custom_params = cls._with_ids(custom_params or {})
@@ -246,6 +259,17 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
         """Check the class's ids against the served tokenizer, or take the ids from there."""
         tokenizer = served.tokenizer
+        if params.closing is not None:
+            message = forced_text(cls.__name__, "closing", tokenizer, params.closing)
+            if len(message) > _MAX_MESSAGE:
+                raise InvalidParameter(
+                    cls.__name__,
+                    "closing",
+                    f"expected a text of at most {_MAX_MESSAGE} tokens of the served model, got "
+                    f"{len(message)}",
+                )
+            params = msgspec.structs.replace(params, closing=None, closing_token_ids=message)
+            cls._check(params, served.vocab_size)
         if params.start is not None:
             family = cls.family
             by_class = family and (params.start == family.start_ids or params.end == family.end_ids)
@@ -319,7 +343,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
         newline = params.new_line_token_id
         before_end = params.closing_token_ids or (() if newline is None else (newline,))
-        markers = markers_for(params.start, params.end, before_end)
+        markers = markers_for(params.start, params.end, before_end, params.eos_token_ids)
         return Progress(markers, params.wait_token_id, request.prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
@@ -340,7 +364,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             raise Unsupported(f"{self.name}: {_NO_LAG}")
         if progress.opened < 0:
             # A block opens with the next token at the earliest.
-            edits.wake_at(position + 1 + _quiet(params, 0))
+            edits.wake_at(position + min(1 + _quiet(params, 0), _LONGEST_SLEEP))
         else:
             inside = progress.length - progress.opened
             if inside >= params.limit:
@@ -348,9 +372,23 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             elif inside < params.min_thinking_tokens:
                 _keep_open(request, edits)
             elif not _close_well(request, edits, inside):
-                edits.wake_at(position + _quiet(params, inside))
+                edits.wake_at(position + min(_quiet(params, inside), _LONGEST_SLEEP))
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
+
+    def explain(self, request: Request) -> str:
+        """Say which rule applied."""
+        params, progress = request.params, request.state
+        if progress.opened < 0:
+            return ""
+        inside, budget = progress.length - progress.opened, params.thinking_budget
+        if inside >= budget:
+            return f"{budget} of {budget} tokens thought"
+        if inside < params.min_thinking_tokens:
+            return f"{inside} of at least {params.min_thinking_tokens} tokens thought"
+        if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
+            return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
+        return "the answer may not end while it thinks"
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
@@ -373,14 +411,16 @@ def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
 def _keep_open(request: Request, edits: Edits) -> None:
     """Keep the end out of a block that is too short."""
     params, progress = request.params, request.state
-    early = {*params.eos_token_ids}.difference(progress.markers.end)
-    if progress.of_end == len(progress.markers.end) - 1:
-        early.add(progress.markers.end[-1])
+    markers, of_end = progress.markers, progress.of_end
+    early = markers.others
+    if of_end == len(markers.end) - 1:
+        early = markers.closing_signs[of_end]
     wait = params.wait_token_id
     if (
         wait is not None
+        and len(early)
         and progress.waits < params.max_waits
-        and not early.isdisjoint(request.top(1))
+        and request.is_among_top(early, 1)
     ):
         edits.force(wait)
     else:
@@ -394,20 +434,19 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
         Whether a token was forced to close it.
     """
     params, progress = request.params, request.state
+    markers = progress.markers
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
     if soft and (progress.begun or progress.newest == params.new_line_token_id):
         edits.force(progress.markers.next_token[progress.begun])
         return True
-    ends = {*params.eos_token_ids}.difference(progress.markers.end)
-    next_of_end = progress.markers.end[progress.of_end]
-    likeliest = request.top(params.soft_top_n if soft else 1) if soft or ends else []
-    if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
-        edits.force(progress.markers.next_token[progress.begun])
+    if soft:
+        if request.is_among_top(markers.closing_signs[progress.of_end], params.soft_top_n):
+            edits.force(markers.next_token[progress.begun])
+            return True
+    elif len(markers.others) and request.is_among_top(markers.others, 1):
+        edits.force(markers.end[progress.of_end])
         return True
-    if not ends.isdisjoint(likeliest):  # only without a soft budget, so this is the likeliest
-        edits.force(next_of_end)
-        return True
-    edits.ban(ends)
+    edits.ban(markers.others)
     return False
 
 

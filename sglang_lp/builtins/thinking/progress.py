@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from sglang_lp._engine.ids import lasting
 from sglang_lp.builtins.sequences import Automaton
 
 __all__ = ["Markers", "Progress", "markers_for"]
@@ -25,21 +26,30 @@ class Markers:
         telling: The first tokens of ``closing`` and ``end``, and the last tokens of ``start`` and
             ``end``. Tokens without any of these change nothing, unless a closing is begun.
         reach: Most tokens of a delimiter before its last one.
+        others: The tokens that end the answer and are not in the end.
+        closing_signs: For each number of tokens of the end that are written, the next one of it
+            and ``others``.
     """
 
     __slots__ = (
         "closer",
         "closing",
+        "closing_signs",
         "end",
         "lasts",
         "next_token",
+        "others",
         "reach",
         "start",
         "telling",
     )
 
     def __init__(
-        self, start: tuple[int, ...], end: tuple[int, ...], before_end: tuple[int, ...]
+        self,
+        start: tuple[int, ...],
+        end: tuple[int, ...],
+        before_end: tuple[int, ...],
+        eos: tuple[int, ...],
     ) -> None:
         self.start = start
         self.end = end
@@ -50,6 +60,9 @@ class Markers:
         self.lasts = start[-1], end[-1]
         self.telling = frozenset({*self.closer.children[0], *self.lasts})
         self.reach = max(len(start), len(end)) - 1
+        others = [token_id for token_id in dict.fromkeys(eos) if token_id not in end]
+        self.others = lasting(others)
+        self.closing_signs = [lasting([token_id, *others]) for token_id in end]
 
     def latest(self, tokens: Sequence[int], known: int) -> tuple[int, bool] | None:
         """Find the latest delimiter.
@@ -74,10 +87,13 @@ class Markers:
 
 @lru_cache(maxsize=64)
 def markers_for(
-    start: tuple[int, ...], end: tuple[int, ...], before_end: tuple[int, ...]
+    start: tuple[int, ...],
+    end: tuple[int, ...],
+    before_end: tuple[int, ...],
+    eos: tuple[int, ...] = (),
 ) -> Markers:
-    """Return a :class:`Markers`, shared by all requests with the same delimiters."""
-    return Markers(start, end, before_end)
+    """Return a :class:`Markers`, shared by all requests with the same tokens."""
+    return Markers(start, end, before_end, eos)
 
 
 class Progress:

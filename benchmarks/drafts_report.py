@@ -1,0 +1,137 @@
+"""What the stored results of :mod:`benchmarks.drafts` say: in a table and in the documentation.
+
+``python -m benchmarks.drafts_report`` renews ``docs/performance.md`` from the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from benchmarks.drafts_engine import COUNTED
+from benchmarks.report import PAGE
+from benchmarks.stored import FOLDER
+
+__all__ = ["RESULTS", "Promise", "page_block", "promises", "show", "write"]
+
+RESULTS = FOLDER / "drafts.json"
+BEGIN, END = "<!-- begin: benchmarks.drafts -->", "<!-- end: benchmarks.drafts -->"
+
+#: Microseconds of a node, by rule.
+NODE_US = {"spent budget": 15.0, "forced sequence": 15.0, "n-gram rule": 40.0}
+#: Microseconds of a step while everybody sleeps.
+IDLE_US = 50.0
+#: A long history may cost this much of a short one.
+GROWTH = 1.2
+#: Own code beside a step of the engine.
+SHARE = 0.01
+_ENGINE = (
+    *("engine", "processor", "steps", "waits", "delayed"),
+    *("a step", "own code in it", "accept length"),
+)
+
+
+class Promise(NamedTuple):
+    """What was promised, what came, and whether it was kept."""
+
+    title: str
+    came: str
+    limit: str
+    met: bool
+
+
+def promises(results: Mapping[str, Any]) -> Iterator[Promise]:
+    """Yield what was promised, in the order of the page."""
+    rules: dict[str, list[Mapping[str, Any]]] = {}
+    for one in results["rules"]:
+        rules.setdefault(one["rule"], []).append(one)
+    for rule, found in rules.items():
+        unit, limit = ("node", NODE_US[rule]) if rule in NODE_US else ("step", IDLE_US)
+        short, *_, long = (one[f"{unit}_us"] for one in found)
+        title = f"verify step of {results['rows']} rows and {results['nodes']} nodes, {rule}"
+        came = f"{max(short, long):.3g} µs a {unit}"
+        yield Promise(title, came, f"{limit:g} µs", max(short, long) <= limit)
+        came = f"{long / short:.2f} of the time with 1k"
+        yield Promise("the same, history 16k", came, f"{GROWTH:g}", long <= GROWTH * short)
+    engine = {(one["engine"], one["processor"]): one for one in results["engines"]}
+    counted = engine["ordinary", "idle budget"]
+    held = counted["waits"] + counted["delayed"]
+    yield Promise(
+        "whole engine, idle budget: steps that wait for a pending result, or whose sampling is "
+        "delayed",
+        f"{held} of {counted['steps']:,}",
+        f"0 of {COUNTED:,}",
+        held == 0 and counted["steps"] >= COUNTED,
+    )
+    large = engine["large vocabulary", "idle budget"]
+    share = large["own_us"] / large["step_us"]
+    yield Promise(
+        "whole engine, idle budget, own code in a step",
+        f"{large['own_us']:.3g} µs of {large['step_us'] / 1000:.3g} ms, {share:.2%}",
+        f"{SHARE:.0%}",
+        share <= SHARE,
+    )
+    alone, idle = (engine["EAGLE", name]["accept_length"] for name in ("none", "idle budget"))
+    yield Promise(
+        "EAGLE, accept length with an idle budget", f"{idle:.3f}", f"{alone:.3f} without",
+        idle == alone,
+    )  # fmt: skip
+
+
+def page_block(results: Mapping[str, Any]) -> str:
+    """Return the part of the page that comes from the results, in Markdown."""
+    machine = results["machine"]
+    measured_on = (
+        f"Measured on: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, "
+        f"torch {machine['torch']}, SGLang {machine['sglang']}; load average at the start "
+        f"{machine['load']}; medians of {results['rounds']} runs."
+    )
+    lines = [
+        measured_on,
+        "",
+        "|  | sglang-lp | at most | met |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.title} | {one.came} | {one.limit} | {'yes' if one.met else '**no**'} |"
+        for one in promises(results)
+    ]
+    lines += [
+        "",
+        "The engines, 16 rows each. A step that is awake waits once for the result before it:",
+        "",
+        f"| {' | '.join(_ENGINE)} |",
+        f"|{'---|' * len(_ENGINE)}",
+    ]
+    lines += [
+        f"| {one['engine']} | {one['processor']} | {one['steps']:,} | {one['waits']:,} "
+        f"| {one['delayed']} | {one['step_us'] / 1000:.3g} ms | {one['own_us']:.3g} µs "
+        f"| {one['accept_length'] or '-'} |"
+        for one in results["engines"]
+    ]
+    return "\n".join(lines)
+
+
+def write(results: Mapping[str, Any]) -> None:
+    """Renew the page."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+
+
+def show(results: Mapping[str, Any]) -> int:
+    """Print what was promised and what came; return 1 if anything is missed, else 0."""
+    kept = [*promises(results)]
+    for one in kept:
+        print(f"{one.title}: {one.came}, at most {one.limit}{'' if one.met else ': MISSED'}")
+    return 0 if all(one.met for one in kept) else 1
+
+
+if __name__ == "__main__":
+    latest = orjson.loads(RESULTS.read_bytes())
+    write(latest)
+    sys.exit(show(latest))

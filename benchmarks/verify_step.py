@@ -1,0 +1,119 @@
+"""A verify step of speculative decoding as SGLang makes it, with a chain drafted for each request.
+
+Needs torch, and of SGLang nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from benchmarks.cases import VOCAB, Batch, Case
+from sglang_lp.server.host import SglangHost
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.sampling import Steps
+from sglang_lp.server.speculation import make_capture, make_verify
+
+__all__ = ["ACCEPTED", "NODES", "VerifyStep"]
+
+#: The newest token and four drafted ones.
+NODES = 5
+#: Tokens that a step commits, of which the last is no draft.
+ACCEPTED = 3
+
+
+class VerifyStep:
+    """The verify steps of a batch whose newest result always waits, as with overlap scheduling.
+
+    Args:
+        case: The requests.
+        device: Where logits and drafts are.
+
+    Attributes:
+        logits: Shape ``(rows * NODES, VOCAB)``.
+        drafted: For each request the tokens of its nodes.
+        waits: How often a step has waited for the pending result.
+    """
+
+    def __init__(self, case: Case, device: str = "cpu") -> None:
+        pending = PendingResults()
+        self.batch = Batch(case, lambda request: SglangHost(request, pending))
+        for request in self.batch.requests:
+            vars(request).update(inflight_middle_chunks=0, is_retracted=False, finished=_never)
+        self.waits = 0
+        self.logits = torch.zeros(case.rows * NODES, VOCAB, device=device)
+        self.drafted: list[list[int]] = []
+        self._device = device
+        steps = Steps(pending)
+        self._capture = make_capture(steps.may_act)
+        self._verify = make_verify(steps.run_drafts)
+        self._waiting: list[list[int]] = [[] for _ in self.batch.requests]
+        self._queue: list[Any] = []
+        pending.scheduler = SimpleNamespace(
+            result_queue=self._queue, spec_algorithm=SimpleNamespace(is_none=lambda: False)
+        )
+        self._links = (
+            torch.tensor([[*range(1, NODES), -1]] * case.rows, device=device),
+            torch.full((case.rows, NODES), -1, device=device),
+        )
+        self._sglangs = SimpleNamespace(
+            reqs=self.batch.requests,
+            sampling_info=self.batch.info,
+            forward_mode=SimpleNamespace(is_idle=lambda: False, is_decode=lambda: True),
+            has_grammar=False,
+            spec_info=None,
+        )
+        self.commit()
+
+    def commit(self) -> None:
+        """Let SGLang process the result that waits, make the next one, and draft anew."""
+        for request, token_ids in zip(self.batch.requests, self._waiting, strict=True):
+            for token_id in token_ids:
+                request.append(token_id)
+        self._waiting = self.batch.coming(ACCEPTED)
+        rest = [0] * (NODES - ACCEPTED)
+        result = SimpleNamespace(
+            next_token_ids=torch.tensor([[*tokens, *rest] for tokens in self._waiting]).flatten(),
+            accept_lens=torch.full((len(self._waiting),), ACCEPTED),
+            copy_done=SimpleNamespace(synchronize=self._wait),
+            speculative_num_draft_tokens=NODES,
+        )
+        self._queue[:] = [(self._sglangs, result)]
+        random_ = random.Random(self._waiting[0][0])
+        self.drafted = [
+            [tokens[-1], *(random_.randrange(1000, VOCAB) for _ in range(NODES - 1))]
+            for tokens in self._waiting
+        ]
+        self._sglangs.spec_info = SimpleNamespace(
+            draft_token_num=NODES,
+            draft_token=torch.tensor([*chain(*self.drafted)], device=self._device),
+            retrieve_next_token=self._links[0],
+            retrieve_next_sibling=self._links[1],
+        )
+
+    def run(self) -> None:
+        """Call both hooks, and the mask that the second one returns."""
+        self._capture(None, self._sglangs, is_verify=True)
+        (_, _, _, mask), _ = self._verify(self._sglangs.spec_info, self._sglangs, None)
+        mask.apply(self.logits)
+
+    def histories(self) -> list[list[int]]:
+        """Return for each row of the logits the tokens generated before it."""
+        return [
+            [*request.output_ids, *waiting, *drafted[1 : node + 1]]
+            for request, waiting, drafted in zip(
+                self.batch.requests, self._waiting, self.drafted, strict=True
+            )
+            for node in range(NODES)
+        ]
+
+    def _wait(self) -> None:
+        self.waits += 1
+
+
+def _never() -> bool:
+    return False

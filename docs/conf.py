@@ -1,0 +1,88 @@
+"""How Sphinx makes the site: ``make docs``.
+
+Its source is the whole checkout, so that a link in any Markdown file means the same there, in the
+site and on the repository's page. Files that are not pages are copied into the site.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the pages are about this checkout, not about what is installed
+
+project = "sglang-lp"
+author = "The sglang-lp authors"
+version = release = metadata.version("sglang-lp")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+include_patterns = ["docs/**.md", "*.md", "scripts/*.md"]
+root_doc = "docs/index"
+
+#: The site's navigation: what Markdown itself has no notion of. Pages that it does not name stand
+#: at its end.
+NAVIGATION = {
+    "Send requests": [
+        *("start/requests", "processors", "text", "thinking", "trace", "api/client"),
+    ],
+    "Run a server": ["start/server", "/SECURITY", "policy", "performance", "api/trust"],
+    "Write a processor": ["start/processor", "history", "api/writing", "api/testing"],
+    "More": [
+        "/README",
+        "api/trace",
+        "api/errors",
+        "/CHANGELOG",
+        "/CONTRIBUTING",
+        "/scripts/mutants",
+    ],
+}
+
+html_theme = "furo"
+html_title = f"sglang-lp {release}"
+html_copy_source = False
+html_show_sphinx = False
+html_show_search_summary = False  # it would be fetched, which a browser forbids in a folder
+templates_path: list[str] = []
+
+myst_heading_anchors = 4
+# The headings of a changelog repeat themselves, and README's first section is not its second level.
+suppress_warnings = ["myst.header"]
+myst_links_external_new_tab = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_use_ivar = True
+napoleon_include_init_with_doc = False
+
+
+def _navigate(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add the navigation to the front page."""
+    if name != root_doc:
+        return
+    named = {
+        page[1:] if page[0] == "/" else f"docs/{page}"
+        for pages in NAVIGATION.values()
+        for page in pages
+    }
+    others = [f"/{page}" for page in sorted(app.env.found_docs - named - {root_doc})]
+    for caption, pages in NAVIGATION.items():
+        listed = "\n".join([*pages, *(others if caption == [*NAVIGATION][-1] else ())])
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+def _skip(_app: Sphinx, _what: str, _name: str, thing: Any, skip: bool, _options: Any) -> bool:  # noqa: FBT001
+    """Leave out what Python writes itself about the fields of a named tuple."""
+    return skip or str(getattr(thing, "__doc__", "")).startswith("Alias for field number")
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the above."""
+    app.connect("source-read", _navigate)
+    app.connect("autodoc-skip-member", _skip)

@@ -1,0 +1,117 @@
+"""``sglang-lp trace``: what a processor did to an answer, token by token."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sglang_lp.cli import policy_option
+from sglang_lp.cli.terminal import say
+from sglang_lp.errors import RequestError, UsageError, shown
+from sglang_lp.trust import Verifier
+
+if TYPE_CHECKING:
+    from sglang_lp.trace import Trace
+
+__all__ = ["add"]
+
+#: Largest file that is read.
+_MAX_BYTES = 256 << 20
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "trace",
+        help="show what a processor did to an answer, token by token",
+        description="Replay a request's processor over its answer and show what it did at each "
+        "token. Exit code 1 if the answer contradicts the request, as when the server ran without "
+        "the processor.",
+    )
+    parser.add_argument("request", metavar="REQUEST", help="a file with the request's JSON")
+    parser.add_argument("answer", metavar="ANSWER", help="a file with the answer's JSON")
+    parser.add_argument(
+        "--tokenizer", metavar="DIR", help="the model's directory; without it tokens are numbers"
+    )
+    parser.add_argument(
+        "--beside",
+        nargs=2,
+        metavar=("REQUEST", "ANSWER"),
+        help="a second request and its answer, to be shown side by side",
+    )
+    parser.add_argument(
+        "--choice",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which answer, if there are several; 0, the first, if left out",
+    )
+    parser.add_argument("--format", choices=("html", "text", "json"), default="html")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="where to write; if left out, standard output, and for html the file ANSWER.html",
+    )
+    policy_option.add_option(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from sglang_lp.client.models import load_model
+    from sglang_lp.trace import read_exchange, trace_answer, write_lines, write_page
+
+    if arguments.beside and arguments.format != "html":
+        raise UsageError("--beside: expected --format html with it; trace each answer by itself")
+    served = load_model(arguments.tokenizer)
+    verifier = Verifier(policy_option.choose(arguments.policy))
+
+    def trace(request: str, answer: str) -> Trace:
+        exchange = read_exchange(_read(request), _read(answer), served.tokenizer, arguments.choice)
+        payload = exchange.payload
+        processor = None if payload is None else verifier.lookup(payload).processor
+        return trace_answer(processor, exchange, served)
+
+    found = trace(arguments.request, arguments.answer)
+    beside = trace(*arguments.beside) if arguments.beside else None
+    output = arguments.output
+    if arguments.format == "html":
+        title = f"Trace of {Path(arguments.answer).name}"
+        written = write_page(found, beside, title)
+        output = output or f"{arguments.answer}.html"
+    elif arguments.format == "json":
+        written = orjson.dumps(found.to_dict()).decode() + "\n"
+    else:
+        written = write_lines(found)
+    if output is None:
+        say(written.removesuffix("\n"))
+    else:
+        _write(output, written)
+    return 1 if found.problems else 0
+
+
+def _read(name: str) -> Any:
+    try:
+        with Path(name).open("rb") as file:
+            read = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise RequestError(f"cannot read {shown(name)}: {error.strerror}") from error
+    if len(read) > _MAX_BYTES:
+        raise RequestError(f"{shown(name)}: expected at most {_MAX_BYTES >> 20} MiB, got more")
+    try:
+        return orjson.loads(read)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(
+            f"{shown(name)} is no JSON: {shown(str(error), 200)}; of a stream, put the last event "
+            "into the file"
+        ) from None
+
+
+def _write(name: str, text: str) -> None:
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"cannot write {shown(name)}: {error.strerror}") from error
+    say(name)

@@ -1,0 +1,321 @@
+"""Runs a processor over an answer that exists, and notes what it does at each step."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.host import Host
+from sglang_lp._engine.recording import NEVER, Recording
+from sglang_lp._engine.rows import Row, ServedRequest
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.processor import prepare
+from sglang_lp.request import History
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.ids import Ids
+    from sglang_lp.edits import Edits
+    from sglang_lp.errors import SglangLpError
+    from sglang_lp.params import Parameters
+    from sglang_lp.processor import LogitProcessor
+    from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
+
+__all__ = ["Edit", "Replay", "Step", "What", "replay"]
+
+
+class What(StrEnum):
+    """What an edit does."""
+
+    FORCED = "forced"
+    ALLOWED = "allowed"
+    BANNED = "banned"
+    BIASED = "biased"
+    #: Some tokens gave their probability to another.
+    POOLED = "pooled"
+    #: The request ends with the token of this step.
+    ENDED = "ended"
+    #: The logits themselves were changed, as far as that does not depend on them.
+    REWRITTEN = "rewritten"
+
+
+class Edit(NamedTuple):
+    """One edit by one processor, at one step or at several.
+
+    Attributes:
+        by: Which of the processors.
+        what: What it does.
+        token_ids: The tokens that it is about; for ``POOLED`` those that lose.
+        values: For ``BIASED`` the bias of each.
+        into: For ``POOLED`` the token that gets their probability.
+        why: The processor's own words, for ``ENDED`` the reason that the client gets; may be empty.
+        always: Whether it holds from the step where it is first found to the end.
+    """
+
+    by: int
+    what: What
+    token_ids: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+    into: int | None = None
+    why: str = ""
+    always: bool = False
+
+
+class Step(NamedTuple):
+    """One step of an answer.
+
+    Attributes:
+        edits: Indices into :attr:`Replay.edits`.
+        looked: How many of the likeliest tokens a processor asked for; 0 for none.
+        problem: How the token that came contradicts the edits, or why the request ends here.
+    """
+
+    edits: tuple[int, ...]
+    looked: int
+    problem: str
+
+
+class Replay(NamedTuple):
+    """What the processors of a request did to its answer.
+
+    Attributes:
+        processors: Each with its parsed parameters; a chain's links, not the chain.
+        edits: Every different edit once.
+        steps: One for each token of the answer.
+    """
+
+    processors: list[tuple[LogitProcessor, Parameters]]
+    edits: list[Edit]
+    steps: list[Step]
+
+
+def replay(  # noqa: PLR0913 - a request and its answer have this many parts
+    processor: LogitProcessor,
+    custom_params: Mapping[str, Any],
+    prompt_ids: Sequence[int],
+    output_ids: Sequence[int],
+    *,
+    vocab_size: int,
+    served: ServedModel,
+) -> Replay:
+    """Run a processor over an answer.
+
+    No logits are known. Where a processor asks for the likeliest tokens, the one that came counts
+    as the likeliest, and no other is known.
+
+    Args:
+        processor: As the request names it.
+        custom_params: The request's.
+        prompt_ids: Token ids of the prompt.
+        output_ids: Token ids of the answer, below ``vocab_size``.
+        vocab_size: Number of logits in a row of the model, or more.
+        served: What is known of the model, for parameters that depend on it.
+
+    Raises:
+        RequestError: The parameters do not fit, so that a server refuses the request.
+    """
+    import torch
+
+    serving, params = prepare(processor, custom_params, served)
+    notes, host = _Notes(), _PastHost(prompt_ids, served.tokenizer)
+    runs: Any = serving
+    if isinstance(serving, ChainLogitProcessor):
+        processors = [*serving.links]
+        watched = [_Watched(link, place, notes) for place, (link, _) in enumerate(processors)]
+        links: Any = [(one, own) for one, (_, own) in zip(watched, processors, strict=True)]
+        serving.links = links
+    else:
+        processors, watched = [(serving, params)], []
+        if not serving.dense:
+            runs = _Watched(serving, 0, notes)
+            watched = [runs]
+    row = Row(runs, params, host)
+    row.request = request = _PastRequest(params, may_lag=False, tokenizer=served.tokenizer)
+    batch, logits = Batch(), torch.zeros(1, vocab_size)
+    given, steps = {**custom_params, "__req__": host.request}, list[Step]()
+    for position, token_id in enumerate(output_ids):
+        if host.over:
+            steps.append(Step((), 0, host.over))
+            continue
+        request.came, request.looked, request.rewrote = token_id, 0, runs.dense
+        batch.step(logits, [row], [given])
+        found = [edit for one in watched for edit in one.at(position)]
+        if request.rewrote:
+            found += notes.changed(logits)
+        if found:
+            logits.zero_()
+        against = notes.against(found, token_id)
+        problem = f"{processors[against[0]][0].name}: {against[1]}" if against else ""
+        steps.append(Step((*found,), request.looked, host.problem or problem))
+        host.output_ids.append(token_id)
+    return Replay(processors, notes.edits, steps)
+
+
+class _PastHost(Host):
+    """A request that was run before: nothing ends it, and its end is noted.
+
+    Attributes:
+        output_ids: The answer up to the step that is replayed.
+        problem: Why the request ends at this step, as far as the replay can tell.
+        over: What to say of every later step.
+    """
+
+    __slots__ = ("output_ids", "over", "problem")
+
+    def __init__(self, prompt_ids: Sequence[int], tokenizer: Any) -> None:
+        self.output_ids = array("q")
+        super().__init__(
+            SimpleNamespace(
+                origin_input_ids=array("q", prompt_ids),
+                output_ids=self.output_ids,
+                tokenizer=tokenizer,
+            )
+        )
+        self.problem = self.over = ""
+
+    def end(self, error: SglangLpError) -> None:
+        self.problem = f"the request ends here with an error: {error}"
+        self.over = "the request had ended with an error before"
+
+    def finish(self, reason: str) -> None:  # noqa: ARG002 - it is noted as an edit
+        self.over = "the processor had ended the answer before"
+
+
+class _PastRequest(ServedRequest):
+    """A request whose logits nobody knows any more.
+
+    Attributes:
+        came: The token that was sampled.
+        looked: How many of the likeliest tokens were asked for.
+        rewrote: Whether the processor worked on the logits themselves.
+    """
+
+    __slots__ = ("came", "looked", "rewrote")
+
+    def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
+        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+        self.came, self.looked, self.rewrote = -1, 0, False
+
+    @property
+    def logits(self) -> torch.Tensor:
+        self.rewrote = True
+        return super().logits
+
+    def top(self, count: int) -> list[int]:
+        self.looked = max(self.looked, count)
+        return [self.came]
+
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+        return not {*token_ids}.isdisjoint(self.top(count))
+
+
+class _Watched:
+    """Runs a processor, alone or as a link, and notes its edits."""
+
+    tolerates_lag = True
+    dense = False
+
+    def __init__(self, processor: LogitProcessor, by: int, notes: _Notes) -> None:
+        self.needs = processor.needs
+        self.name = processor.name
+        self.kind = processor.kind
+        self.start, self.advance, self.fork = processor.start, processor.advance, processor.fork
+        self._processor = processor
+        self._by, self._notes = by, notes
+        #: What holds for good; and what holds from one position up to another.
+        self._always: list[int] = []
+        self._now: list[int] = []
+        self._between = range(0)
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ask the processor, and pass on what it says."""
+        own, whole = Recording(edits.vocab_size), cast("Recording", edits)
+        self._processor.edit(request, own)
+        why, for_good = self._processor.explain(request), self.needs is History.NONE
+        if own.standing is not None:
+            self._always += self._notes.take(self._by, own.standing, why, always=True)
+            cast("Recording", whole.always()).add(own.standing)
+        self._now = self._notes.take(self._by, own, why, always=for_good)
+        until = own.wake if own.holds and own.wake else request.position + 1
+        self._between = range(request.position, NEVER if for_good else until)
+        whole.add(own)
+        whole.wake, whole.holds, whole.reason = own.wake, own.holds, own.reason
+
+    def at(self, position: int) -> list[int]:
+        """Return the edits that hold at a position."""
+        return [*self._always, *self._now] if position in self._between else self._always
+
+
+def _each(values: array[float] | float, count: int) -> tuple[float, ...]:
+    """Return the bias of each id, where one may be for all."""
+    return (values,) * count if isinstance(values, float) else tuple(values.tolist())
+
+
+class _Notes:
+    """The edits that were found, each once."""
+
+    def __init__(self) -> None:
+        self.edits: list[Edit] = []
+        self._known: dict[Edit, int] = {}
+        self._members: dict[int, frozenset[int]] = {}
+        self._listed: WeakKeyDictionary[Ids, tuple[int, ...]] = WeakKeyDictionary()
+
+    def take(self, by: int, recording: Recording, why: str, *, always: bool) -> list[int]:
+        """Note what a recording holds; return the indices of its edits."""
+        found = [Edit(by, What.FORCED, (recording.forced,))] if recording.forced is not None else []
+        found += [Edit(by, What.ALLOWED, self._ids(ids)) for ids in recording.allowed]
+        found += [Edit(by, What.BANNED, self._ids(ids)) for ids in recording.banned]
+        found += [
+            Edit(by, What.BIASED, self._ids(ids), _each(values, len(ids)))
+            for ids, values in recording.biased
+        ]
+        found += [
+            Edit(by, What.POOLED, self._ids(ids), into=into) for ids, into in recording.pooled
+        ]
+        noted = [self._note(edit._replace(why=why, always=always)) for edit in found]
+        if recording.reason is not None:
+            noted.append(self._note(Edit(by, What.ENDED, why=recording.reason)))
+        return noted
+
+    def changed(self, logits: torch.Tensor) -> list[int]:
+        """Note what a processor shut that changes the logits itself: all were 0 before."""
+        shut = (logits[0] == -math.inf).nonzero()[:, 0].tolist()
+        return [self._note(Edit(0, What.REWRITTEN, tuple(shut)))]
+
+    def against(self, found: Sequence[int], token_id: int) -> tuple[int, str] | None:
+        """Return whose edit a token contradicts, and how; ``None`` if it does not."""
+        for index in found:
+            edit = self.edits[index]
+            if edit.what is What.FORCED and edit.token_ids != (token_id,):
+                return edit.by, "another token was forced here"
+            if edit.what is What.ALLOWED and token_id not in self._set(index):
+                return edit.by, "this token was not among the allowed ones"
+            if edit.what in {What.BANNED, What.POOLED} and token_id in self._set(index):
+                return edit.by, "this token was banned"
+        return None
+
+    def _note(self, edit: Edit) -> int:
+        index = self._known.setdefault(edit, len(self.edits))
+        if index == len(self.edits):
+            self.edits.append(edit)
+        return index
+
+    def _ids(self, ids: Ids | list[int]) -> tuple[int, ...]:
+        if isinstance(ids, list):
+            return (*ids,)
+        if ids not in self._listed:
+            self._listed[ids] = (*ids,)
+        return self._listed[ids]
+
+    def _set(self, index: int) -> frozenset[int]:
+        if index not in self._members:
+            self._members[index] = frozenset(self.edits[index].token_ids)
+        return self._members[index]

@@ -1,0 +1,328 @@
+"""The trace of an answer: its tokens as text, and what happened at each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking.delimiters import resolve
+from sglang_lp.builtins.thinking.progress import Progress, markers_for
+from sglang_lp.errors import RequestError
+from sglang_lp.params import is_private
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.served import ServedModel
+from sglang_lp.trace.replay import Edit, Replay, Step, What, replay
+from sglang_lp.trace.spelling import Spelling
+
+if TYPE_CHECKING:
+    from sglang_lp.trace.answers import Exchange, Likely
+
+__all__ = ["Block", "Token", "Trace", "trace_answer"]
+
+#: Tokens of an edit that are spelt; the others are counted.
+SHOWN = 100
+
+#: Where SGLang's pad values begin.
+_PAD = 1_000_000
+
+
+class Token(NamedTuple):
+    """One token of the answer.
+
+    Attributes:
+        token_id: Its id.
+        text: What it adds to the text of the answer; empty for a special token.
+        name: What to call it where its text does not show; see ``sglang_lp.trace.spelling``.
+        edits: Indices into :attr:`Trace.edits`: what was done to the logits that it came from.
+        looked: How many of the likeliest tokens a processor asked for; 0 for none. The replay
+            takes the token that came for the likeliest.
+        problem: How the token contradicts the request, or why it cannot be told; else empty.
+    """
+
+    token_id: int
+    text: str
+    name: str
+    edits: tuple[int, ...]
+    looked: int
+    problem: str
+
+
+class Block(NamedTuple):
+    """A thinking block of the answer.
+
+    Attributes:
+        start: Index of the first token inside that was generated.
+        stop: Index after its last one, which is that of the end if there is one.
+        spent: Index of the first token after the budget; ``None`` if it was not spent.
+        closed: Who closed it, in words; empty if nobody did.
+    """
+
+    start: int
+    stop: int
+    spent: int | None
+    closed: str
+
+
+class Trace(NamedTuple):
+    """What the processors of a request did to its answer.
+
+    Attributes:
+        processors: Name and ``custom_params`` of each; a chain's links. Empty without any.
+        tokens: The answer.
+        edits: Every different edit once.
+        blocks: Its thinking blocks.
+        names: What to call the tokens that edits are about, the first of each.
+        likely: For each token the ``top_logprobs`` of the answer; empty without any.
+        finish: Why the answer ended, in words.
+        notes: What does not fit together, in words.
+    """
+
+    processors: list[tuple[str, Mapping[str, Any]]]
+    tokens: list[Token]
+    edits: list[Edit]
+    blocks: list[Block]
+    names: Mapping[int, str]
+    likely: Sequence[Sequence[Likely]]
+    finish: str
+    notes: Sequence[str]
+
+    @property
+    def problems(self) -> list[int]:
+        """Indices of the tokens that contradict the request."""
+        return [place for place, token in enumerate(self.tokens) if token.problem]
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        return "".join(token.text for token in self.tokens)
+
+    def words(self, edit: Edit) -> str:
+        """Say what an edit does."""
+        ids, why = edit.token_ids, f": {edit.why}" if edit.why else ""
+        count = f"{len(ids):,} token{'s' * (len(ids) != 1)}"
+        match edit.what:
+            case What.FORCED:
+                return f"`{self.names[ids[0]]}` forced{why}"
+            case What.BIASED:
+                low, high = min(edit.values), max(edit.values)
+                by = f"{low:+g}" if low == high else f"{low:+g} to {high:+g}"
+                return f"{count} biased by {by}{why}"
+            case What.POOLED:
+                into = self.names[edit.into] if edit.into is not None else ""
+                return f"{count} give way to `{into}`{why}"
+            case What.ENDED:
+                return f"answer ended{why}"
+            case What.REWRITTEN:
+                shut = f", {count} banned" if ids else ""
+                return f"logits changed, as far as a replay can tell{shut}{why}"
+        return f"{count} {edit.what}{why}"
+
+    def listed(self, edit: Edit) -> list[str]:
+        """Return what the first tokens of an edit are called, with their biases if it has any."""
+        names = [self.names[token_id] for token_id in edit.token_ids[:SHOWN]]
+        if edit.what is What.BIASED:
+            return [f"{name} {value:+.3g}" for name, value in zip(names, edit.values, strict=False)]
+        return names
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the trace as what JSON has: ``sglang-lp trace --format json``."""
+        return {
+            "processors": [
+                {"name": name, "custom_params": params} for name, params in self.processors
+            ],
+            "tokens": [
+                {key: value for key, value in self._token(place) if value or key == "token_id"}
+                for place in range(len(self.tokens))
+            ],
+            "edits": [
+                {
+                    "by": edit.by,
+                    "what": edit.what.value,
+                    "words": self.words(edit),
+                    "token_ids": edit.token_ids,
+                    "values": edit.values,
+                    "into": edit.into,
+                    "always": edit.always,
+                }
+                for edit in self.edits
+            ],
+            "blocks": [block._asdict() for block in self.blocks],
+            "problems": self.problems,
+            "finish": self.finish,
+            "notes": self.notes,
+        }
+
+    def _token(self, place: int) -> Iterator[tuple[str, Any]]:
+        yield from zip(Token._fields, self.tokens[place], strict=True)
+        if self.likely:
+            yield "likely", [one._asdict() for one in self.likely[place]]
+
+    def _repr_html_(self) -> str:
+        """Return the page, in a frame of its own, for notebooks."""
+        from html import escape
+
+        from sglang_lp.trace.page import write_page
+
+        return (
+            '<iframe style="width: 100%; height: 36rem; border: 0" sandbox="allow-scripts" '
+            f'srcdoc="{escape(write_page(self))}"></iframe>'
+        )
+
+
+def trace_answer(
+    processor: type[Any] | None, exchange: Exchange, served: ServedModel | None = None
+) -> Trace:
+    """Replay a processor over an answer.
+
+    Args:
+        processor: The class that the request names, ``None`` for none.
+        exchange: Request and answer, as ``read_exchange`` returns them.
+        served: What is known of the model. Without a tokenizer tokens are numbers, and parameters
+            that are text cannot be replayed; without the end tokens they have to be in the request.
+
+    Raises:
+        RequestError: The parameters do not fit the processor or the model, so that a server would
+            have refused the request; or the class follows SGLang's contract alone.
+    """
+    served = ServedModel() if served is None else served
+    tokenizer, spelling = served.tokenizer, Spelling(served.tokenizer)
+    prompt_ids, output_ids = exchange.prompt_ids, exchange.output_ids
+    if processor is None:
+        done = Replay([], [], [Step((), 0, "")] * len(output_ids))
+    elif issubclass(processor, LogitProcessor):
+        done = replay(
+            processor(),
+            exchange.custom_params,
+            prompt_ids,
+            output_ids,
+            vocab_size=max(served.vocab_size or 0, _vocab_size(exchange, spelling)),
+            served=served,
+        )
+    else:
+        raise RequestError(
+            f"{processor.__name__} follows SGLang's contract alone, and what it does to the logits "
+            "cannot be told from the tokens; a trace needs a LogitProcessor"
+        )
+    pieces = spelling.spell(output_ids)
+    tokens = [
+        Token(
+            token_id,
+            piece.text,
+            piece.name,
+            step.edits,
+            step.looked,
+            step.problem or _unknown(token_id, tokenizer, known=piece.known),
+        )
+        for token_id, piece, step in zip(output_ids, pieces, done.steps, strict=True)
+    ]
+    about = {
+        token_id
+        for edit in done.edits
+        for token_id in (*edit.token_ids[:SHOWN], *(() if edit.into is None else (edit.into,)))
+    }
+    notes = [*exchange.notes]
+    found = Trace(
+        [*zip(_names(done), _given(exchange.custom_params, len(done.processors)), strict=True)],
+        tokens,
+        done.edits,
+        [],
+        {token_id: spelling.name(token_id) for token_id in about},
+        exchange.likely if len(exchange.likely) == len(output_ids) else (),
+        exchange.finish,
+        notes,
+    )
+    found.blocks.extend(_blocks(found, _delimiters(done, tokenizer), prompt_ids))
+    if tokenizer is not None and exchange.text is not None:
+        notes.extend(_other_text(found, exchange.text))
+    return found
+
+
+def _unknown(token_id: int, tokenizer: Any, *, known: bool) -> str:
+    return "" if known or tokenizer is None else f"the tokenizer has no token {token_id}"
+
+
+def _names(done: Replay) -> list[str]:
+    return [processor.name for processor, _ in done.processors]
+
+
+def _given(custom_params: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Return the parameters of each processor; a link's carry its place in the request."""
+    own = {key: value for key, value in custom_params.items() if not is_private(key)}
+    if "chain" not in own:
+        return [own] * count
+    return [
+        {key.partition(".")[2]: value for key, value in own.items() if key.startswith(f"{place}.")}
+        for place in range(count)
+    ]
+
+
+def _vocab_size(exchange: Exchange, spelling: Spelling) -> int:
+    """Return a number of logits that is enough: models have more than their tokenizers."""
+    given = [
+        number
+        for key, value in exchange.custom_params.items()
+        for number in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(number, int) and "token_id" in key
+    ]
+    # SGLang's pad values in the prompts of images are no ids.
+    ids = [i for i in (*exchange.prompt_ids, *exchange.output_ids, *given) if i < _PAD]
+    return max([spelling.size, *(i + 1 for i in ids)])
+
+
+def _delimiters(done: Replay, tokenizer: Any) -> tuple[Sequence[int], Sequence[int], int | None]:
+    """Return how thinking blocks open and close, and their budget; empty if that is not known."""
+    for processor, params in done.processors:
+        if isinstance(processor, ThinkingBudgetLogitProcessor):
+            fitted: Any = params
+            return fitted.start, fitted.end, fitted.thinking_budget
+    try:
+        found = resolve(tokenizer) if tokenizer is not None else None
+    except RequestError:
+        found = None
+    return (found.start_ids, found.end_ids, None) if found else ((), (), None)
+
+
+def _blocks(
+    trace: Trace,
+    delimiters: tuple[Sequence[int], Sequence[int], int | None],
+    prompt_ids: Sequence[int],
+) -> Iterator[Block]:
+    start, end, budget = delimiters
+    if not start:
+        return
+    progress = Progress(markers_for((*start,), (*end,), ()), None, prompt_ids)
+    first = 0
+    for place, token in enumerate(trace.tokens):
+        opened = progress.opened
+        progress.read([token.token_id])
+        if opened >= 0 and progress.opened != opened:
+            yield _block(first, place + 1, opened - len(prompt_ids), budget, _closer(trace, place))
+        if progress.opened != opened:
+            first = place + 1
+    if progress.opened >= 0 and first < len(trace.tokens):
+        yield _block(first, len(trace.tokens), progress.opened - len(prompt_ids), budget, "")
+
+
+def _block(first: int, stop: int, opened: int, budget: int | None, closed: str) -> Block:
+    spent = None if budget is None else max(first, opened + budget)
+    return Block(first, stop, spent if spent is not None and spent < stop else None, closed)
+
+
+def _closer(trace: Trace, place: int) -> str:
+    for index in trace.tokens[place].edits:
+        edit = trace.edits[index]
+        if edit.what is What.FORCED:
+            return f"{trace.processors[edit.by][0]}{f': {edit.why}' if edit.why else ''}"
+    return "the model"
+
+
+def _other_text(trace: Trace, text: str) -> Iterator[str]:
+    """Say if the tokens do not spell the text of the answer."""
+    plain = trace.text
+    named = "".join(token.text or token.name for token in trace.tokens)
+    # A stop string is cut off, and a tokenizer of SentencePiece drops the first space.
+    if not any(one.lstrip().startswith(text.strip()) for one in (plain, named)):
+        yield (
+            "the tokens of the answer do not spell its text: the tokenizer may be another model's"
+        )

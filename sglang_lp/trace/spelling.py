@@ -1,0 +1,79 @@
+"""What the tokens of an answer spell, each by itself and all together."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sglang_lp.vocabulary import vocabulary_of
+
+__all__ = ["Piece", "Spelling"]
+
+
+class Piece(NamedTuple):
+    """What a token spells.
+
+    Attributes:
+        text: What it adds to the text: a character that several tokens spell belongs to the last
+            of them. Empty for a special token.
+        name: What to call it where its text does not show: a special token's name, the bytes of a
+            part of a character, the number of an unknown token. Else empty.
+        known: Whether the tokenizer has the token.
+    """
+
+    text: str
+    name: str
+    known: bool
+
+
+class Spelling:
+    """Spells the tokens of one tokenizer.
+
+    Attributes:
+        size: One more than the largest id; 0 without a tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Ask a tokenizer of ``tokenizers`` or ``transformers``, or none.
+
+        Raises:
+            RequestError: What its tokens spell cannot be told.
+        """
+        self._tokenizer = tokenizer
+        self._tokens: Sequence[bytes] = ()
+        if tokenizer is not None:
+            self._tokens = vocabulary_of(tokenizer).tokens
+        self.size = len(self._tokens)
+
+    def spell(self, token_ids: Sequence[int]) -> list[Piece]:
+        """Return what each of these tokens spells, one after the other."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pieces: list[Piece] = []
+        for token_id in token_ids:
+            written = self._tokens[token_id] if 0 <= token_id < self.size else b""
+            if written:
+                text = decoder.decode(written)
+                name = "" if text else " ".join(f"{byte:02x}" for byte in written)
+                pieces.append(Piece(text, name, known=True))
+            else:
+                special = self._special(token_id)
+                pieces.append(Piece("", special or f"token {token_id}", known=special is not None))
+        if pieces and (rest := decoder.decode(b"", final=True)):
+            pieces[-1] = pieces[-1]._replace(text=pieces[-1].text + rest)
+        return pieces
+
+    def name(self, token_id: int) -> str:
+        """Return what to call a token by itself: its text, what does not show escaped."""
+        (piece,) = self.spell([token_id])
+        text = piece.name or piece.text
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+    def _special(self, token_id: int) -> str | None:
+        if not 0 <= token_id < self.size:
+            return None
+        for method in ("id_to_token", "convert_ids_to_tokens"):
+            if named := getattr(self._tokenizer, method, None):
+                found: str | None = named(token_id)
+                return found
+        return None

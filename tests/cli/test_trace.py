@@ -1,0 +1,98 @@
+"""``sglang-lp trace`` on files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sglang_lp import cli
+from sglang_lp.client import attach
+from support.exchanges import budget, ids, tokenizer
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write a request, a model's directory and two answers: one that fits and one that does not."""
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    request = budget(2).generate_body({"text": " how many"})
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    for name, text in (("good", "\n</think> two"), ("bad", " three four")):
+        answer = {"output_ids": ids(f"<think> one two{text}")}
+        (tmp_path / f"{name}.json").write_text(json.dumps(answer))
+    return tmp_path
+
+
+def trace(files, *arguments):
+    return cli.main(["trace", "--tokenizer", str(files), *map(str, arguments)])
+
+
+def test_the_page_is_written_beside_the_answer(files, capsys):
+    assert trace(files, files / "request.json", files / "good.json") == 0
+    assert capsys.readouterr().out.strip() == f"{files / 'good.json'}.html"
+    assert "2 of 2 tokens thought" in (files / "good.json.html").read_text()
+
+
+def test_a_contradiction_is_an_exit_code(files, capsys):
+    assert trace(files, "--format", "text", files / "request.json", files / "bad.json") == 1
+    assert "another token was forced here" in capsys.readouterr().out
+
+
+def test_the_formats_for_terminals_and_tools_go_to_standard_output_or_a_file(files, capsys):
+    exchange = files / "request.json", files / "good.json"
+    assert trace(files, "--format", "json", *exchange) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["processors"][0]["name"] == "ThinkingBudgetLogitProcessor"
+    assert trace(files, "--format", "json", "--output", files / "out", *exchange) == 0
+    assert json.loads((files / "out").read_text()) == found
+
+
+def test_a_second_answer_is_put_beside(files):
+    (files / "plain.json").write_text(json.dumps({"text": " how many"}))
+    second = "--beside", files / "plain.json", files / "bad.json"
+    assert trace(files, files / "request.json", files / "good.json", *second) == 0
+    assert "first difference" in (files / "good.json.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.json", "good.json"], "cannot read"),
+        (["tokenizer.json", "good.json"], "the prompt are unknown"),
+        (["request.json", "stream"], "no JSON"),
+        (["request.json", "good.json", "--choice", "4"], "no answer 4"),
+        (["request.json", "good.json", "--output", "missing/page"], "cannot write"),
+        (
+            [
+                "--format",
+                "text",
+                "--beside",
+                "request.json",
+                "bad.json",
+                "request.json",
+                "bad.json",
+            ],
+            "--beside",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(files, arguments, message, capsys, monkeypatch):
+    (files / "stream").write_text('data: {"output_ids": [1]}\n\ndata: [DONE]\n')
+    monkeypatch.chdir(files)
+    assert trace(files, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_payload_is_looked_up_and_never_unpickled(files, capsys):
+    hostile = {"custom_logit_processor": '{"callable": "80049522"}', "input_ids": [1]}
+    (files / "hostile.json").write_text(json.dumps(hostile))
+    assert trace(files, files / "hostile.json", files / "good.json") == 1
+    assert "expected a class that this server allows" in capsys.readouterr().err
+
+
+def test_a_short_name_is_enough(files, capsys):
+    request = attach("DRYLogitProcessor").generate_body({"text": " a"})
+    request["custom_logit_processor"] = "DRYLogitProcessor"
+    (files / "named.json").write_text(json.dumps(request))
+    assert trace(files, "--format", "text", files / "named.json", files / "good.json") == 0
+    assert "processor  DRYLogitProcessor" in capsys.readouterr().out

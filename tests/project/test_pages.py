@@ -1,0 +1,72 @@
+"""What the pages of the documentation show is so."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sglang_lp import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pages
+def test_the_python_compiles_and_what_it_imports_of_the_toolkit_exists(page):
+    for block in blocks(page, "python"):
+        # What is shown to be wrong need not compile.
+        if "# No:" in block or block.lstrip().startswith("def check_vocabulary"):
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang_lp"):
+                module = importlib.import_module(str(node.module))
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+
+
+@pages
+def test_the_toml_and_the_commands_are_valid(page, capsys):
+    for block in blocks(page, "toml"):
+        tomllib.loads(block)
+    for verb in re.findall(r"^\$ sglang-lp ([a-z]+)", page.read_text(), re.MULTILINE):
+        assert cli.main([verb, "--help"]) == 0, verb
+
+
+def test_ten_minutes_for_a_processor_end_with_one_that_passes_its_tests(tmp_path):
+    written, tried, contract = blocks(ROOT / "docs" / "start" / "processor.md", "python")
+    (tmp_path / "own_processor.py").write_text(written)
+    (tmp_path / "try.py").write_text(tried)
+    (tmp_path / "test_own_processor.py").write_text(contract)
+
+    for command in (["try.py"], ["-m", "pytest", "-q", "test_own_processor.py"]):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ten_minutes_for_requests_show_the_message_that_comes(capsys):
+    (shown,) = (
+        block
+        for block in blocks(ROOT / "docs" / "start" / "requests.md", "python")
+        if "InvalidParameter" in block
+    )
+    exec(compile(shown, "requests.md", "exec"), {})  # our own page
+
+    (promised,) = re.findall(r"print\(error\)  # (.+)", shown)
+    assert promised in capsys.readouterr().out
