@@ -1,4 +1,4 @@
-"""``sglang-lp doctor``: tell whether a guarded server could start here, and why not."""
+"""``sglang-lp doctor``: what keeps a guarded server from starting here, or what a server loses."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
-from sglang_lp.cli import policy_option
+from sglang_lp.cli import asking, policy_option
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError
-from sglang_lp.trust import Verifier
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["add"]
 
@@ -23,14 +22,21 @@ def add(verbs: Any) -> None:
     """Add the verb's parser."""
     parser = verbs.add_parser(
         "doctor",
-        help="check this environment and policy",
-        description="Check, without starting a server, what a guarded server needs.",
+        help="check this environment and policy, or a running server",
+        description="Check, without starting a server, what a guarded server needs; or ask a "
+        "running one, through whatever stands before it, whether it is guarded and which endpoint "
+        "loses what. OPENAI_API_KEY is sent if it is set.",
+    )
+    parser.add_argument(
+        "--url", metavar="URL", help="ask the server there, and check nothing of this environment"
     )
     policy_option.add_option(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.url is not None:
+        return _report(asking.checks(arguments.url))
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", lambda: sys.version.split()[0]),
         ("SGLang", _check_sglang),
@@ -38,10 +44,16 @@ def _run(arguments: argparse.Namespace) -> int:
         ("policy", lambda: _check_policy(arguments.policy)),
         ("other engines' processors", lambda: _check_adapted(arguments.policy)),
     ]
+    return _report(checks)
+
+
+def _report(checks: Iterable[tuple[str, Callable[[], str]]]) -> int:
     failed = 0
     for name, check in checks:
         try:
             say(f"ok      {name}: {check()}")
+        except asking.Skipped as why:
+            say(f"--      {name}: {why}")
         except SglangLpError as error:
             failed += 1
             say(f"FAILED  {name}: {error}")
@@ -70,11 +82,11 @@ def _check_plugin() -> str:
 
 def _check_policy(named: str | None) -> str:
     policy = policy_option.choose(named)
-    return f"{len(Verifier(policy).allowed)} processors allowed ({policy.source})"
+    return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"
 
 
 def _check_adapted(named: str | None) -> str:
-    allowed = Verifier(policy_option.choose(named)).allowed
+    allowed = policy_option.check(policy_option.choose(named)).allowed
     adapted = {
         one.name: one.processor.title
         for one in allowed

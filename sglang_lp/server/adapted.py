@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings
-from sglang_lp.errors import PolicyError
-from sglang_lp.server.installation import refuse
 
 if TYPE_CHECKING:
     from sglang_lp.trust import Verifier
@@ -15,11 +13,14 @@ __all__ = ["begin"]
 
 
 def begin(verifier: Verifier, scheduler: Any) -> None:
-    """Make what all requests of this process share; end the process if a class cannot be made.
+    """Make what all requests of this process share.
 
     Args:
         verifier: Knows the classes.
         scheduler: SGLang's ``Scheduler``.
+
+    Raises:
+        PolicyError: A class cannot be made.
     """
     adapted = [
         allowed.processor
@@ -40,7 +41,4 @@ def begin(verifier: Verifier, scheduler: Any) -> None:
         decodes=arguments.disaggregation_mode != "prefill",
     )
     for processor in adapted:
-        try:
-            processor.begin(engine)
-        except PolicyError as error:
-            refuse(str(error))
+        processor.begin(engine)

@@ -30,6 +30,7 @@ RANKS = {
     "trust": 7,
     "trace": 7,
     "client": 8,
+    "rules": 8,
     "server": 9,
     "cli": 10,
     "testing": 11,
