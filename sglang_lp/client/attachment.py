@@ -183,7 +183,7 @@ def attach(
     """
     if isinstance(processor, list | tuple):
         return _attach_chain(processor, params)
-    cls = _find_builtin(processor) if isinstance(processor, str) else processor
+    cls: Any = _find_builtin(processor) if isinstance(processor, str) else processor
     to_str: Any = getattr(cls, "to_str", None)
     if to_str is None and _is_foreign(cls):
         to_str = partial(wire.payload_for, cls.__module__, cls.__qualname__)
