@@ -1,6 +1,6 @@
 import json
 
-from benchmarks import adapters, bounds_report, report, rules
+from benchmarks import adapters, bounds_report, report, rules, text
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -53,3 +53,9 @@ def test_the_page_says_what_the_stored_costs_of_adapters_say():
     results = json.loads(adapters.RESULTS.read_text())
 
     assert adapters.page_block(results) in adapters.PAGE.read_text()
+
+
+def test_the_page_says_what_the_stored_costs_of_texts_say():
+    results = json.loads(text.RESULTS.read_text())
+
+    assert text.page_block(results) in report.PAGE.read_text()
