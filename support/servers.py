@@ -1,8 +1,8 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
 Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``decided`` has an
-operator who decides for requests; those in ``STOCK`` are SGLang without this toolkit's plugin.
-Models are named as in :mod:`support.draft_models`.
+operator who decides for requests, ``tokenizer workers`` several front ends; those in ``STOCK`` are
+SGLang without this toolkit's plugin. Models are named as in :mod:`support.draft_models`.
 """
 
 from __future__ import annotations
@@ -115,6 +115,10 @@ SERVERS: Mapping[str, Settings] = {
         {"enable_metrics": True, "served_model_name": "tiny"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
     ),
+    "tokenizer workers": (
+        {"tokenizer_worker_num": 2},
+        {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
+    ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
     "stock, eagle chains": (
         _EAGLE,
@@ -124,7 +128,7 @@ SERVERS: Mapping[str, Settings] = {
 STOCK = ("stock", "stock, eagle chains")
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name not in {*STOCK, "decided"})
+PLUGIN = tuple(name for name in SERVERS if name not in {*STOCK, "decided", "tokenizer workers"})
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
@@ -143,6 +147,8 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 
 
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
+    if IS_OLDEST and name == "tokenizer workers":
+        return (pytest.mark.skip(f"SGLang {OLDEST}: its tokenizer workers load no plugin"),)
     if "speculative_algorithm" not in SERVERS[name][0]:
         return ()
     if IS_OLDEST:

@@ -32,7 +32,7 @@ _NONE, _TOKENS = History.NONE, History.TOKENS
 #: Classes of processors whose missing history was reported. One line each is enough.
 _reported_lag: set[type] = set()
 
-_STALE = (
+_LAGS = (
     "%s cannot see the newest token of its request and leaves such steps unedited. "
     "Any of these gives it the exact history: run the server with the sglang-lp plugin; "
     "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
@@ -344,7 +344,7 @@ class Row:
             raise ProcessorFault("the newest token of the request cannot be read on this server")
         if processor.kind not in _reported_lag:
             _reported_lag.add(processor.kind)
-            _logger().error(_STALE, processor.name)
+            _logger().error(_LAGS, processor.name)
         return False
 
 

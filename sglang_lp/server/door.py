@@ -16,7 +16,7 @@ from sglang_lp.server.installation import refuse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["shut"]
+__all__ = ["end", "shut"]
 
 
 def shut() -> None:
@@ -32,9 +32,9 @@ def _guarded(begin: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(begin)
     def guarded(*args: Any, **kwargs: Any) -> None:
         if installation.installed_guard() is None:
-            _end("the guard is not in place in this process")
+            end("the guard is not in place in this process")
         if not installation.schedulers_are_guarded:
-            _end(
+            end(
                 "this server's schedulers were not started by SGLang's own Engine, but by Ray, SMG "
                 "or a program of its own"
             )
@@ -43,7 +43,12 @@ def _guarded(begin: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-def _end(why: str) -> None:
+def end(why: str) -> None:
+    """End this process and all that it has started.
+
+    Raises:
+        SystemExit: Always.
+    """
     from sglang.srt.utils import kill_process_tree
 
     # Python waits for what SGLang has started already, and that waits for requests.

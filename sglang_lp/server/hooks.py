@@ -28,6 +28,7 @@ _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 #: What not every supported version has.
 _ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
 _META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
+_JOINED = (_SRT + "entrypoints.engine.write_data_for_multi_tokenizer",)
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -62,6 +63,7 @@ def put_in_place() -> None:
     )
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
+    from sglang_lp.server.workers import refuse_to_be_joined
 
     check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -146,6 +148,7 @@ def put_in_place() -> None:
     ]
     if guard.rules.reads_effort:
         hooks += [(target, hook, kind) for target, hook, kind in _readers() if optional(target)]
+    hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
     hooks += [(target, unwrap, HookType.AFTER) for target in optional(*_META_INFO)]

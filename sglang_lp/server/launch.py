@@ -19,6 +19,7 @@ from sglang_lp.server import installation, metrics
 from sglang_lp.server.adapted import begin
 from sglang_lp.server.installation import installed_guard, refuse
 from sglang_lp.server.versions import resolved, writes_metrics
+from sglang_lp.server.workers import can_be_guarded, lead_to_guard
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def _asks_for_rust(_server_args: Any) -> bool:
 REFUSED = (
     Refused(
         "--tokenizer-worker-num above 1",
-        "SGLang loads no plugin in tokenizer workers",
-        lambda server_args: server_args.tokenizer_worker_num > 1,
+        "this SGLang loads no plugin in tokenizer workers",
+        lambda server_args: server_args.tokenizer_worker_num > 1 and not can_be_guarded(),
     ),
     Refused(
         "--use-ray",
@@ -100,6 +101,8 @@ def check_launch(server_args: Any) -> None:
     for refused in REFUSED:
         if refused.is_asked(decided):
             refuse(f"{refused.way}: {refused.why}")
+    if decided.tokenizer_worker_num > 1:
+        lead_to_guard()
 
 
 def check_parsed(server_args: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -12,11 +12,12 @@ from sglang_lp.server.bounds import MAX_ENTRIES
 from support.asking import body
 from support.servers import on_servers
 
-#: The second one sends messages between SGLang's processes as msgpack, the first as pickles.
+#: The second one sends messages between SGLang's processes as msgpack, the first as pickles. The
+#: third has several processes that take requests.
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.timeout(600),
-    on_servers("default", "no overlap, no radix cache"),
+    on_servers("default", "no overlap, no radix cache", "tokenizer workers"),
 ]
 
 FORCED = ForcedSequenceLogitProcessor.to_str()

@@ -204,18 +204,33 @@ def _command_line(*arguments: str) -> None:
 
 
 # 59: processes that never load plugins.
-def several_tokenizer_workers() -> None:
+def tokenizer_workers_with_an_app_of_their_own() -> None:
+    os.environ["SGLANG_HTTP_SERVER_APP_PATH"] = "my.server:app"
     _command_line("--tokenizer-worker-num", "2")
 
 
-def several_tokenizer_workers_of_a_program() -> None:
-    _launch_server(tokenizer_worker_num=2)
+def tokenizer_worker_without_the_plugin() -> None:
+    os.environ["SGLANG_PLUGINS"] = "some_other_plugin"
+    _import_app()
 
 
-def several_tokenizer_workers_of_an_engine() -> None:
-    from sglang.srt.entrypoints.engine import Engine
+def tokenizer_worker_with_another_policy() -> None:
+    os.environ["SGLANG_LP_FINGERPRINT"] = "fingerprint of another policy"
+    _import_app()
 
-    Engine(server_args=_arguments(tokenizer_worker_num=2))
+
+def _import_app() -> None:
+    """Do what a tokenizer worker of SGLang does."""
+    from uvicorn.importer import import_from_string
+
+    import_from_string("sglang_lp.server.workers:app")
+
+
+def engine_that_other_processes_would_join() -> None:
+    load()
+    from sglang.srt.entrypoints.engine import write_data_for_multi_tokenizer
+
+    write_data_for_multi_tokenizer(None, None, None)
 
 
 def ray_without_ray() -> None:
@@ -367,9 +382,10 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         launch_server_after_a_swallowed_exit,
         plugin_is_loaded_again_after_a_swallowed_exit,
         nothing_is_wrong_with_a_plugin_that_is_loaded_twice,
-        several_tokenizer_workers,
-        several_tokenizer_workers_of_a_program,
-        several_tokenizer_workers_of_an_engine,
+        tokenizer_workers_with_an_app_of_their_own,
+        tokenizer_worker_without_the_plugin,
+        tokenizer_worker_with_another_policy,
+        engine_that_other_processes_would_join,
         ray_without_ray,
         ray_of_a_program,
         ray_engine,

@@ -25,7 +25,6 @@ REFUSES, WRONG_USAGE = 78, 2
 SERVES = ("nothing_is_wrong", "nothing_is_wrong_with_a_plugin_that_is_loaded_twice", "serve")
 #: Why a process of a scenario does not serve, where it is for a way to start that is refused.
 NOT_IN_PLACE = "the guard is not in place in this process"
-WORKERS = "--tokenizer-worker-num above 1: SGLang loads no plugin in tokenizer workers"
 RAY = "SGLang loads no plugin in Ray's actors"
 RUST = "SGLANG_RUST_SERVER=1: SGLang's Rust front end drops custom logit processors"
 SMG = "SMG's requests have no custom logit processor"
@@ -38,9 +37,12 @@ WHY = {
     "front_end_after_a_swallowed_exit_at_the_last_check": NOT_IN_PLACE,
     "launch_server_after_a_swallowed_exit": NOT_IN_PLACE,
     "plugin_is_loaded_again_after_a_swallowed_exit": NOT_IN_PLACE,
-    "several_tokenizer_workers": WORKERS,
-    "several_tokenizer_workers_of_a_program": WORKERS,
-    "several_tokenizer_workers_of_an_engine": WORKERS,
+    "tokenizer_workers_with_an_app_of_their_own": (
+        "SGLANG_HTTP_SERVER_APP_PATH names another app, my.server:app"
+    ),
+    "tokenizer_worker_without_the_plugin": "did not load the plugin in a tokenizer worker",
+    "tokenizer_worker_with_another_policy": "a tokenizer worker has another policy",
+    "engine_that_other_processes_would_join": "an Engine with tokenizer_worker_num above 1",
     "ray_without_ray": f"--use-ray: {RAY}",
     "ray_of_a_program": f"--use-ray: {RAY}",
     "ray_engine": f"sglang.srt.ray.engine.RayEngine: {RAY}",

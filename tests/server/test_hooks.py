@@ -15,6 +15,7 @@ from sglang_lp.server.scheduler_gate import NoLoads, refuse_to_load
 
 STOCK = "sglang.srt.sampling.custom_logit_processor"
 HOOKED = {
+    "sglang.srt.entrypoints.engine.write_data_for_multi_tokenizer": "before",
     f"{STOCK}._cache_from_str": "replace",
     f"{STOCK}.CustomLogitProcessor.from_str": "replace",
     f"{STOCK}.supports_sampling_mask": "replace",

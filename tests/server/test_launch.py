@@ -76,6 +76,7 @@ ASKED = {
 @pytest.mark.parametrize("check", [check_launch, check_parsed])
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.way)
 def test_a_way_to_start_that_is_refused_is_named(monkeypatch, capfd, arguments, refused, check):
+    monkeypatch.setattr(launch, "can_be_guarded", lambda: False)
     given, variables = ASKED[refused.way]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -92,6 +93,7 @@ def test_what_sglang_decided_counts_and_not_only_what_was_given(monkeypatch, arg
         "resolved",
         lambda _server_args: SimpleNamespace(tokenizer_worker_num=2),
     )
+    monkeypatch.setattr(launch, "can_be_guarded", lambda: False)
     with pytest.raises(SystemExit):
         check_launch(arguments())
 

@@ -1,0 +1,26 @@
+"""With several tokenizer workers every one of them is a guarded front end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sglang_lp import wire
+from sglang_lp.builtins import ForcedSequenceLogitProcessor
+from support.asking import body
+from support.servers import on_servers
+
+pytestmark = [pytest.mark.engine, on_servers("tokenizer workers")]
+
+
+def test_each_worker_serves_what_is_allowed_and_refuses_the_rest(server):
+    # SGLang asks for the mask in the front end, where a stock worker unpickles the payload.
+    allowed = body([5], ForcedSequenceLogitProcessor, {"token_ids": [7, 8, 9]}, max_new_tokens=3)
+    payload = wire.payload_for("os", "abort")
+    hostile = {**allowed, "custom_logit_processor": payload, "return_sampling_mask": True}
+    answers = server.at_once([hostile, allowed] * 16)
+
+    assert [answer.status for answer in answers] == [400, 200] * 16
+    assert all(answer.output_ids == [7, 8, 9] for answer in answers[1::2])
+    assert len({*re.findall(r"multi-tokenizer worker process (\d+)", server.log_text())}) == 2
