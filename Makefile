@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-bounds bench-drafts bench-rules bench-text bench-trust dashboard fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-text bench-trust dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -16,6 +16,7 @@ help:
 	@echo "make test-docs  open every page of the site in Chromium"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the benchmarks"
+	@echo "make bench-adapters  what adapting a class of another engine adds to a step"
 	@echo "make bench-bounds  the dearest requests that are accepted, and a search for dearer ones"
 	@echo "make bench-drafts  what the toolkit adds to a verify step of speculative decoding"
 	@echo "make bench-rules  what the operator's decisions cost a request"

@@ -234,6 +234,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds")),
     ),
+    "bench-adapters": (
+        *ENV,
+        Step("what an adapter adds", (PYTHON, "-m", "benchmarks.adapters")),
+    ),
     "bench-drafts": (
         *ENV,
         Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),

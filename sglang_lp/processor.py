@@ -67,13 +67,18 @@ class LogitProcessor:
     reads_prompt: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {}
 
-    #: Whether the class overrides ``__call__`` and so gets whole rows.
+    #: Whether the class overrides ``__call__`` or ``compute`` and so gets whole rows.
     dense: ClassVar[bool] = False
     _batch: Batch | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.dense = cls.__call__ is not LogitProcessor.__call__
+        cls.dense = cls.overrides_call() or cls.compute is not LogitProcessor.compute
+
+    @classmethod
+    def overrides_call(cls) -> bool:
+        """Tell whether the class follows SGLang's contract alone: rows and ``custom_params``."""
+        return cls.__call__ is not LogitProcessor.__call__
 
     @property
     def name(self) -> str:
@@ -82,7 +87,7 @@ class LogitProcessor:
 
     @property
     def kind(self) -> type:
-        """The class whose rows may share one call of ``__call__``."""
+        """The class whose rows may share one call of ``compute``."""
         return type(self)
 
     # For a processor to override
@@ -133,6 +138,36 @@ class LogitProcessor:
             edits: Takes the edits, see :class:`sglang_lp.edits.Edits`.
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
+
+    def compute(
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],  # noqa: ARG002 - for a class that overrides it
+        custom_params: Sequence[Any],
+    ) -> torch.Tensor:
+        """Compute the rows of all requests of this kind at one step.
+
+        For classes that need the requests; :meth:`__call__` gets ``custom_params`` alone. If it
+        raises, each row is computed again alone, which tells whose fault it was.
+
+        Args:
+            logits: Shape ``(rows, vocab)``, any float dtype: a copy, to be changed or not.
+            requests: Of each row.
+            custom_params: Of each row, as SGLang has them.
+
+        Returns:
+            What goes back into the batch: floats of the same shape on the same device.
+        """
+        return self(logits, custom_params)
+
+    def rewind(self, request: Request) -> None:
+        """Prepare for the same position once more: SGLang dropped the token sampled last.
+
+        It does so when it retracts a request. ``request.state`` has not seen that token.
+
+        Args:
+            request: The request.
+        """
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - for who overrides it
         """Say why :meth:`edit` edited as it just did: a few words for a trace of the answer.
@@ -189,7 +224,7 @@ class LogitProcessor:
             ProcessorFault: The processor failed, in such a row.
             ValueError: Not one entry per row.
         """
-        if self.dense:
+        if self.overrides_call():
             raise NotImplementedError(
                 f"{self.name} overrides __call__(), so there is no super().__call__(): override "
                 "edit() instead, and change request.logits there"

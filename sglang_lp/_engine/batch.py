@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from sglang_lp._engine.drafts import Drafts
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
-    from sglang_lp._engine.runs import Processor
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "check_computed"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
@@ -366,14 +365,15 @@ class _Walk:
 
 
 def _call(step: _Step, indices: list[int]) -> None:
-    """Call a processor that computes on whole rows, SGLang's own contract."""
+    """Call a processor that computes on whole rows, for all its rows at once."""
     group = [row for row in (step.rows[index] for index in indices) if row is not None]
     try:
-        result = _computed(
-            group[0].processor,
+        result = group[0].processor.compute(
             step.logits[indices],
+            [row.request for row in group],
             [step.custom_params[index] for index in indices],
         )
+        check_computed(result, step.logits, (len(indices), step.vocab_size))
         _write_back(step, indices, result)
         for row in group:
             row.acts.note(row.request.position, forced=False)
@@ -385,22 +385,30 @@ def _call(step: _Step, indices: list[int]) -> None:
                 _call(step, [index])
 
 
-def _computed(
-    processor: Processor, selected: torch.Tensor, custom_params: list[Any]
-) -> torch.Tensor:
-    """Call a dense processor and check the shape and type of what it returns."""
+def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Check what a processor that computes on whole rows returned.
+
+    Args:
+        result: That.
+        logits: What it computed from, for its device.
+        shape: Expected.
+
+    Raises:
+        ProcessorFault: Not a tensor of floats of this shape on the same device.
+    """
     import torch
 
-    expected = tuple(selected.shape)
-    result: Any = processor(selected, custom_params)
     if not isinstance(result, torch.Tensor):
         came = type(result).__name__
-    elif tuple(result.shape) != expected or not result.is_floating_point():
+    elif tuple(result.shape) != shape or not result.is_floating_point():
         came = f"{result.dtype} of shape {tuple(result.shape)}"
+    elif result.device != logits.device:
+        came = f"one on {result.device}"
     else:
-        computed: torch.Tensor = result
-        return computed
-    raise ProcessorFault(f"it returned {came}, expected a tensor of floats of shape {expected}")
+        return
+    raise ProcessorFault(
+        f"it returned {came}, expected a tensor of floats of shape {shape} on {logits.device}"
+    )
 
 
 def _write_back(step: _Step, indices: list[int], result: torch.Tensor) -> None:

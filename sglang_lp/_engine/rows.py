@@ -55,15 +55,19 @@ class ServedRequest(Request):
     """A request with the logits of its step at hand.
 
     Attributes:
+        sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
         lent: While ``edit`` runs: the logits of the batch and the row of this request.
         copied: The copy of that row, if the processor asked for it.
         highest: The highest logits of that row, if it asked for them.
     """
 
-    __slots__ = ("copied", "highest", "lent")
+    __slots__ = ("copied", "highest", "lent", "sampling")
 
-    def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
+    def __init__(
+        self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
+    ) -> None:
         super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+        self.sampling = sampling
         self.lent: tuple[torch.Tensor, int] | None = None
         self.copied: torch.Tensor | None = None
         self.highest: _Highest | None = None
@@ -181,7 +185,12 @@ class Row:
         self.name = str(processor.name)
         self.needs = processor.needs
         self.dense = processor.dense
-        self.request = ServedRequest(params, may_lag=host.may_lag, tokenizer=host.tokenizer)
+        self.request = ServedRequest(
+            params,
+            may_lag=host.may_lag,
+            tokenizer=host.tokenizer,
+            sampling=getattr(host.request, "sampling_params", None),
+        )
         self.host = host
         self.source = host.request
         self.wake = 0
@@ -279,6 +288,8 @@ class Row:
         """
         if not (self._ended or self.needs is _NONE):
             self.wake = 0
+            if self._started:
+                self.processor.rewind(self.request)
 
     def settle(self, recording: Recording) -> None:
         """Look at this row no more, and make these edits at every step."""

@@ -33,7 +33,7 @@ class Processor(Protocol):
 
     @property
     def kind(self) -> type:
-        """The class whose rows may share one call of ``__call__``."""
+        """The class whose rows may share one call of ``compute``."""
 
     def start(self, request: Request) -> Any:
         """Return the state before the first generated token."""
@@ -56,7 +56,10 @@ class Processor(Protocol):
     ) -> dict[str, Any]:
         """Return what a finished answer says of it."""
 
-    def __call__(
-        self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
+    def compute(
+        self, logits: torch.Tensor, requests: Sequence[Request], custom_params: Sequence[Any]
     ) -> torch.Tensor:
-        """Edit whole rows, if ``dense``."""
+        """Compute whole rows, if ``dense``."""
+
+    def rewind(self, request: Request) -> None:
+        """Prepare for the same position once more."""

@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.adapters import AdaptedProcessor, find_entry_points
 from sglang_lp.cli import asking, policy_option
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError
@@ -41,6 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
         ("SGLang", _check_sglang),
         ("plugin", _check_plugin),
         ("policy", lambda: _check_policy(arguments.policy)),
+        ("other engines' processors", lambda: _check_adapted(arguments.policy)),
     ]
     return _report(checks)
 
@@ -81,3 +83,23 @@ def _check_plugin() -> str:
 def _check_policy(named: str | None) -> str:
     policy = policy_option.choose(named)
     return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"
+
+
+def _check_adapted(named: str | None) -> str:
+    allowed = policy_option.check(policy_option.choose(named)).allowed
+    adapted = {
+        one.name: one.processor.title
+        for one in allowed
+        if issubclass(one.processor, AdaptedProcessor)
+    }
+    # A class may be allowed under another name than its own.
+    lines = [
+        title if title.startswith(f"{name} ") else f"{name}, which is {title}"
+        for name, title in adapted.items()
+    ]
+    lines += [
+        f'installed but not allowed: {entry.value}; to allow it: [[adapt]] entry_point = "{name}"'
+        for name, entry in sorted(find_entry_points().items())
+        if entry.value not in adapted
+    ]
+    return "".join(f"\n          {line}" for line in lines) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -169,9 +170,10 @@ def attach(
 
     Args:
         processor: A :class:`~sglang_lp.processor.LogitProcessor`; the name of a built-in; or a
-            class of another library with SGLang's ``to_str()``, whose parameters are not checked
-            beyond whether SGLang can carry them. A list of these, or of what ``attach``
-            returned for them, runs them all, as a ``ChainLogitProcessor``.
+            class of another library, with SGLang's ``to_str()`` or written for vLLM, Transformers
+            or Dynamo, whose parameters are not checked beyond whether SGLang can carry them. A list
+            of these, or of what ``attach`` returned for them, runs them all, as a
+            ``ChainLogitProcessor``.
         params: Its parameters, as in ``custom_params``. Tuples, sets, ranges and the numbers and
             arrays of NumPy and torch become what JSON has.
 
@@ -181,8 +183,10 @@ def attach(
     """
     if isinstance(processor, list | tuple):
         return _attach_chain(processor, params)
-    cls = _find_builtin(processor) if isinstance(processor, str) else processor
+    cls: Any = _find_builtin(processor) if isinstance(processor, str) else processor
     to_str: Any = getattr(cls, "to_str", None)
+    if to_str is None and _is_foreign(cls):
+        to_str = partial(wire.payload_for, cls.__module__, cls.__qualname__)
     if not isinstance(cls, type) or not callable(to_str):
         hint = "; give its class" if to_str else ""
         raise RequestError(
@@ -196,6 +200,16 @@ def attach(
     if issubclass(cls, LogitProcessor):
         cls.parse_params(params)
     return Attachment(cls, to_str(), params)
+
+
+def _is_foreign(cls: Any) -> bool:
+    """Tell whether this may be a processor of another engine, which the server adapts."""
+    return (
+        isinstance(cls, type)
+        and cls.__module__ not in {"builtins", "__main__"}
+        and "." not in cls.__qualname__
+        and any({"__call__", "apply"} & vars(base).keys() for base in cls.__mro__)
+    )
 
 
 def _attach_chain(links: Sequence[Any], params: dict[str, Any]) -> Attachment:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.errors import PolicyError
 from sglang_lp.server import installation, metrics
+from sglang_lp.server.adapted import begin
 from sglang_lp.server.installation import installed_guard, refuse
 from sglang_lp.server.versions import resolved, writes_metrics
 from sglang_lp.server.workers import can_be_guarded, lead_to_guard
@@ -180,6 +181,7 @@ def make_learn(guard: Guard, pending: PendingResults) -> Any:
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         try:
             guard.learn(Gate.SCHEDULER, scheduler)
+            begin(guard.verifier, scheduler)
         except PolicyError as error:
             installation.end(error)
         pending.scheduler = scheduler

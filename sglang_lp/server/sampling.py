@@ -114,14 +114,19 @@ class Steps:
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
         """Show pending tokens to processors that read SGLang's request themselves."""
-        if not any(row is not None and row.dense for row in rows):
+        if not any(row is not None and _reads_request(row) for row in rows):
             return custom_params
         return [
             {**params, "__req__": _Whole(row.source, self._pending.of(row.source))}
-            if row is not None and row.dense
+            if row is not None and _reads_request(row)
             else params
             for params, row in zip(custom_params, rows, strict=True)
         ]
+
+
+def _reads_request(row: Row) -> bool:
+    processor: Any = row.processor
+    return row.dense and bool(processor.overrides_call())
 
 
 class _Whole:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.trust.adapt import Adapt
 from sglang_lp.trust.decisions import Above, Ceiling, Chosen, Decisions, Profile
 
 __all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Limits", "Pin", "Policy", "Stock", "parse_entry"]
@@ -85,6 +86,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         stock: What becomes of the payloads of SGLang's own processors.
         allow: Further classes, each as ``module:Class``.
         pin: Payloads that are code, each by its digest.
+        adapt: Classes that were written for other engines.
         limits: What refusals may cost.
     """
 
@@ -92,6 +94,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stock: Stock = Stock.UPGRADE
     allow: tuple[str, ...] = ()
     pin: tuple[Pin, ...] = ()
+    adapt: tuple[Adapt, ...] = ()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -168,6 +171,7 @@ def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
 _PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"\$\.pin", Pin),
     (r"\$\.limits", Limits),
+    (r"\$\.adapt", Adapt),
     (r"\$\.(defaults|always|profiles.*\.processors)", Chosen),
     (r"\$\.profiles", Profile),
     (r"\$\.ceilings", Ceiling),
@@ -180,8 +184,8 @@ def _explained(text: str) -> str:
     if "contains unknown field" in text:
         place = text.partition(" - at `")[2]
         expected = next(
-            (of.__struct_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
-            PolicyFile.__struct_fields__,
+            (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
+            PolicyFile.__struct_encode_fields__,
         )
     elif "Invalid enum value" in text:
         expected = Stock if "`$.stock" in text else Above

@@ -19,6 +19,7 @@ from sglang_lp import wire
 from sglang_lp._engine.faults import as_fault
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason, shown
 from sglang_lp.trust import classes
+from sglang_lp.trust.adapt import adapt_all
 from sglang_lp.trust.policy import Pin, Policy, Stock, parse_entry
 
 __all__ = ["MAX_CHARS", "Allowed", "Verifier"]
@@ -118,6 +119,17 @@ class Verifier:
                     f'{where}: SGLang\'s own processors are allowed together, by stock = "allow"'
                 )
             self._allow(module, name, classes.load(module, name, where))
+        self._fill_adapted(policy)
+
+    def _fill_adapted(self, policy: Policy) -> None:
+        for names, processor in adapt_all(policy.adapt):
+            for module, name in names:
+                if f"{module}:{name}" in self._by_text:
+                    raise PolicyError(f"adapt: {module}:{name} is allowed already")
+            (module, name), *aliases = names
+            allowed = self._allow(module, name, processor)
+            for module, name in aliases:
+                self._accept(module, name, allowed)
 
     def _allow(self, module: str, name: str, processor: type) -> Allowed:
         allowed = Allowed(f"{module}:{name}", processor, wire.payload_for(module, name))

@@ -1,6 +1,6 @@
 import json
 
-from benchmarks import bounds_report, report, rules, text
+from benchmarks import adapters, bounds_report, report, rules, text
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -47,6 +47,12 @@ def test_a_request_over_a_limit_is_named_with_the_limit():
         "neighbour",
     ]
     assert bounds_report.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
+
+
+def test_the_page_says_what_the_stored_costs_of_adapters_say():
+    results = json.loads(adapters.RESULTS.read_text())
+
+    assert adapters.page_block(results) in adapters.PAGE.read_text()
 
 
 def test_the_page_says_what_the_stored_costs_of_texts_say():

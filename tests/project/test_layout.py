@@ -26,13 +26,14 @@ RANKS = {
     "_engine": 3,
     "processor": 4,
     "builtins": 5,
-    "trust": 6,
-    "trace": 6,
-    "client": 7,
-    "rules": 7,
-    "server": 8,
-    "cli": 9,
-    "testing": 10,
+    "adapters": 6,
+    "trust": 7,
+    "trace": 7,
+    "client": 8,
+    "rules": 8,
+    "server": 9,
+    "cli": 10,
+    "testing": 11,
 }
 
 

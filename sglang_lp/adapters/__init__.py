@@ -1,0 +1,24 @@
+"""Bring your own: processors written for vLLM, Transformers and Dynamo, run unmodified.
+
+One file for each interface. Each feeds the foreign class the exact history of its requests, keeps
+its state with them, and ends a request that it fails, and no other.
+"""
+
+from __future__ import annotations
+
+from sglang_lp.adapters.adapted import AdaptedProcessor
+from sglang_lp.adapters.dynamo_spec import ForcedTokenSequenceSpec
+from sglang_lp.adapters.engine import EngineSettings
+from sglang_lp.adapters.interfaces import INTERFACES
+from sglang_lp.adapters.loading import GROUPS, adapt, find_entry_points, load
+
+__all__ = [
+    "GROUPS",
+    "INTERFACES",
+    "AdaptedProcessor",
+    "EngineSettings",
+    "ForcedTokenSequenceSpec",
+    "adapt",
+    "find_entry_points",
+    "load",
+]

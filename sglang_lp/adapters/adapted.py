@@ -1,0 +1,72 @@
+"""What every adapted class is: a processor of this toolkit that runs one of another engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sglang_lp.adapters.arguments import Arguments, check_token_ids, read
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.params import Parameters
+
+__all__ = ["AdaptedProcessor"]
+
+
+class AdaptedProcessor(LogitProcessor):
+    """Base of the classes that :func:`sglang_lp.adapters.adapt` makes, one for each foreign class.
+
+    Attributes:
+        foreign: The foreign class, or a function.
+        interface: Which interface it is written for.
+        title: ``module:Class (interface)``, for messages.
+        fixed: Arguments that the operator sets.
+        generation_only: Whether servers that only prefill for others leave it out.
+    """
+
+    Params = Arguments
+    can_fork = False  # nobody but the class itself knows its state
+
+    foreign: ClassVar[Any]
+    interface: ClassVar[str]
+    title: ClassVar[str]
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    generation_only: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """Name of the foreign class and its interface, for messages."""
+        return self.title
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Check the class as far as that is possible before a server is known.
+
+        Raises:
+            PolicyError: It cannot be served.
+        """
+
+    @classmethod
+    def begin(cls, engine: EngineSettings) -> None:
+        """Make what all requests of this process share, once its server is known.
+
+        Args:
+            engine: What it may know of its server.
+
+        Raises:
+            PolicyError: The class cannot be made.
+        """
+
+    @classmethod
+    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
+        """Check ``custom_params`` as far as that is possible without a schema."""
+        values = cls.unwrapped(read(cls.title, custom_params))
+        check_token_ids(cls.title, values, vocab_size)
+        return Arguments(values=values)
+
+    @classmethod
+    def unwrapped(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters without what another engine's clients wrap them in."""
+        return values

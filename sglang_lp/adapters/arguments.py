@@ -1,0 +1,219 @@
+"""What a request and its server say to an adapted class: the arguments of its constructor."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from sglang_lp.errors import InvalidParameter, PolicyError, ProcessorFault, Unsupported, shown
+from sglang_lp.params import Parameters, is_private
+
+__all__ = ["Arguments", "Constructor", "Setting", "check_token_ids", "read"]
+
+_Scalar = (
+    bool | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | Annotated[float, Meta()] | str | None
+)
+#: What SGLang carries in ``custom_params``.
+_Flat = dict[str, _Scalar | list[_Scalar] | dict[str, _Scalar]]
+
+#: Names of arguments that hold token ids, in all libraries.
+_TOKEN_IDS = re.compile(r"token|(^|_)ids?$")
+
+
+class Arguments(Parameters, frozen=True):
+    """The parameters of a request for a class without a schema.
+
+    Attributes:
+        values: As they came, without SGLang's own keys.
+    """
+
+    values: dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """What only the server knows of a request, for constructors that ask for it by name.
+
+    Attributes:
+        tokenizer: The served model's, or ``None``.
+        device: Where the logits are.
+        prompt_length: Number of tokens in the prompt.
+    """
+
+    tokenizer: Any = None
+    device: str = "cpu"
+    #: At admission the prompt is not tokenized yet.
+    prompt_length: int = 1
+
+
+#: Argument -> what the server gives there. A request cannot.
+_SERVERS = {"tokenizer": "tokenizer", "device": "device"}
+#: Argument -> what the server gives there unless the request does.
+_DEFAULTS = {
+    "batch_size": None,  # 1: a request has a processor of its own
+    "num_beams": None,
+    "begin_index": "prompt_length",
+    "input_ids_seq_length": "prompt_length",
+    "prompt_length_to_skip": "prompt_length",
+}
+
+
+def read(name: str, custom_params: Any) -> dict[str, Any]:
+    """Return the parameters of a request, checked as far as they can be without a schema.
+
+    Args:
+        name: Of the processor, for messages.
+        custom_params: What the request carries, or ``None``.
+
+    Raises:
+        InvalidParameter: Not an object of finite numbers, text, and flat lists and objects of
+            these.
+    """
+    if custom_params is not None and not isinstance(custom_params, Mapping):
+        raise InvalidParameter(
+            name, None, f"expected an object of parameters, got {shown(custom_params)}"
+        )
+    given = {key: value for key, value in (custom_params or {}).items() if not is_private(key)}
+    try:
+        values: dict[str, Any] = msgspec.convert(given, _Flat)
+    except msgspec.ValidationError as error:
+        raise InvalidParameter(
+            name, None, f"expected numbers, text, and flat lists and objects of these: {error}"
+        ) from None
+    for key, value in values.items():
+        if not all(map(math.isfinite, _numbers(value))):
+            raise InvalidParameter(name, key, "expected a finite number")
+    return values
+
+
+def check_token_ids(name: str, values: Mapping[str, Any], vocab_size: int | None) -> None:
+    """Refuse token ids that the served model does not have, which could stop a GPU for good.
+
+    Args:
+        name: Of the processor, for messages.
+        values: Arguments; those with ``token`` or ``ids`` in their names are looked at.
+        vocab_size: Number of logits in a row, if known.
+
+    Raises:
+        InvalidParameter: An id is negative, or ``vocab_size`` or more.
+    """
+    for key, value in values.items():
+        if vocab_size is None or not _TOKEN_IDS.search(key):
+            continue
+        for number in _numbers(value):
+            if isinstance(number, int) and not 0 <= number < vocab_size:
+                raise InvalidParameter(
+                    name,
+                    key,
+                    f"expected token ids of the served model, 0 to {vocab_size - 1}, got "
+                    f"{shown(number)}",
+                )
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = [*value.values()]
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, list | dict):
+            yield from _numbers(one)
+        elif isinstance(one, int | float) and not isinstance(one, bool):
+            yield one
+
+
+class Constructor:
+    """Makes an object of a foreign class for each request, or returns a function as it is.
+
+    Args:
+        made: The class or function.
+        name: What to call it in messages.
+        fixed: Arguments that the operator sets. A request cannot change them.
+
+    Raises:
+        PolicyError: The operator sets an argument that the class does not take.
+    """
+
+    def __init__(self, made: Any, name: str, fixed: Mapping[str, Any]) -> None:
+        self._made = made
+        self._name = name
+        self._fixed = fixed
+        self._parameters: dict[str, inspect.Parameter] = {}
+        self._takes_any = False
+        if isinstance(made, type):
+            for parameter in inspect.signature(made).parameters.values():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    self._takes_any = True
+                elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+                    self._parameters[parameter.name] = parameter
+        for key in fixed:
+            if not self.takes(key):
+                raise PolicyError(
+                    f"{name}: arguments: it takes no {shown(key)}; it takes "
+                    f"{', '.join(self._parameters) or 'none'}"
+                )
+
+    def takes(self, key: str) -> bool:
+        """Tell whether the constructor has an argument of this name."""
+        return self._takes_any or key in self._parameters
+
+    def check(self, values: Mapping[str, Any], setting: Setting) -> None:
+        """Check the arguments of a request without making anything.
+
+        Raises:
+            InvalidParameter: One that the class does not take, or that the operator or the server
+                sets; a required one is missing.
+            Unsupported: It needs the tokenizer of a server that has none.
+        """
+        for key in values:
+            if key in self._fixed or (key in _SERVERS and key in self._parameters):
+                who = "the operator of this server" if key in self._fixed else "the server"
+                raise InvalidParameter(self._name, key, f"{who} sets it; leave it out")
+            if not self.takes(key):
+                known = [one for one in self._parameters if one not in {*self._fixed, *_SERVERS}]
+                raise InvalidParameter(
+                    self._name,
+                    None,
+                    f"unknown parameter {shown(key)}; its parameters: {', '.join(known) or 'none'}",
+                )
+        for key, parameter in self._parameters.items():
+            if parameter.default is not inspect.Parameter.empty or key in {
+                *values,
+                *self._fixed,
+                *_DEFAULTS,
+            }:
+                continue
+            if key not in _SERVERS:
+                raise InvalidParameter(self._name, key, "required, but not given")
+            if getattr(setting, _SERVERS[key]) is None:
+                raise Unsupported(
+                    f"{self._name}: needs the tokenizer, and this server was started without one"
+                )
+
+    def make(self, values: Mapping[str, Any], setting: Setting) -> Any:
+        """Make the object of a request.
+
+        Raises:
+            InvalidParameter: As :meth:`check`, and where the class itself refuses an argument.
+            ProcessorFault: What was made cannot be called.
+        """
+        if not isinstance(self._made, type):
+            return self._made
+        arguments = {**self._fixed, **values}
+        for key in self._parameters.keys() - arguments.keys():
+            if key in _SERVERS:
+                arguments[key] = getattr(setting, _SERVERS[key])
+            elif key in _DEFAULTS:
+                source = _DEFAULTS[key]
+                arguments[key] = 1 if source is None else getattr(setting, source)
+        try:
+            made = self._made(**arguments)
+        except Exception as error:  # the arguments are all that differs from other requests
+            why = shown(str(error) or type(error).__name__, 300)
+            raise InvalidParameter(self._name, None, f"the class refuses them: {why}") from error
+        if not callable(made):
+            raise ProcessorFault(f"{self._name}: expected a class whose objects can be called")
+        return made

@@ -1,0 +1,31 @@
+"""What classes of other engines ask about the server when they are made."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["EngineSettings"]
+
+
+class EngineSettings(NamedTuple):
+    """A server as far as an adapted class may know it.
+
+    Attributes:
+        device: Where logits are: ``cpu``, ``cuda:0``.
+        vocab_size: Number of logits in a row.
+        max_requests: Most requests in a batch.
+        max_length: Most tokens of a request, prompt and output.
+        model: Name or directory of the model.
+        tokenizer: Name or directory of the tokenizer.
+        trust_remote_code: Whether the model's own code may run.
+        decodes: Whether it generates, and does not only prefill for other servers.
+    """
+
+    device: str = "cpu"
+    vocab_size: int = 0
+    max_requests: int = 256
+    max_length: int = 8192
+    model: str = ""
+    tokenizer: str = ""
+    trust_remote_code: bool = False
+    decodes: bool = True

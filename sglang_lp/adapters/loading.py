@@ -1,0 +1,108 @@
+"""From what the operator named to a processor that runs it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.adapters.interfaces import adapter_of, find_interface
+from sglang_lp.adapters.rowwise import RowwiseProcessor
+from sglang_lp.adapters.vllm_names import vllm_names
+from sglang_lp.errors import PolicyError, shown
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.adapters.adapted import AdaptedProcessor
+
+__all__ = ["GROUPS", "adapt", "find_entry_points", "load"]
+
+#: Entry points that name processors of other engines: vLLM's group, and one of this toolkit's own.
+GROUPS = ("sglang_lp.processors", "vllm.logits_processors")
+
+
+def adapt(
+    found: Any,
+    interface: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    generation_only: bool = False,
+) -> type[AdaptedProcessor]:
+    """Make a processor of this toolkit that runs one of another engine.
+
+    Args:
+        found: A class of vLLM's, Transformers' or Dynamo's interface; or a function of
+            ``(prompt_ids, output_ids, row)``.
+        interface: One of :data:`sglang_lp.adapters.INTERFACES`; found out if ``None``.
+        arguments: Arguments of its constructor that no request can change.
+        generation_only: Whether servers that only prefill for others leave it out, as Dynamo's
+            option of that name says. For interfaces that take one request at a time.
+
+    Returns:
+        A class whose ``custom_params`` are the constructor's other arguments, or what the class
+        reads from vLLM's ``extra_args``.
+
+    Raises:
+        PolicyError: It cannot be served.
+    """
+    where = f"{getattr(found, '__module__', '?')}:{getattr(found, '__qualname__', shown(found))}"
+    if not isinstance(found, type) and not inspect.isfunction(found):
+        raise PolicyError(f"{where}: expected a class, got {shown(found)}")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise PolicyError(f"{where}: expected a concrete class; it does not override {missing}")
+    if isinstance(found, type) and issubclass(found, LogitProcessor):
+        raise PolicyError(f"{where}: is a processor of this toolkit; name it in allow")
+    interface = interface or find_interface(found, where)
+    adapter = adapter_of(found, interface, where)
+    if arguments and interface in {"vllm-v1", "vllm-v2"}:
+        raise PolicyError(f"{where}: arguments: classes of {interface} take none")
+    if generation_only and not issubclass(adapter, RowwiseProcessor):
+        raise PolicyError(f"{where}: generation_only: not for classes of {interface}")
+    namespace = {
+        "__module__": found.__module__,
+        "__doc__": found.__doc__,
+        "foreign": staticmethod(found) if inspect.isfunction(found) else found,
+        "interface": interface,
+        "title": f"{where} ({interface})",
+        "fixed": dict(arguments or {}),
+        "generation_only": generation_only,
+    }
+    adapted: type[AdaptedProcessor] = type(found.__name__, (adapter,), namespace)
+    adapted.prepare()
+    return adapted
+
+
+def load(module: str, attribute: str, where: str) -> Any:
+    """Import what the operator named. Only ever called with the operator's names.
+
+    Args:
+        module: Module to import; vLLM's names can be imported meanwhile.
+        attribute: Name in it.
+        where: Place in the policy, for messages.
+
+    Raises:
+        PolicyError: It cannot be imported.
+    """
+    entry = f"{where}: {module}:{attribute}"
+    if module == "__main__":
+        raise PolicyError(f"{entry}: expected a class of a module; the server cannot import this")
+    try:
+        with vllm_names():
+            found = importlib.import_module(module)
+            named = getattr(found, attribute, None)
+    except (Exception, SystemExit) as error:  # a script without a main guard may exit
+        raise PolicyError(
+            f"{entry}: importing {module} failed: {type(error).__name__}: {error}; "
+            "install the package in the server's environment, or correct the name"
+        ) from error
+    if named is None:
+        raise PolicyError(f"{entry}: {module} has no {attribute}; correct the name")
+    return named
+
+
+def find_entry_points() -> dict[str, EntryPoint]:
+    """Return the entry points of all groups by name; nothing is imported."""
+    return {entry.name: entry for group in GROUPS for entry in entry_points(group=group)}

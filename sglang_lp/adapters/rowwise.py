@@ -1,0 +1,181 @@
+"""Classes that take one request at a time: an object for each, called once for each token.
+
+Such an object may count its calls, draw random numbers or remember logits, so its state cannot be
+told from the history. It is therefore called exactly once for each position, in order. Where SGLang
+runs a position again, after a retraction, it gets the row that was computed there before: history
+and logits are the same. An object that starts behind the first position (decode apart from
+prefill) is first called for the positions before, with logits of zero.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sglang_lp._engine.batch import check_computed
+from sglang_lp.adapters.adapted import AdaptedProcessor
+from sglang_lp.adapters.arguments import Constructor, Setting
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.params import Parameters
+    from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
+
+__all__ = ["ConstructedProcessor", "RowwiseProcessor", "Run"]
+
+
+class Run(ABC):
+    """One object at work on one request.
+
+    Args:
+        processor: Makes the object, with the first row.
+        request: The request.
+
+    Attributes:
+        output_ids: Generated tokens: one list that grows.
+    """
+
+    def __init__(self, processor: RowwiseProcessor, request: Request) -> None:
+        self._processor = processor
+        self._prompt_ids: Sequence[int] = request.prompt_ids
+        self._prompt: list[int] | None = None
+        self.output_ids: list[int] = []
+        self._made: Any = None
+        #: Position of the last call, and the row that it computed there.
+        self._called = -1
+        self._computed: torch.Tensor | None = None
+
+    @abstractmethod
+    def call(self, made: Any, position: int, row: torch.Tensor) -> torch.Tensor | None:
+        """Call the object.
+
+        Args:
+            made: The object.
+            position: Number of generated tokens that it is to see.
+            row: Float32, shape ``(vocab,)``, may be changed.
+
+        Returns:
+            The computed row, of the same shape and checked; ``None`` for ``row`` itself.
+        """
+
+    def step(self, request: Request, row: torch.Tensor) -> None:
+        """Compute the row of this step in place: float32, shape ``(vocab,)``."""
+        position = request.position
+        if position == self._called and self._computed is not None:
+            row.copy_(self._computed)
+            return
+        if self._computed is None:
+            length = len(self.prompt(len(row)))
+            setting = Setting(request.tokenizer, str(row.device), length)
+            self._made = self._processor.make(request, setting)
+            if self._processor.generation_only:
+                self._called = position - 1
+        if self._made is not None:
+            for missed in range(self._called + 1, position):
+                self.call(self._made, missed, row.new_zeros(row.shape))
+                self._called = missed
+            computed = self.call(self._made, position, row)
+            if computed is not None and computed.data_ptr() != row.data_ptr():
+                row.copy_(computed)
+        self._called = position
+        self._computed = row
+
+    def rewind(self) -> None:
+        """Keep the computed row, but not those of the requests that shared its step."""
+        if self._computed is not None:
+            self._computed = self._computed.clone()
+
+    def prompt(self, vocab_size: int) -> list[int]:
+        """Return the prompt without SGLang's pad values, which are no tokens of the model."""
+        if self._prompt is None:
+            self._prompt = [i for i in self._prompt_ids if 0 <= i < vocab_size]
+        return self._prompt
+
+    def outputs(self, position: int) -> list[int]:
+        """Return the list of the first generated tokens; if these are all, the one that grows."""
+        return self.output_ids if position == len(self.output_ids) else self.output_ids[:position]
+
+
+class RowwiseProcessor(AdaptedProcessor):
+    """Runs a class that takes one request at a time."""
+
+    #: Class of what is at work on a request.
+    run: ClassVar[type[Run]]
+    #: Whether this server leaves the class out, because it only prefills.
+    _idle: ClassVar[bool] = False
+
+    @classmethod
+    def begin(cls, engine: EngineSettings) -> None:
+        cls._idle = cls.generation_only and not engine.decodes
+
+    def make(self, request: Request, setting: Setting) -> Any:
+        """Make the object of a request; ``None`` if its row stays as it is.
+
+        Args:
+            request: The request.
+            setting: What only the server knows of it.
+        """
+        raise NotImplementedError
+
+    def start(self, request: Request) -> Run:
+        """Begin the run of a request."""
+        return self.run(self, request)
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Add tokens to the list that the object sees."""
+        request.state.output_ids.extend(token_ids)
+
+    def rewind(self, request: Request) -> None:
+        """Be ready to give the last row once more."""
+        request.state.rewind()
+
+    def compute(
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],
+        custom_params: Sequence[Any],  # noqa: ARG002 - for classes of SGLang's contract
+    ) -> torch.Tensor:
+        """Call the object of each request on its row, in float32."""
+        if self._idle:
+            return logits
+        rows = logits.float()
+        for request, row in zip(requests, rows, strict=True):
+            request.state.step(request, row)
+        return rows
+
+
+class ConstructedProcessor(RowwiseProcessor):
+    """Runs a class that is made for each request, of what the request says."""
+
+    constructor: ClassVar[Constructor]
+
+    @classmethod
+    def prepare(cls) -> None:
+        cls.constructor = Constructor(cls.foreign, cls.title, cls.fixed)
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
+        """Make an object of the class, which then refuses what it cannot do with."""
+        setting = Setting(served.tokenizer)
+        cls.constructor.check(params.values, setting)
+        cls.constructor.make(params.values, setting)
+        return params  # type: ignore[no-any-return]
+
+    def make(self, request: Request, setting: Setting) -> Any:
+        """Make the object of a request."""
+        return self.constructor.make(request.params.values, setting)
+
+
+def checked(result: Any, row: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return what an object returned for a row.
+
+    Raises:
+        ProcessorFault: Not floats of this shape on the device of the row.
+    """
+    check_computed(result, row, shape)
+    computed: torch.Tensor = result
+    return computed

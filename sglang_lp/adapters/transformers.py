@@ -1,0 +1,54 @@
+"""Transformers' ``LogitsProcessor`` and ``LogitsProcessorList``: ``(input_ids, scores)``.
+
+The object of a request gets what ``generate`` would give it for a batch of one: all tokens, prompt
+and output, as one tensor of shape ``(1, tokens)``, and float32 scores of shape ``(1, vocab)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.adapters.rowwise import ConstructedProcessor, Run, checked
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["TransformersProcessor"]
+
+#: Places for generated tokens that there are from the start.
+_ROOM = 256
+
+
+class _Run(Run):
+    """One processor at work on one request.
+
+    Its tokens lie in one tensor that grows, so that a step costs one write.
+    """
+
+    _ids: torch.Tensor | None = None
+    _filled = 0
+
+    def call(self, made: Any, position: int, row: torch.Tensor) -> torch.Tensor:
+        scores = row[None]
+        return checked(made(self._seen(position, row), scores), row, tuple(scores.shape))[0]
+
+    def _seen(self, position: int, row: torch.Tensor) -> torch.Tensor:
+        """Return all tokens before a position, shape ``(1, tokens)``."""
+        import torch
+
+        prompt = self.prompt(len(row))
+        count = len(prompt) + position
+        if self._ids is None or count > len(self._ids):
+            tokens = torch.zeros(2 * count + _ROOM, dtype=torch.long)
+            tokens[:count] = torch.tensor(prompt + self.output_ids[:position])
+            self._ids, self._filled = tokens.to(row.device), count
+        while self._filled < count:
+            self._ids[self._filled] = self.output_ids[self._filled - len(prompt)]
+            self._filled += 1
+        return self._ids[None, :count]
+
+
+class TransformersProcessor(ConstructedProcessor):
+    """Runs a processor, or a list of them, of Transformers."""
+
+    run = _Run

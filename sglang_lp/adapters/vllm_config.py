@@ -1,0 +1,93 @@
+"""vLLM's ``VllmConfig`` and ``SamplingParams``, made of what SGLang has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.adapters.vllm_names import name
+
+if TYPE_CHECKING:
+    from sglang_lp.adapters.engine import EngineSettings
+
+__all__ = ["is_greedy", "make_config", "make_params"]
+
+#: SGLang's top_k of a request that has none.
+_ALL = 1 << 30
+
+
+class _Part:
+    """A part of the settings; what it lacks is named."""
+
+    def __init__(self, path: str, **values: Any) -> None:
+        self._path = path
+        self.__dict__.update(values)
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise AttributeError(
+            f"{self._path} has no {attribute} on SGLang; it has "
+            + ", ".join(key for key in self.__dict__ if not key.startswith("_"))
+        )
+
+
+def make_config(engine: EngineSettings) -> Any:
+    """Return the settings of the engine, those that processors read."""
+    device = engine.device
+    return _Part(
+        "vllm_config",
+        scheduler_config=_Part(
+            "vllm_config.scheduler_config",
+            max_num_seqs=engine.max_requests,
+            async_scheduling=False,
+        ),
+        model_config=_Part(
+            "vllm_config.model_config",
+            model=engine.model,
+            tokenizer=engine.tokenizer,
+            tokenizer_mode="auto",
+            tokenizer_revision=None,
+            trust_remote_code=engine.trust_remote_code,
+            max_model_len=engine.max_length,
+            get_vocab_size=lambda: engine.vocab_size,
+        ),
+        device_config=_Part("vllm_config.device_config", device=device),
+        speculative_config=None,
+        reasoning_config=None,
+    )
+
+
+def make_params(values: dict[str, Any], sampling: Any) -> Any:
+    """Return vLLM's ``SamplingParams`` of a request.
+
+    Args:
+        values: Its ``custom_params``, which become ``extra_args``.
+        sampling: SGLang's ``SamplingParams``, or ``None`` where they are not known.
+    """
+    made = name("vllm.sampling_params", "SamplingParams")(extra_args=values or None)
+    if sampling is None:
+        return made
+    ends = sorted(sampling.stop_token_ids or ())
+    known = {
+        "temperature": 0.0 if is_greedy(sampling) else sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k if 1 < sampling.top_k < _ALL else 0,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "seed": sampling.sampling_seed,
+        "max_tokens": sampling.max_new_tokens,
+        "min_tokens": sampling.min_new_tokens,
+        "ignore_eos": sampling.ignore_eos,
+        "stop_token_ids": ends,
+        "logit_bias": sampling.logit_bias
+        and {int(token_id): bias for token_id, bias in sampling.logit_bias.items()},
+    }
+    for key, value in known.items():
+        setattr(made, key, value)
+    made.all_stop_token_ids.update(ends)
+    return made
+
+
+def is_greedy(sampling: Any) -> bool:
+    """Tell whether SGLang takes the likeliest token; it writes a temperature of 0 as top_k 1."""
+    return sampling is not None and getattr(sampling, "top_k", None) == 1

@@ -1,0 +1,75 @@
+"""vLLM's request-level processors: ``(output_ids, row)`` or ``(prompt_ids, output_ids, row)``.
+
+They come alone, or from an ``AdapterLogitsProcessor``, which makes one for each request.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sglang_lp.adapters.rowwise import ConstructedProcessor, RowwiseProcessor, Run, checked
+from sglang_lp.adapters.vllm_config import is_greedy, make_params
+from sglang_lp.adapters.vllm_engine import VllmProcessor, unwrapped
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.adapters.arguments import Setting
+    from sglang_lp.adapters.engine import EngineSettings
+
+__all__ = ["VllmAdapterProcessor", "VllmRequestProcessor"]
+
+#: Number of arguments of a processor that takes the prompt, too.
+_WITH_PROMPT = 3
+
+
+class _Run(Run):
+    """One callable at work on one request."""
+
+    _arity = 0
+
+    def call(self, made: Any, position: int, row: torch.Tensor) -> torch.Tensor:
+        if not self._arity:
+            self._arity = len(inspect.signature(made).parameters)
+        outputs = self.outputs(position)
+        if self._arity == _WITH_PROMPT:
+            result = made(self.prompt(len(row)), outputs, row)
+        else:
+            result = made(outputs, row)
+        return checked(result, row, tuple(row.shape))
+
+
+class VllmRequestProcessor(ConstructedProcessor):
+    """Runs a request-level processor that comes alone: a class, made for each request."""
+
+    run = _Run
+
+    @classmethod
+    def unwrapped(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return unwrapped(values)
+
+
+class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
+    """Runs a subclass of ``AdapterLogitsProcessor``: its callables, one for each request.
+
+    The class's own ``update_state`` and ``apply``, which keep the callables by row, are not run:
+    a callable stays with its request.
+    """
+
+    run = _Run
+    _shared: ClassVar[Any] = None
+    _invariant: ClassVar[bool] = False
+
+    @classmethod
+    def begin(cls, engine: EngineSettings) -> None:
+        super().begin(engine)
+        cls._shared = cls.make_v1_object(engine)
+        cls._invariant = bool(cls._shared.is_argmax_invariant())
+
+    def make(self, request: Any, setting: Setting) -> Any:  # noqa: ARG002 - it asks the class
+        """Ask the class for the callable of a request; a greedy one has no use for some."""
+        if self._invariant and is_greedy(request.sampling):
+            return None
+        params = make_params(request.params.values, request.sampling)
+        return self._shared.new_req_logits_processor(params)

@@ -1,0 +1,253 @@
+"""vLLM's V1 interface: one object for the engine, told what changed in the batch before each step.
+
+The object has a batch of its own, whose rows stay where they are while SGLang merges, filters and
+sorts: each step's logits are gathered in that order. A request that leaves is removed; one that
+joins takes the lowest index that was freed, or the next one; what stays empty is filled from the
+end, by moves. ``BatchUpdate`` tells all that as vLLM does.
+
+SGLang prefills some requests while the others wait, and vLLM's interface knows no request that
+waits. The newcomers' first step therefore runs on a second object. When they join the others they
+are added there, with the tokens they have, as vLLM adds a request that it had preempted. A request
+that SGLang retracted is added in the same way. The others keep their rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import ref
+
+from sglang_lp._engine.batch import check_computed
+from sglang_lp.adapters.vllm_config import is_greedy, make_params
+from sglang_lp.adapters.vllm_engine import VllmProcessor
+from sglang_lp.adapters.vllm_names import name
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.request import Request
+
+__all__ = ["Change", "Member", "Members", "VllmV1Processor"]
+
+_serials = count(1)
+
+
+class Member:
+    """A request in the batch of an object.
+
+    Attributes:
+        serial: Another number for every member.
+        params: vLLM's ``SamplingParams``.
+        prompt_ids: The prompt, without SGLang's pad values.
+        output_ids: Generated tokens: one list that grows.
+        greedy: Whether its likeliest token is taken.
+        temperature: Of its sampling.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "greedy",
+        "output_ids",
+        "params",
+        "prompt_ids",
+        "serial",
+        "temperature",
+    )
+
+    def __init__(
+        self, params: Any, prompt_ids: list[int], output_ids: list[int], sampling: Any
+    ) -> None:
+        self.serial = next(_serials)
+        self.params = params
+        self.prompt_ids = prompt_ids
+        self.output_ids = output_ids
+        self.greedy = is_greedy(sampling)
+        self.temperature: float = 1.0 if sampling is None else sampling.temperature
+
+
+class Change(NamedTuple):
+    """What changed in a batch: the fields of ``BatchUpdate``.
+
+    Attributes:
+        removed: Indices that became empty, largest first.
+        added: Indices that were filled with newcomers, and these.
+        moved: From where to where, in order.
+    """
+
+    removed: list[int]
+    added: list[tuple[int, Any]]
+    moved: list[tuple[int, int]]
+
+
+class Members:
+    """The batch of one object: who is in which row, without gaps. Keeps nobody alive.
+
+    Attributes:
+        index: From the serial number of each member to its row.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, ref[Any]]] = []
+        self.index: dict[int, int] = {}
+
+    def shared(self, serials: Sequence[int]) -> int:
+        """Return how many of these are in the batch."""
+        return sum(serial in self.index for serial in serials)
+
+    @property
+    def waiting(self) -> int:
+        """How many members are still there, in this step or not."""
+        return sum(member() is not None for _, member in self._rows)
+
+    def change(self, members: Sequence[Any]) -> Change:
+        """Make these the members of the batch; tell what changed."""
+        wanted = {member.serial for member in members}
+        rows: list[tuple[int, ref[Any]] | None] = [
+            row if row[0] in wanted else None for row in self._rows
+        ]
+        freed = deque(index for index, row in enumerate(rows) if row is None)
+        added = []
+        for member in members:
+            if member.serial in self.index:
+                continue
+            if not freed:
+                freed.append(len(rows))
+                rows.append(None)
+            index = freed.popleft()
+            rows[index] = member.serial, ref(member)
+            added.append((index, member))
+        moved = []
+        while freed:
+            while rows and rows[-1] is None:
+                rows.pop()
+            if freed[0] >= len(rows):
+                break
+            target = freed.popleft()
+            moved.append((len(rows) - 1, target))
+            rows[target] = rows.pop()
+        self._rows = [row for row in rows if row is not None]
+        self.index = {serial: index for index, (serial, _) in enumerate(self._rows)}
+        return Change([*reversed(freed)], added, moved)
+
+
+class _Object:
+    """One object of the foreign class, and its batch.
+
+    Attributes:
+        processor: The object.
+        members: Its batch.
+        serials: Those of the rows of the step before, in SGLang's order.
+        order: For each of these its row in the batch; ``None`` if it is the same order.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+        self.members = Members()
+        self.serials: list[int] = []
+        self.order: list[int] | None = None
+
+    def update(self, serials: list[int], members: Sequence[Member]) -> None:
+        """Tell the object what changed."""
+        if serials == self.serials:
+            self.processor.update_state(None)
+            return
+        change = self.members.change(members)
+        self.serials = serials
+        order = [self.members.index[serial] for serial in serials]
+        self.order = None if order == [*range(len(order))] else order
+        module = "vllm.v1.sample.logits_processor"
+        one_way = name(module, "MoveDirectionality").UNIDIRECTIONAL
+        update = name(module, "BatchUpdate")(
+            batch_size=len(members),
+            removed=change.removed,
+            added=[
+                (index, member.params, member.prompt_ids, member.output_ids)
+                for index, member in change.added
+            ],
+            moved=[(source, target, one_way) for source, target in change.moved],
+        )
+        self.processor.update_state(update if any(change) else None)
+
+
+class VllmV1Processor(VllmProcessor):
+    """Runs a class of the V1 interface."""
+
+    _engine: ClassVar[EngineSettings]
+    _objects: ClassVar[list[_Object]]
+    _invariant: ClassVar[bool]
+
+    @classmethod
+    def begin(cls, engine: EngineSettings) -> None:
+        cls._engine = engine
+        cls._objects = [_Object(cls.make_v1_object(engine)) for _ in range(2)]
+        cls._invariant = bool(cls._objects[0].processor.is_argmax_invariant())
+
+    def start(self, request: Any) -> Member:
+        """Return the request as a member of a batch."""
+        size = self._engine.vocab_size
+        prompt_ids = [i for i in request.prompt_ids if 0 <= i < size]
+        params = make_params(request.params.values, request.sampling)
+        return Member(params, prompt_ids, [], request.sampling)
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Add tokens to the list that the object sees."""
+        request.state.output_ids.extend(token_ids)
+
+    def rewind(self, request: Any) -> None:
+        """Be another member, which is added anew: the object may have counted the dropped token."""
+        old = request.state
+        request.state = Member(old.params, old.prompt_ids, [*old.output_ids], request.sampling)
+
+    def compute(
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],
+        custom_params: Sequence[Any],  # noqa: ARG002 - for classes of SGLang's contract
+    ) -> torch.Tensor:
+        """Tell the object what changed, and let it compute all rows at once, in float32."""
+        members: list[Member] = [request.state for request in requests]
+        serials = [member.serial for member in members]
+        used = self._choose(serials)
+        try:
+            used.update(serials, members)
+            if self._invariant and all(member.greedy for member in members):
+                return logits
+            return self._apply(used, logits, members)
+        except BaseException:
+            # Whatever it knew, nobody can tell now: the others are added to a new one.
+            self._objects[self._objects.index(used)] = _Object(self.make_v1_object(self._engine))
+            raise
+
+    def _choose(self, serials: list[int]) -> _Object:
+        """Return the object that knows most of these; for newcomers the one with fewer others."""
+        for one in self._objects:
+            if one.serials == serials:
+                return one
+        return max(
+            self._objects, key=lambda one: (one.members.shared(serials), -one.members.waiting)
+        )
+
+    def _apply(self, used: _Object, logits: torch.Tensor, members: list[Member]) -> torch.Tensor:
+        import torch
+
+        rows, order = logits.float(), used.order
+        if order is not None:
+            back = torch.tensor(order, device=rows.device)
+            places = torch.empty_like(back).scatter_(0, back, torch.arange(len(order)).to(back))
+            rows = rows[places]
+            by_row = dict(zip(order, members, strict=True))
+            members = [by_row[index] for index in range(len(order))]
+        scale = None
+        if self._invariant and any(member.temperature != 1.0 for member in members):
+            # In vLLM such a class comes after the temperature.
+            scale = rows.new_tensor([member.temperature for member in members])[:, None]
+            rows /= scale
+        result = used.processor.apply(rows)
+        check_computed(result, logits, tuple(logits.shape))
+        if scale is not None:
+            result = result * scale
+        computed: torch.Tensor = result if order is None else result[back]
+        return computed

@@ -1,0 +1,97 @@
+"""Processors of other engines that the operator allows: the ``[[adapt]]`` tables of a policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sglang_lp.adapters import INTERFACES, AdaptedProcessor, adapt, find_entry_points, load
+from sglang_lp.errors import PolicyError, shown
+
+__all__ = ["Adapt", "Adapted", "adapt_all"]
+
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One class of another engine.
+
+    Attributes:
+        name: ``module:Class``; the key is ``class``. Either this or ``entry_point``.
+        entry_point: Name of an installed entry point of one of the groups.
+        interface: What it is written for; found out if left out.
+        arguments: Arguments of its constructor that no request can change.
+        generation_only: Whether servers that only prefill for others leave it out.
+    """
+
+    name: str | None = msgspec.field(name="class", default=None)
+    entry_point: str | None = None
+    interface: str | None = None
+    arguments: dict[str, Any] = {}
+    generation_only: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.entry_point is None):
+            raise PolicyError("adapt: expected either class or entry_point")
+        if self.name is not None and not _CLASS.fullmatch(self.name):
+            raise PolicyError(
+                f'adapt: class: expected "package.module:Class", got {shown(self.name, 120)}'
+            )
+        if self.interface is not None and self.interface not in INTERFACES:
+            raise PolicyError(
+                f"adapt: interface: expected one of {', '.join(INTERFACES)}, "
+                f"got {shown(self.interface)}"
+            )
+
+
+class Adapted(NamedTuple):
+    """A class of another engine and what runs it.
+
+    Attributes:
+        names: Module and name that payloads may carry: those of the policy, and its own.
+        processor: What runs it.
+    """
+
+    names: list[tuple[str, str]]
+    processor: type[AdaptedProcessor]
+
+
+def adapt_all(entries: tuple[Adapt, ...]) -> Iterator[Adapted]:
+    """Import, check and adapt the classes of a policy.
+
+    Raises:
+        PolicyError: One cannot be served; says which and why.
+    """
+    for index, entry in enumerate(entries):
+        where = f"adapt[{index}]"
+        module, _, name = _named(entry, where).partition(":")
+        found = load(module, name, where)
+        try:
+            processor = adapt(
+                found, entry.interface, entry.arguments, generation_only=entry.generation_only
+            )
+        except PolicyError as error:
+            raise PolicyError(f"{where}: {error}") from error
+        own = found.__module__, found.__qualname__
+        yield Adapted([*dict.fromkeys([(module, name), own])], processor)
+
+
+def _named(entry: Adapt, where: str) -> str:
+    if entry.name is not None:
+        return entry.name
+    known = find_entry_points()
+    found = known.get(entry.entry_point or "")
+    if found is None:
+        raise PolicyError(
+            f"{where}: entry_point: {shown(entry.entry_point)} is not installed; "
+            f"installed are: {', '.join(sorted(known)) or 'none'}"
+        )
+    if not _CLASS.fullmatch(found.value):
+        raise PolicyError(
+            f"{where}: entry_point {found.name}: expected one of package.module:Class, got "
+            f"{shown(found.value, 120)}"
+        )
+    return found.value

@@ -1,0 +1,141 @@
+"""Processors of other engines on a real server: alone, together, and when they go wrong."""
+
+from __future__ import annotations
+
+import random
+from itertools import cycle, islice
+
+import pytest
+
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, ThinkingBudgetLogitProcessor
+from support.asking import body
+from support.servers import DRAFTING, on_servers
+from support.tiny_model import EOS, FREQUENT
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+START, END, NEWLINE = FREQUENT[:3]
+#: Every interface, beside processors of this toolkit and nothing at all.
+KINDS = [
+    ("TargetToken", {"target_token": 300}),
+    ("TargetToken", {"vllm_xargs": {"target_token": 301}}),
+    ("TargetToken", {}),
+    ("Alternating", {"cycle": [310, 311, 312]}),
+    ("SpelledAdapter", {"tokens": [*range(320, 340)]}),
+    ("NoRepeatV2", {"penalty": 30.0}),
+    ("NoRepeatV2", {}),
+    ("Polite", {"penalty": 1.4}),
+    ("Counted", {"first": 400}),
+    ("DynamoForced", {"token_ids": [*range(340, 360)], "eos_token_id": EOS}),
+    ("echo", {}),
+    (DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 1, "window_size": 20}),
+    (
+        ThinkingBudgetLogitProcessor,
+        {
+            "thinking_budget": 5,
+            "thinking_start_token_id": START,
+            "thinking_end_token_id": END,
+            "new_line_token_id": NEWLINE,
+        },
+    ),
+    (None, None),
+]
+
+
+def asked(prompt, kind, params, **sampling):
+    """Return the body of a request for a foreign class, by the name that the policy has."""
+    if not isinstance(kind, str):
+        return body(prompt, kind, params, **sampling)
+    request = body(prompt, **sampling)
+    request["custom_logit_processor"] = f"support.foreign:{kind}"
+    request["sampling_params"]["custom_params"] = params
+    return request
+
+
+@on_servers("default", "squeezed")
+def test_answers_are_the_same_alone_and_among_thirty_two(server):
+    rng = random.Random(17)
+    requests = []
+    for kind, params in islice(cycle(KINDS), 32):
+        prompt = [rng.randrange(2, 1024) for _ in range(rng.randint(1, 40))]
+        requests.append(asked(prompt, kind, params, max_new_tokens=rng.randint(20, 50)))
+    alone = [server.post("/generate", request) for request in requests]
+    assert {reply.status for reply in alone} == {200}
+    forced = {"SpelledAdapter": [*range(320, 340)], "Alternating": [310, 311, 312, 310]}
+    for request, reply in zip(requests, alone, strict=True):
+        name = request.get("custom_logit_processor", "").rpartition(":")[2]
+        start = forced.get(name, [])
+        assert reply.output_ids[: len(start)] == start
+
+    for stagger in (0, 0.02):
+        together = server.at_once(requests, stagger)
+        assert [reply.output_ids for reply in together] == [reply.output_ids for reply in alone]
+    if "max_total_tokens" in server.arguments and server.arguments["max_total_tokens"] == 512:
+        assert "KV cache pool is full. Retract requests" in server.log_text()
+
+
+@on_servers("default")
+def test_every_answer_of_n_has_an_object_of_its_own(server):
+    request = asked([5, 6], "Counted", {"first": 400}, n=4, temperature=1.0, max_new_tokens=6)
+    replies = server.post("/generate", request).body
+
+    assert [reply["output_ids"] for reply in replies] == [[*range(400, 406)]] * 4
+
+
+@on_servers("default")
+def test_a_stream_is_the_same_answer(server):
+    request = asked([5, 6], "Counted", {"first": 400}, max_new_tokens=6)
+
+    assert server.stream("/generate", request).output_ids == [*range(400, 406)]
+
+
+@on_servers("default")
+@pytest.mark.parametrize(
+    ("kind", "params", "why"),
+    [
+        ("TargetToken", {"target_token": "x"}, "target_token value x is not int"),
+        ("NoRepeatV2", {"penalty": -1.0}, "penalty must be a positive float"),
+        ("Counted", {}, "'first': required, but not given"),
+        ("Counted", {"first": 1, "last": 2}, "unknown parameter 'last'; its parameters: first"),
+        ("Misbehaving", {"how": "made"}, "the class refuses them: 'no way'"),
+        ("DynamoForced", {"token_ids": [4096], "eos_token_id": 1}, "0 to 1023, got 4096"),
+    ],
+)
+def test_wrong_arguments_are_an_http_400(server, kind, params, why):
+    request = asked([5], kind, params)
+    for reply in (server.post("/generate", request), server.stream("/generate", request)):
+        assert reply.status == 400
+        assert f"support.foreign:{kind} (" in str(reply.body)
+        assert why in str(reply.body)
+
+
+@on_servers("default")
+def test_a_fault_ends_its_own_request(server):
+    prompt = [5, 6, 7, 8]
+    good = [asked([5], "Misbehaving", {"how": "nan"}, max_new_tokens=2)]
+    good += [
+        asked([5], "MisbehavingV1", {"cycle": [300, 301]}),
+        asked([5], "Polite", {"penalty": 1.4}),
+    ]
+    bad = [
+        asked(prompt, "Misbehaving", {"how": how}) for how in ("raises", "exits", "shape", "nan")
+    ]
+    bad += [asked([5], "MisbehavingV1", {"cycle": [first, 6]}) for first in (13, 14)]
+    alone = [server.post("/generate", request).output_ids for request in good]
+    replies = server.at_once([*good, *bad])
+
+    assert [reply.output_ids for reply in replies[: len(good)]] == alone
+    for request, reply in zip(bad, replies[len(good) :], strict=True):
+        assert reply.status == 500
+        assert request["custom_logit_processor"] + " (" in reply.body["message"]
+        assert " failed at token " in reply.body["message"]
+    assert server.is_healthy()
+
+
+@on_servers(*DRAFTING)
+def test_servers_that_draft_refuse_them_by_name(server):
+    for kind in ("TargetToken", "SpelledAdapter", "NoRepeatV2", "Polite", "DynamoForced"):
+        params = next(params for name, params in KINDS if name == kind)
+        reply = server.post("/generate", asked([5], kind, params))
+        assert reply.status == 400
+        assert f"support.foreign:{kind}: this server runs speculative decoding" in str(reply.body)
