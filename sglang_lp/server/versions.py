@@ -20,6 +20,7 @@ __all__ = [
     "has_sampling_mask",
     "optional",
     "resolved",
+    "writes_metrics",
 ]
 
 #: The first version whose sampling can be delayed (``SGLANG_ENABLE_DELAY_SAMPLE``).
@@ -110,3 +111,9 @@ def resolved(server_args: Any) -> Any:
     except ImportError:  # SGLang 0.5.18 writes its decisions over the arguments
         return server_args
     return resolving_view(server_args)
+
+
+def writes_metrics(scheduler: Any) -> bool:
+    """Tell whether this scheduler counts, and not another rank of the same requests."""
+    reporter = getattr(scheduler, "metrics_reporter", scheduler)  # SGLang 0.5.18: it itself
+    return bool(getattr(reporter, "current_scheduler_metrics_enabled", True))
