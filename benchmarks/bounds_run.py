@@ -32,14 +32,18 @@ __all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 NEIGHBOURS = 3
 
 
+#: The end token of Qwen3.
+_EOS = (151_645,)
+
+
 class Server:
     """The two processes of a server with the default policy: all that knows the engine's inside."""
 
     def __init__(self) -> None:
         front, scheduler = Guard(Policy.default()), Guard(Policy.default())
-        scheduler.vocab_size = VOCAB
+        scheduler.vocab_size, scheduler.eos_token_ids = VOCAB, _EOS
         self._manager = SimpleNamespace(
-            model_config=SimpleNamespace(vocab_size=VOCAB, hf_eos_token_id={151_645}),
+            model_config=SimpleNamespace(vocab_size=VOCAB, hf_eos_token_id=_EOS),
             server_args=SimpleNamespace(speculative_algorithm=None),
             preferred_sampling_params=None,
         )

@@ -180,6 +180,8 @@ def _params(draw: st.DrawFn, name: str, most: int = 65_536) -> dict[str, Any]:
         value = draw(_values(field.type, most))
         if value is not None:
             params[field.name] = value
+    if "token_ids" not in params:
+        params.pop("lengths", None)
     if "lengths" in params:
         params["lengths"] = _lengths(len(params["token_ids"]), draw(st.integers(1, 4096)))
     if name == "ThinkingBudgetLogitProcessor":  # no tokenizer is served here
@@ -195,15 +197,21 @@ def _lengths(total: int, each: int) -> list[int]:
     return [each] * (total // each) + [rest] * bool(rest)
 
 
-def _values(kind: Any, most: int) -> st.SearchStrategy[Any]:
+def _values(kind: Any, most: int) -> st.SearchStrategy[Any]:  # noqa: C901 - one for each type
     """Draw what a msgspec type takes, its limits above all."""
     match kind:
         case inspect.Metadata():
             found = _values(kind.type, most)
         case inspect.UnionType():
             found = st.one_of([_values(one, most) for one in kind.types])
-        case inspect.NoneType():
+        case inspect.NoneType() | inspect.StrType():  # texts need a tokenizer
             found = st.none()
+        case inspect.VarTupleType(item_type=item) if _is_text(item):
+            found = st.none()
+        case inspect.BoolType():
+            found = st.booleans()
+        case inspect.LiteralType():
+            found = st.sampled_from([*kind.values])
         case inspect.EnumType():
             found = st.sampled_from([member.value for member in kind.cls])
         case inspect.IntType():
@@ -218,11 +226,13 @@ def _values(kind: Any, most: int) -> st.SearchStrategy[Any]:
             sizes = sorted({min(size, longest) for size in (1, 2, 100, 1024, 4000, longest)})
             distinct, first = st.sampled_from([1, 2, 64, 65_536]), st.sampled_from([7, 50_000])
             found = st.builds(_ids, st.sampled_from(sizes), distinct, first)
-        case inspect.StrType():
-            found = st.just("x")
         case _:
             raise TypeError(f"expected a type that parameters have, got {kind}")
     return found
+
+
+def _is_text(kind: Any) -> bool:
+    return isinstance(getattr(kind, "type", kind), inspect.StrType)
 
 
 def _ids(size: int, distinct: int, first: int) -> list[int]:

@@ -167,7 +167,6 @@ def efforts(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as eve
         if THINK in tokens and END_THINK in tokens:
             thoughts[effort] = tokens.index(END_THINK) - tokens.index(THINK) - 1
         scene.row(QUESTION, f'reasoning_effort="{effort}", openai client', cut(text))
-        scene.proves(f"{effort}: the answer is still right", seen=QUESTIONS[QUESTION] in text)
     for effort, budget in decided.items():
         # A newline may come before the end.
         scene.proves(

@@ -243,6 +243,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules")),
     ),
     "dashboard": (*ENV, Step("a server under load", (PYTHON, "-m", "benchmarks.dashboard"))),
+    "bench-text": (
+        *ENV,
+        Step("what texts cost", (PYTHON, "-m", "benchmarks.text")),
+    ),
     "bench-trust": (
         *ENV,
         Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),

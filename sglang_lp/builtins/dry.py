@@ -10,22 +10,29 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.tail import Tail
+from sglang_lp.builtins.texts import banned_texts, check_texts, known_ids, served_vocabulary
 from sglang_lp.edits import MAX_BIAS
-from sglang_lp.params import Parameters, TokenIdSet
+from sglang_lp.params import Parameters, Text, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.builtins.tail import Numbers
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
 
 Factor = Annotated[float, Meta(gt=0, le=MAX_BIAS)]
 Base = Annotated[float, Meta(ge=1, le=100)]
 AllowedLength = Annotated[int, Meta(ge=1, le=64)]
+Breakers = Annotated[tuple[Text, ...], Meta(max_length=64)]
 LastN = Annotated[int, Meta(ge=2, le=2048)]
+
+#: llama.cpp's defaults.
+_BREAKERS = ("\n", ":", '"', "*")
 
 #: Logarithm of the largest float32: llama.cpp stops raising the base there.
 _LOG_MAX = 88.7228391
@@ -151,18 +158,20 @@ class DRYLogitProcessor(LogitProcessor):
     and output count alike. A repetition does not reach across a sequence breaker, and breakers
     are never penalised.
 
-    Parameters and semantics are those of llama.cpp's DRY sampler, with these differences:
-    breakers are single token ids, not texts; a penalty ends at 10,000; and
+    Parameters and semantics are those of llama.cpp's DRY sampler, with these differences: each
+    token that holds one of ``dry_sequence_breakers`` is a breaker, and no sequence of tokens is;
+    a penalty ends at 10,000; and
     ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
     a step on a text that repeats one token takes time in proportion to it (docs/performance.md
-    has the figure). ``dry_base`` and ``dry_allowed_length`` have llama.cpp's defaults; its
-    multiplier is 0 for off, and 0.8 is what the sampler's author recommends.
+    has the figure). ``dry_base``, ``dry_allowed_length`` and ``dry_sequence_breakers`` have
+    llama.cpp's defaults; its multiplier is 0 for off, and 0.8 is what the sampler's author
+    recommends.
     """
 
     __module__ = "sglang_lp.builtins"
     example: ClassVar[Mapping[str, Any]] = {
         "dry_multiplier": 0.8,
-        "dry_sequence_breaker_ids": [198, 25],
+        "dry_sequence_breakers": ["\n", ":", "</td>"],
     }
     reads_prompt = True
 
@@ -174,23 +183,56 @@ class DRYLogitProcessor(LogitProcessor):
             dry_base: Factor on the penalty for each token more, 1 to 100.
             dry_allowed_length: Longest repetition without a penalty plus one, 1 to 64 tokens.
             dry_penalty_last_n: How many tokens to look back over, 2 to 2,048.
-            dry_sequence_breaker_ids: Tokens that end every repetition; llama.cpp takes those
-                with a newline, a colon, a double quote or an asterisk.
+            dry_sequence_breakers: Up to 64 texts that end every repetition. Left out, and without
+                ids: a newline, a colon, a double quote and an asterisk; none on a server that has
+                no tokenizer.
+            dry_sequence_breaker_ids: The same as tokens.
         """
 
         dry_multiplier: Factor = 0.8
         dry_base: Base = 1.75
         dry_allowed_length: AllowedLength = 2
         dry_penalty_last_n: LastN = 1024
-        dry_sequence_breaker_ids: TokenIdSet = frozenset()
+        dry_sequence_breakers: Breakers | None = None
+        dry_sequence_breaker_ids: TokenIdSet | None = None
 
         def __post_init__(self) -> None:
-            """Refuse a window in which nothing can be repeated."""
+            """Refuse a window in which nothing can be repeated, and breakers given twice."""
+            if self.dry_sequence_breakers is not None:
+                check_texts("dry_sequence_breakers", self.dry_sequence_breakers)
+                if self.dry_sequence_breaker_ids is not None:
+                    raise ValueError(
+                        "dry_sequence_breakers: given together with dry_sequence_breaker_ids; "
+                        "give one"
+                    )
             if self.dry_penalty_last_n <= self.dry_allowed_length:
                 raise ValueError(
                     "dry_penalty_last_n: expected more than dry_allowed_length, which is "
                     f"{self.dry_allowed_length}, got {self.dry_penalty_last_n}"
                 )
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Find the tokens of the served model that hold a breaker."""
+        found = params.dry_sequence_breaker_ids
+        if found is None:
+            found = cls._breakers(params.dry_sequence_breakers, served)
+        return msgspec.structs.replace(
+            params, dry_sequence_breakers=None, dry_sequence_breaker_ids=found
+        )
+
+    @classmethod
+    def _breakers(cls, texts: tuple[str, ...] | None, served: ServedModel) -> frozenset[int]:
+        if texts is None:
+            if served.tokenizer is None:
+                return frozenset()
+            name = "dry_sequence_breakers"
+            alphabet = served_vocabulary(cls.__name__, name, served.tokenizer).exact.alphabet
+            texts = tuple(text for text in _BREAKERS if alphabet.issuperset(text.encode()))
+        if not texts:
+            return frozenset()
+        limit = served.vocab_size or 1 << 31
+        return _holding(cls.__name__, served.tokenizer, texts, limit)
 
     def start(self, request: Request) -> _Repetition:
         """Take in what the window holds of the prompt."""
@@ -235,3 +277,12 @@ class DRYLogitProcessor(LogitProcessor):
         found = request.state.lengths()
         longest = 0 if found is None else int(found[1].max(initial=0))
         return f"each would continue a repetition, the longest one of {longest} tokens"
+
+
+@lru_cache(maxsize=16)
+def _holding(
+    processor: str, tokenizer: Any, texts: tuple[str, ...], vocab_size: int
+) -> frozenset[int]:
+    """Return the tokens that hold a text, one set for all requests."""
+    found = banned_texts(processor, "dry_sequence_breakers", tokenizer, texts)
+    return frozenset(known_ids(found.always, vocab_size))

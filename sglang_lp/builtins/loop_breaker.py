@@ -8,8 +8,10 @@ from copy import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.loops import SETTINGS, Preset
 from sglang_lp.builtins.tail import Tail
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
@@ -65,7 +67,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
     A loop is a pattern of ``min_pattern_size`` to ``max_pattern_size`` tokens that ends the output
     ``min_count`` times or more in a row. Rule and names are those of ``repetition_detection`` in
-    vLLM. The prompt does not count.
+    vLLM. The prompt does not count. Without parameters the preset ``reasoning`` applies.
 
     ``action="ban"`` bans the token that would begin the next repetition, so that the model must
     continue in another way. ``action="end"`` ends the request with the token that is sampled then;
@@ -74,32 +76,44 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
-    example: ClassVar[Mapping[str, Any]] = {
-        "max_pattern_size": 64,
-        "min_count": 4,
-        "action": "end",
-    }
+    example: ClassVar[Mapping[str, Any]] = {"preset": "reasoning", "action": "end"}
 
     class Params(Parameters, frozen=True):
         """What a request may set.
 
         Attributes:
+            preset: Published settings, in place of those parameters that are left out:
+                ``reasoning`` (patterns of 4 to 128 tokens, 4 times), ``code`` (16 to 1,024 tokens,
+                4 times) or ``structured-output`` (1 to 20 tokens, 3 times).
             max_pattern_size: Most tokens of a pattern, 1 to 1,024.
-            min_count: Number of times in a row from which a pattern is a loop.
+            min_count: Number of times in a row from which a pattern is a loop; given with
+                ``max_pattern_size`` where there is no preset.
             min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
                 token, such as the lines of a table: a run of ``min_pattern_size * min_count``
-                tokens is a loop of larger patterns too.
+                tokens is a loop of larger patterns too. Left out, and without a preset: 1.
             action: ``"ban"`` or ``"end"``.
         """
 
-        max_pattern_size: PatternSize
-        min_count: Annotated[int, Meta(ge=2, le=2**31 - 1)]
-        min_pattern_size: PatternSize = 1
+        preset: Preset | None = None
+        max_pattern_size: PatternSize | None = None
+        min_count: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
+        min_pattern_size: PatternSize | None = None
         action: Action = Action.BAN
 
         def __post_init__(self) -> None:
-            """Refuse a smallest size above the largest."""
-            if self.min_pattern_size > self.max_pattern_size:
+            """Fill in what is left out, and refuse a smallest size above the largest."""
+            setting: Mapping[str, int] = {"min_pattern_size": 1}
+            if self.preset is not None or (
+                self.max_pattern_size is None and self.min_count is None
+            ):
+                setting = SETTINGS[self.preset or Preset.REASONING]._asdict()
+            for name, value in setting.items():
+                if getattr(self, name) is None:
+                    msgspec.structs.force_setattr(self, name, value)
+            if self.max_pattern_size is None or self.min_count is None:
+                name = "max_pattern_size" if self.max_pattern_size is None else "min_count"
+                raise ValueError(f"{name}: required with the other one, or give a preset")
+            if (self.min_pattern_size or 1) > self.max_pattern_size:
                 raise ValueError(
                     "min_pattern_size: expected at most max_pattern_size, which is "
                     f"{self.max_pattern_size}, got {self.min_pattern_size}"

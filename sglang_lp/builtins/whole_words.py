@@ -27,7 +27,7 @@ from sglang_lp.vocabulary import Pieces, Vocabulary, folded, lacking, unfinished
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["WholeWords", "whole_words"]
+__all__ = ["WholeWords", "prepare", "whole_words"]
 
 #: Stand for a character of a word, and for any other, where nothing else of it matters.
 _WORD, _OTHER = b"x", b" "
@@ -116,6 +116,12 @@ _CONTINUING = bytes(range(0x80, 0xC0))
 @lru_cache(maxsize=8)
 def _edges(pieces: Pieces) -> _Edges:
     return _Edges(pieces)
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    """Make what every list of words needs, so that no request waits for it."""
+    for pieces in (vocabulary.exact, vocabulary.folded):
+        _edges(pieces)
 
 
 def whole_words(

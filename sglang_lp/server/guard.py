@@ -11,6 +11,7 @@ import msgspec
 
 from sglang_lp._engine.faults import as_fault
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
+from sglang_lp.builtins.whole_words import prepare as prepare_words
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.rules import Decided, Rules
@@ -122,7 +123,9 @@ class Guard:
         tokenizer = getattr(process, "tokenizer", None)
         if tokenizer is not None and tokenizer is not self.tokenizer:
             with suppress(RequestError):  # which a request that wants to know is told
-                vocabulary_of(tokenizer).prepare()
+                vocabulary = vocabulary_of(tokenizer)
+                vocabulary.prepare()
+                prepare_words(vocabulary)
         self.tokenizer = tokenizer
         if not self.rules.is_empty and known != (tokenizer, self.vocab_size):
             self._check_server(process)

@@ -163,7 +163,10 @@ def make_learn_ahead(guard: Guard) -> Any:
     """
 
     def learn(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-        guard.learn(Gate.ADMISSION, manager)
+        try:
+            guard.learn(Gate.ADMISSION, manager)
+        except PolicyError as error:
+            installation.end(error)
 
     return learn
 

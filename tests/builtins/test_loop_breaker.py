@@ -14,11 +14,16 @@ tokens = st.integers(0, 2)
 class TestContract(ProcessorContract):
     processor = LoopBreakerLogitProcessor
     valid_params = (
+        {},
+        {"preset": "structured-output"},
+        {"preset": "code", "min_pattern_size": 1, "action": "end"},
         {"max_pattern_size": 1, "min_count": 2},
         {"max_pattern_size": 4, "min_pattern_size": 2, "min_count": 2, "action": "ban"},
         {"max_pattern_size": 40, "min_count": 3},
     )
     invalid_params = (
+        ({"preset": "chat"}, "preset"),
+        ({"preset": "structured-output", "min_pattern_size": 21}, "min_pattern_size"),
         ({"min_count": 2}, "max_pattern_size"),
         ({"max_pattern_size": 4}, "min_count"),
         ({"max_pattern_size": 0, "min_count": 2}, "max_pattern_size"),
@@ -110,3 +115,21 @@ def test_a_request_that_ends_already_keeps_its_reason():
     LoopBreakerLogitProcessor()(torch.zeros(1, 4), [request.custom_params(params)])
 
     assert request.to_finish == "an error"
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        ({}, (128, 4, 4)),
+        ({"action": "end"}, (128, 4, 4)),
+        ({"preset": "code"}, (1024, 16, 4)),
+        ({"preset": "structured-output", "min_count": 9}, (20, 1, 9)),
+        ({"min_pattern_size": 2}, (128, 2, 4)),
+        # As it was before there were presets.
+        ({"max_pattern_size": 3, "min_count": 2}, (3, 1, 2)),
+    ],
+)
+def test_what_is_left_out_comes_from_the_preset(given, setting):
+    params = LoopBreakerLogitProcessor.parse_params(given)
+
+    assert (params.max_pattern_size, params.min_pattern_size, params.min_count) == setting

@@ -11,6 +11,7 @@ from sglang_lp.builtins import (
     AllowedTokensLogitProcessor,
     ChoiceLogitProcessor,
     DisallowedTokensLogitsProcessor,
+    DRYLogitProcessor,
     ForcedSequenceLogitProcessor,
     ForcedWordsLogitProcessor,
     MinLengthLogitProcessor,
@@ -118,6 +119,21 @@ class TestTriggerAndPhrase(ProcessorContract):
     tokenizer = TOKENIZER
     eos_token_ids = (1,)
     token_ids = TOKENIZER.encode("the\n").ids
+
+
+class TestBreakers(ProcessorContract):
+    processor = DRYLogitProcessor
+    valid_params = ({}, {"dry_sequence_breakers": ["the", ","]}, {"dry_sequence_breakers": []})
+    invalid_params = (
+        ({"dry_sequence_breakers": [""]}, "dry_sequence_breakers"),
+        ({"dry_sequence_breakers": ["a"] * 65}, "dry_sequence_breakers"),
+        (
+            {"dry_sequence_breakers": ["a"], "dry_sequence_breaker_ids": [5]},
+            "dry_sequence_breakers",
+        ),
+    )
+    tokenizer = TOKENIZER
+    token_ids = TOKENIZER.encode("the mat, the:").ids
 
 
 IDS = {"thinking_budget": 2, "thinking_start_token_id": 3, "thinking_end_token_id": 4}
@@ -374,3 +390,21 @@ def test_a_closing_that_opens_another_block_is_refused():
     params = {**IDS, "thinking_start_token_id": first, "closing": " the list"}
     with pytest.raises(InvalidParameter, match="closing_token_ids"):
         fitted(ThinkingBudgetLogitProcessor, params, TOKENIZER)
+
+
+def test_breakers_are_the_tokens_that_hold_a_text_by_default_those_of_llama_cpp():
+    tokens = vocabulary_of(TOKENIZER).tokens
+
+    def breakers(params, tokenizer=TOKENIZER):
+        fit = fitted(DRYLogitProcessor, params, tokenizer)
+        return fit.dry_sequence_breaker_ids
+
+    assert {tokens[i] for i in breakers({})} == {t for t in tokens if {*t} & {*b'\n:"*'}}
+    assert {tokens[i] for i in breakers({"dry_sequence_breakers": ["he"]})} == {
+        t for t in tokens if b"he" in t
+    }
+    assert breakers({"dry_sequence_breakers": []}) == frozenset()
+    assert breakers({"dry_sequence_breaker_ids": [7]}) == {7}
+    assert breakers({}, None) == frozenset()
+    with pytest.raises(InvalidParameter, match="no tokenizer"):
+        breakers({"dry_sequence_breakers": ["a"]}, None)

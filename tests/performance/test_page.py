@@ -1,6 +1,6 @@
 import json
 
-from benchmarks import bounds_report, report, rules
+from benchmarks import bounds_report, report, rules, text
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -47,3 +47,9 @@ def test_a_request_over_a_limit_is_named_with_the_limit():
         "neighbour",
     ]
     assert bounds_report.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
+
+
+def test_the_page_says_what_the_stored_costs_of_texts_say():
+    results = json.loads(text.RESULTS.read_text())
+
+    assert text.page_block(results) in report.PAGE.read_text()

@@ -8,6 +8,9 @@ from sglang_lp.server import installation
 from sglang_lp.server.hooks import put_in_place
 from sglang_lp.server.own_keys import BUDGET_FIELD, EFFORT, check_origin
 
+# SGLang reads its own deprecated fields.
+pytestmark = pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
 
 
@@ -61,6 +64,7 @@ def test_responses(reading):
 
 def test_anthropic_messages(reading):
     serving = reading.serving.__new__(reading.serving)
+    serving._merge_inline_system = False
     serving.openai_serving_chat = SimpleNamespace(apply_reasoning_enabled=lambda *_args: None)
     request = reading.anthropic.AnthropicMessagesRequest(
         **CHAT,
