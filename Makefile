@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-text bench-trust dashboard fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-bounds bench-drafts bench-rules bench-text bench-trust soak dashboard fuzz mutants lock bench-adapters
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-rules  what the operator's decisions cost a request"
 	@echo "make bench-text  what banned words, choices and their vocabulary cost"
 	@echo "make bench-trust  what the trust boundary costs, and what gets past it"
+	@echo "make soak   ten minutes of everything at once on a real server, every answer checked"
 	@echo "make dashboard  draw the Grafana dashboard from a server under load"
 	@echo "make fuzz   two minutes of coverage-guided fuzzing of the verifier"
 	@echo "make mutants  break the trust boundary on purpose, and see the tests notice"

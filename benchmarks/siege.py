@@ -174,22 +174,26 @@ def outcome(server: Server, sent: Request, client: httpx.Client) -> tuple[str, A
     by = "the guard" if _GUARD.search(reply.text) else "SGLang"
     if reply.status_code != httpx.codes.OK:
         return f"HTTP {reply.status_code} by {by}", None
-    if reply.headers["content-type"].startswith("text/event-stream"):
-        lines = reply.text.splitlines()
-        events = [orjson.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    else:
-        answer = orjson.loads(reply.content)
-        events = answer if isinstance(answer, list) else [answer]
+    events = events_of(reply)
     for event in events:
         if "error" in event:
             return f"HTTP 200, then {event['error'].get('code')} by {by}", None
-    outputs, aborts = _read(events, is_stream=sent.form.is_stream)
+    outputs, aborts = read(events, is_stream=sent.form.is_stream)
     if aborts:
         return f"HTTP 200, then {aborts.pop()} by {by}", None
     return ("served" if outputs and all(outputs.values()) else "served nothing"), outputs
 
 
-def _read(events: list[Any], *, is_stream: bool) -> tuple[dict[int, list[Any]], set[Any]]:
+def events_of(reply: httpx.Response) -> list[Any]:
+    """Return the events of a stream, or the answers of a list, or the one answer."""
+    if reply.headers["content-type"].startswith("text/event-stream"):
+        lines = reply.text.splitlines()
+        return [orjson.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    answer = orjson.loads(reply.content)
+    return answer if isinstance(answer, list) else [answer]
+
+
+def read(events: list[Any], *, is_stream: bool) -> tuple[dict[int, list[Any]], set[Any]]:
     """Return the tokens of each request of an answer, by its place in the list, and its aborts."""
     outputs: dict[int, list[Any]] = {}
     aborts = set()

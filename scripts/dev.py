@@ -256,6 +256,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),
         Step("the siege of a real server", (PYTHON, "-m", "benchmarks.siege")),
     ),
+    "soak": (
+        *ENV,
+        Step("ten minutes of everything at once", (PYTHON, "-m", "benchmarks.soak")),
+    ),
     "fuzz": (
         *ENV,
         _venv_step(

@@ -7,12 +7,14 @@ processor's rule edits the logits with the true history; the token must then be 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.testing import FakeRequest
-from support.oracles import ngram_bans, thinking_force
+from support.oracles import bad_word_bans, ngram_bans, scheduled_bias, thinking_force
 from support.recording import steer
+from support.tiny_model import VOCAB_SIZE
 
 if TYPE_CHECKING:
     import torch
@@ -24,18 +26,28 @@ Rule = Callable[[list[int], list[int], "torch.Tensor"], "torch.Tensor"]
 TOLERANCE = 1e-3
 
 
-def rule(processor: Any, params: Mapping[str, Any]) -> Rule:
-    """Return what a processor does: by its documentation, or by itself started anew each time."""
-    documented = _DOCUMENTED.get(processor.__name__)
+def rule(processor: Any, params: Mapping[str, Any], tokenizer: Any = None) -> Rule:
+    """Return what a processor does: by its documentation, or by itself started anew each time.
+
+    Args:
+        processor: Its class.
+        params: Its parameters.
+        tokenizer: The model's, for parameters that are text.
+    """
+    is_text = not {"words", "texts", "text"}.isdisjoint(params)
+    documented = None if is_text else _DOCUMENTED.get(processor.__name__)
 
     def apply(prompt: list[int], history: list[int], row: torch.Tensor) -> torch.Tensor:
         if documented is None:
-            request = FakeRequest(prompt, history)
+            request = FakeRequest(prompt, history, tokenizer=tokenizer)
             edited: torch.Tensor = processor()(row[None], [{**params, "__req__": request}])[0]
             return edited
         done = documented(params, prompt, history)
         if isinstance(done, int):
             row[:done] = row[done + 1 :] = float("-inf")
+        elif isinstance(done, Mapping):
+            for token_id, bias in done.items():
+                row[token_id] += bias
         elif done:
             row[sorted(done)] = float("-inf")
         return row
@@ -48,11 +60,32 @@ def free(_prompt: list[int], _history: list[int], row: torch.Tensor) -> torch.Te
     return row
 
 
-# The token that is forced, the set that is banned, or None.
+# The token that is forced, the set that is banned, biases by token, or None.
 
 
 def _disallowed(params: Mapping[str, Any], _prompt: list[int], _history: list[int]) -> set[int]:
     return set(params["token_ids"])
+
+
+def _allowed(params: Mapping[str, Any], _prompt: list[int], _history: list[int]) -> set[int]:
+    return {*range(VOCAB_SIZE)} - {*params["token_ids"]}
+
+
+def _bad_words(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -> set[int]:
+    ids = iter(params["token_ids"])
+    return bad_word_bans([[*islice(ids, length)] for length in params["lengths"]], history)
+
+
+def _min_length(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -> set[int]:
+    return {*params["eos_token_ids"]} if len(history) < params["min_tokens"] else set()
+
+
+def _scheduled_bias(
+    params: Mapping[str, Any], _prompt: list[int], history: list[int]
+) -> Mapping[int, float]:
+    schedule = params.get("bias"), params.get("final_bias"), params.get("start", 0)
+    bias = scheduled_bias(len(history), *schedule, params.get("end"))
+    return dict.fromkeys(params["token_ids"], bias)
 
 
 def _forced(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -> int | None:
@@ -81,6 +114,10 @@ def _recorder(params: Mapping[str, Any], _prompt: list[int], history: list[int])
 
 
 _DOCUMENTED: Mapping[str, Callable[[Mapping[str, Any], list[int], list[int]], Any]] = {
+    "AllowedTokensLogitProcessor": _allowed,
+    "BadWordsLogitProcessor": _bad_words,
+    "MinLengthLogitProcessor": _min_length,
+    "ScheduledBiasLogitProcessor": _scheduled_bias,
     "DisallowedTokensLogitsProcessor": _disallowed,
     "ForcedSequenceLogitProcessor": _forced,
     "ThinkingBudgetLogitProcessor": _thinking,
@@ -105,19 +142,28 @@ class Oracle:
             logits: torch.Tensor = self._model(torch.tensor([[*prompt, *answer]])).logits
         return logits[0, len(prompt) - 1 : -1]
 
-    def check(self, prompt: Sequence[int], answer: Sequence[int], rule: Rule = free) -> None:
+    def check(
+        self,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        rule: Rule = free,
+        *,
+        sampled: bool = False,
+    ) -> None:
         """Fail unless every token of the answer is the right one.
 
         Args:
             prompt: Token ids.
             answer: The generated token ids.
             rule: What was to be done to them.
+            sampled: Whether any token is right that the rule leaves, not the best one alone.
         """
         assert answer, "no token came back"
         for position, row in enumerate(self.logits(prompt, answer)):
             history, token = [*answer[:position]], answer[position]
             edited = rule([*prompt], history, row.clone())
-            assert edited[token] >= edited.max() - TOLERANCE, (
+            least = edited[edited > float("-inf")].min() if sampled else edited.max() - TOLERANCE
+            assert edited[token] >= least, (
                 f"token {position} after {history[-5:]}: {token}, "
                 f"expected {int(edited.argmax())} (without a processor {int(row.argmax())})"
             )

@@ -53,3 +53,38 @@ def thinking_force(
     if opened is None or len(tokens) - opened < thinking_budget:
         return None
     return end if output and output[-1] == newline else newline
+
+
+def bad_word_bans(words: Sequence[Sequence[int]], output: Sequence[int]) -> set[int]:
+    """Return the tokens that would complete one of the words.
+
+    Args:
+        words: Token ids of each.
+        output: The tokens generated so far.
+    """
+    return {
+        word[-1]
+        for word in words
+        if [*output[max(0, len(output) - len(word) + 1) :]] == [*word[:-1]]
+    }
+
+
+def scheduled_bias(
+    position: int, bias: float | None, final_bias: float | None, start: int, end: int | None
+) -> float:
+    """Return what is added to the logits of the tokens of a schedule.
+
+    Args:
+        position: Number of tokens generated so far.
+        bias: At the first position; ``None`` for a ban.
+        final_bias: At the last position; ``None`` for one that stays the same.
+        start: First position.
+        end: The position behind the last one; ``None`` for no end.
+    """
+    if position < start or (end is not None and position >= end):
+        return 0.0
+    if bias is None:
+        return float("-inf")
+    if final_bias is None or end is None or end - start == 1:
+        return bias
+    return bias + (final_bias - bias) * (position - start) / (end - 1 - start)

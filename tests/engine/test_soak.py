@@ -1,0 +1,24 @@
+"""Half a minute of ``make soak`` on a server that the other tests start too."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import soak
+from support.census import census
+from support.servers import on_servers
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), on_servers("squeezed")]
+
+
+def test_a_server_under_everything_at_once_answers_right_and_in_time(server):
+    soak.play(server, 2, seed=-1)  # warms up what is made once
+    _, without = soak.play(server, 6, with_processors=False)
+    seen, steps = soak.play(server, 14)
+
+    assert soak.problems(server, seen, steps, without) == []
+    checks = soak.Checks(server.arguments["model_path"])
+    wrong = [one for one in map(checks.wrong, seen.answers) if one is not None]
+    assert wrong == []
+    assert len(seen.answers) > 100
+    census(server, "after the soak")
