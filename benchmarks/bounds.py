@@ -23,15 +23,15 @@ from typing import Any
 import torch
 
 from benchmarks import bounds_report
-from benchmarks.bounds_cases import Dear, dearest
-from benchmarks.bounds_run import Run, Server, fill_seconds
+from benchmarks.bounds_cases import BATCH, Dear, dearest
+from benchmarks.bounds_run import Run, Server, fill_seconds, floors
 from benchmarks.cost import machine
 from sglang_lp.errors import RequestError
 
 #: Seconds for which one request is decoded at most.
-SECONDS = 3.0
+SECONDS = 0.7
 #: Seconds for which dearer requests of one processor are searched for.
-SEARCH_SECONDS = 20.0
+SEARCH_SECONDS = 5.0
 
 
 def _resident() -> int:
@@ -51,21 +51,22 @@ def measure(dear: Dear) -> dict[str, Any]:
         "texts": dear.copies if dear.texts else 1,
         "prompt": len(dear.prompt()),
     }
+    run = Run(Server(), dear)
+    # Prompts and parameters as SGLang keeps them are there: what is held is the rows' alone.
+    held = _resident()
     try:
-        run = Run(Server(), dear)
+        arrival = run.arrive()
     except RequestError as error:
         return {**found, "refused": str(error)}
-    held = _resident()
     steps = run.steps(dear.warm, dear.steps, SECONDS)
     joined, left = run.neighbours()
-    # The rows' share only: prompts and parameters as SGLang keeps them were there before.
     held = _resident() - held
     if run.ended:
         raise RuntimeError(f"{dear.key} measures nothing: {run.ended}")
     return {
         **found,
-        "admitted_ms": _milli(run.admitted),
-        "received_ms": _milli(run.received),
+        "admitted_ms": _milli(arrival.admitted),
+        "received_ms": _milli(arrival.received),
         "first_ms": _milli(steps.first),
         "each_ms": _milli(statistics.median(steps.each)),
         "most_ms": _milli(max(steps.each)),
@@ -101,6 +102,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "machine": {**machine(), "torch_threads": 1},
         "fill_ms": _milli(fill_seconds()),
+        "floors": {what: _milli(seconds) for what, seconds in floors(BATCH).items()},
         "cases": [],
     }
     chosen = [dear for dear in dearest() if only in dear.key]

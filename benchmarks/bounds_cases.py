@@ -12,12 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["LONGEST", "VOCAB", "Dear", "dearest"]
+from sglang_lp.server.bounds import MAX_ENTRIES, entries
+
+__all__ = ["BATCH", "LONGEST", "VOCAB", "Dear", "dearest"]
 
 #: Logits in a row: Qwen3's.
 VOCAB = 151_936
 #: Most tokens of a prompt.
 LONGEST = 131_072
+
+#: Rows of a large batch.
+BATCH = 256
 
 Tokens: TypeAlias = "array[int]"
 
@@ -29,13 +34,14 @@ class Dear:
     Attributes:
         key: Its name in the results.
         processor: Name of the built-in.
-        params: ``custom_params`` of each copy.
+        params: ``custom_params`` of each copy, if all have the same.
         prompt: Returns the tokens of the prompt.
         output: Returns the tokens that are generated, over and over.
         copies: Rows of the batch that it becomes.
         texts: Whether the copies are texts of their own, admitted one by one, and not ``n``.
         warm: Tokens that are generated before steps are measured.
         steps: Steps that are measured, as far as there is time.
+        others: Returns ``custom_params`` of each copy by its number, where they differ.
     """
 
     key: str
@@ -47,6 +53,16 @@ class Dear:
     texts: bool = False
     warm: int = 0
     steps: int = 60
+    others: Callable[[int], Mapping[str, Any]] | None = None
+
+    def params_of(self, copy: int) -> Mapping[str, Any]:
+        """Return ``custom_params`` of a copy."""
+        return self.params if self.others is None else self.others(copy)
+
+
+def _most(params: Mapping[str, Any]) -> int:
+    """Return how many copies of a request are accepted, or as many as a large batch has."""
+    return min(BATCH, MAX_ENTRIES // max(1, entries(params)))
 
 
 # Texts
@@ -128,7 +144,7 @@ def _lists() -> list[Dear]:
     found = []
     for name in ("AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"):
         short = name.partition("Tokens")[0].lower()
-        for copies, count in ((1, 65_536), (16, 65_536), (256, 65_536), (256, 4096)):
+        for copies, count in ((1, 65_536), (8, 65_536), (9, 65_536), (128, 4096), (256, 2048)):
             found.append(
                 Dear(
                     f"{short}-{count}-x{copies}",
@@ -140,6 +156,18 @@ def _lists() -> list[Dear]:
                     texts=True,
                 )
             )
+    found.append(
+        Dear(
+            "allowed-65536-others-x8",
+            "AllowedTokensLogitProcessor",
+            {},
+            _short,
+            _fresh,
+            8,
+            texts=True,
+            others=lambda copy: {"token_ids": _ids(65_536, copy)},
+        )
+    )
     found.append(
         Dear(
             "min-length-1024-x256",
@@ -164,12 +192,12 @@ def _lists() -> list[Dear]:
         )
     found.append(
         Dear(
-            "forced-sequence-65536-x32",
+            "forced-sequence-65536-x8",
             "ForcedSequenceLogitProcessor",
             {"token_ids": ids},
             _short,
             lambda: array("q", ids),
-            32,
+            8,
             texts=True,
         )
     )
@@ -220,7 +248,7 @@ def _sequences() -> list[Dear]:
             steps=5000 if key == "trigger-4096" else 60,
         )
         for key, name, params, output in kinds
-        for copies in (1, 100)
+        for copies in (1, _most(params))
     ]
 
 
@@ -255,12 +283,12 @@ def _repetitions() -> list[Dear]:
             _one(),
         ),
         Dear(
-            "dry-breakers-65536-x16",
+            "dry-breakers-65536-x8",
             "DRYLogitProcessor",
             {"dry_penalty_last_n": 2048, "dry_sequence_breaker_ids": _ids(65_536)},
             _one(),
             _one(),
-            16,
+            8,
             texts=True,
         ),
         Dear(
@@ -312,12 +340,12 @@ def _ngrams() -> list[Dear]:
     ]
     found.append(
         Dear(
-            "ngram-whitelist-65536-x16",
+            "ngram-whitelist-65536-x8",
             _NGRAM,
             {"ngram_size": 1, "window_size": _EVER, "whitelist_token_ids": _ids(65_536)},
             _distinct(LONGEST),
             _fresh,
-            16,
+            8,
             texts=True,
         )
     )
@@ -420,41 +448,38 @@ def _chains() -> list[Dear]:
         Dear(f"chain-8-{name}-x{copies}", chain, _chain(*links), _short, _one(4096), copies,
              texts=True)
         for name, links in eight.items()
-        for copies in (1, 100)
+        for copies in (1, _most(_chain(*links)))
     ]  # fmt: skip
+    few = [("ForcedWords", _single_words(20 * i, 20) | {"eos_token_ids": [150_000]})
+           for i in range(8)]  # fmt: skip
+    found.append(Dear("chain-8-few-words-x256", chain, _chain(*few), _short, _one(4096), 256))
     bias = {"bias": 0.5, "final_bias": 9.5, "end": _EVER}
-    for copies in (1, 8, 16, 256):
-        found += [
-            Dear(f"chain-allowed-allowed-x{copies}", chain, _chain(*two), _short, _fresh, copies,
-                 texts=True),
-            Dear(f"chain-loop-allowed-allowed-x{copies}", chain, _chain(loop, *two), _short,
-                 _fresh, copies, texts=True),
-            Dear(f"chain-8-scheduled-bias-x{copies}", chain,
-                 _chain(*(("ScheduledBias", {"token_ids": _ids(1024, i), **bias})
-                          for i in range(8))),
-                 _short, _fresh, copies),
-        ]  # fmt: skip
-    for copies in (1, 16):
-        found += [
-            Dear(f"chain-ngram-1-allowed-x{copies}", chain,
-                 _chain(bans, ("AllowedTokens", {"token_ids": _ids(65_536)})),
-                 _distinct(65_536), _fresh, copies, texts=True),
-            Dear(f"chain-reads-all-x{copies}", chain,
-                 _chain(("DeepseekOCRNoRepeatNGram", {"ngram_size": 3, "window_size": _EVER}),
-                        ("DRY", {"dry_penalty_last_n": 2048, "dry_allowed_length": 1}),
-                        ("ThinkingBudget", {**_THINK, "thinking_budget": _EVER}),
-                        *(("LoopBreaker", {"max_pattern_size": 1024, "min_count": 2}),) * 5),
-                 _random(2), _random(2, 4096), copies),
-            Dear(f"chain-8-loops-x{copies}", chain,
-                 _chain(*(("LoopBreaker", {"max_pattern_size": 1024, "min_count": 2}),) * 8),
-                 _short, _one(), copies, warm=1100),
-            Dear(f"chain-8-triggers-x{copies}", chain,
-                 _chain(*(("TriggerPhrase",
-                           {"before_token_ids": [*range(145_000 + 900 * i, 145_900 + 900 * i)],
-                            "phrase_token_ids": [7]}) for i in range(7))),
-                 _short, _fresh, copies),
-        ]  # fmt: skip
-    return found
+    loops = (("LoopBreaker", {"max_pattern_size": 1024, "min_count": 2}),) * 8
+    kinds: list[tuple[str, dict[str, Any], Callable[[], Tokens], Callable[[], Tokens], int]] = [
+        ("allowed-allowed", _chain(*two), _short, _fresh, 0),
+        ("loop-allowed-allowed", _chain(loop, *two), _short, _fresh, 0),
+        ("8-scheduled-bias",
+         _chain(*(("ScheduledBias", {"token_ids": _ids(1024, i), **bias}) for i in range(8))),
+         _short, _fresh, 0),
+        ("ngram-1-allowed", _chain(bans, ("AllowedTokens", {"token_ids": _ids(65_536)})),
+         _distinct(65_536), _fresh, 0),
+        ("reads-all",
+         _chain(("DeepseekOCRNoRepeatNGram", {"ngram_size": 3, "window_size": _EVER}),
+                ("DRY", {"dry_penalty_last_n": 2048, "dry_allowed_length": 1}),
+                ("ThinkingBudget", {**_THINK, "thinking_budget": _EVER}), *loops[:5]),
+         _random(2), _random(2, 4096), 0),
+        ("8-loops", _chain(*loops), _short, _one(), 1100),
+        ("8-triggers",
+         _chain(*(("TriggerPhrase",
+                   {"before_token_ids": [*range(145_000 + 900 * i, 145_900 + 900 * i)],
+                    "phrase_token_ids": [7]}) for i in range(7))),
+         _short, _fresh, 0),
+    ]  # fmt: skip
+    return found + [
+        Dear(f"chain-{key}-x{copies}", chain, params, prompt, output, copies, warm=warm)
+        for key, params, prompt, output, warm in kinds
+        for copies in (1, min(_most(params), 32 if warm else BATCH))  # else it warms up for long
+    ]
 
 
 def dearest() -> list[Dear]:

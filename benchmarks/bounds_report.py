@@ -65,6 +65,10 @@ def page_block(results: Mapping[str, Any]) -> str:
     lines += [f"| {' | '.join(_cells(case, before, fill))} |" for case in results["cases"]]
     lines += [
         "",
+        "What work on so many rows takes at least, on the same machine:",
+        "",
+        *(f"- {what}: {_time(took)}" for what, took in results.get("floors", {}).items()),
+        "",
         "The dearest requests that a search over the schemas found, one row each:",
         "",
         "| processor | tried | dearest step | of a row's `fill_` | request |",

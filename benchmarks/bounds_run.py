@@ -6,23 +6,27 @@ import pickle
 import statistics
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+import orjson
 import torch
 
-from benchmarks.bounds_cases import VOCAB, Dear
+from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.server import sampling
+from sglang_lp.server.admission import make_admit, make_admit_list
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.scheduler_gate import make_admit_req
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 
-__all__ = ["Run", "Server", "Steps", "fill_seconds"]
+__all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 
 #: Times that a neighbour comes and goes.
 NEIGHBOURS = 3
@@ -32,15 +36,44 @@ class Server:
     """The two processes of a server with the default policy: all that knows the engine's inside."""
 
     def __init__(self) -> None:
-        self._front, self._scheduler = Guard(Policy.default()), Guard(Policy.default())
-        self._front.vocab_size = self._scheduler.vocab_size = VOCAB
+        front, scheduler = Guard(Policy.default()), Guard(Policy.default())
+        scheduler.vocab_size = VOCAB
+        self._manager = SimpleNamespace(
+            model_config=SimpleNamespace(vocab_size=VOCAB, hf_eos_token_id={151_645}),
+            server_args=SimpleNamespace(speculative_algorithm=None),
+            preferred_sampling_params=None,
+        )
+        self._admit_list, self._admit = make_admit_list(front), make_admit(front)
         pending = PendingResults()
-        self._admit_req = make_admit_req(self._scheduler, pending)
+        self._admit_req = make_admit_req(scheduler, pending)
         self._apply = sampling.make_apply(sampling.Steps(pending))
 
-    def admit(self, processor: str, params: Mapping[str, Any]) -> None:
-        """Do what the HTTP process does for one text; raises ``RequestError`` to refuse it."""
-        self._front.admit(processor, params)
+    def admit(self, processor: str, texts: Sequence[Mapping[str, Any]], copies: int) -> None:
+        """Do what the HTTP process does for one HTTP request.
+
+        Args:
+            processor: Name of the built-in.
+            texts: ``custom_params`` of each text.
+            copies: Of each text (``n``).
+
+        Raises:
+            RequestError: It is refused.
+        """
+        if len(texts) * copies > 1:  # SGLang has given each text what it goes with
+            listed = SimpleNamespace(
+                batch_size=len(texts),
+                parallel_sample_num=copies,
+                custom_logit_processor=[processor] * len(texts),
+                sampling_params=[{"custom_params": params} for params in texts],
+                max_thinking_tokens=None,
+            )
+            self._admit_list(self._manager, listed)
+        for params in texts:
+            sampling_params = SimpleNamespace(custom_params=params)
+            tokenized = SimpleNamespace(
+                custom_logit_processor=processor, sampling_params=sampling_params
+            )
+            self._admit(tokenized, self._manager)
 
     def receive(self, request: Any) -> None:
         """Do what the scheduler does when it makes a request."""
@@ -71,6 +104,13 @@ class _Req(FakeRequest):
         raise RuntimeError(f"{err_type} {status_code}: {message}")
 
 
+class Arrival(NamedTuple):
+    """Times of the arrival of one request, in seconds: in the HTTP process, in the scheduler."""
+
+    admitted: float
+    received: float
+
+
 class Steps(NamedTuple):
     """Times of the steps of one request, in seconds."""
 
@@ -79,35 +119,48 @@ class Steps(NamedTuple):
 
 
 class Run:
-    """One request in all its copies, from its arrival on.
-
-    Attributes:
-        admitted: Seconds that the HTTP process took.
-        received: Seconds that the scheduler took to make its rows.
-    """
+    """One request in all its copies, from its arrival on."""
 
     def __init__(self, server: Server, dear: Dear) -> None:
         self._server = server
         prompt = dear.prompt()
-        self.requests = [_Req(dear.processor, dear.params, prompt) for _ in range(dear.copies)]
+        texts = dear.copies if dear.texts else 1
+        self._each = dear.copies // texts
+        # As they come out of JSON: no two texts share anything.
+        self._sent = [orjson.loads(orjson.dumps(dear.params_of(text))) for text in range(texts)]
+        self.requests = [
+            _Req(dear.processor, params, prompt) for params in self._sent for _ in range(self._each)
+        ]
+        self._processor = dear.processor
         self._coming: Iterator[int] = cycle(dear.output())
         self._params = [request.sampling_params.custom_params for request in self.requests]
         # A plain neighbour before and one after them.
-        self._logits = torch.empty(dear.copies + 2, VOCAB).fill_(0.0)  # its pages are there
-        texts = dear.copies if dear.texts else 1
-        started = time.thread_time()
-        for _ in range(texts):
-            server.admit(dear.processor, dear.params)
-        self.admitted = time.thread_time() - started
-        started = time.thread_time()
-        for request in self.requests:
-            server.receive(request)
-        self.received = time.thread_time() - started
+        self._row = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0))
+        self._logits = self._row.repeat(dear.copies + 2, 1)
+        self._fresh = self._logits._version  # noqa: SLF001 - see step()
+
+    def arrive(self) -> Arrival:
+        """Let the request through both gates.
+
+        Raises:
+            RequestError: It is refused.
+        """
+        admitted = _spent(lambda: self._server.admit(self._processor, self._sent, self._each))
+
+        def receive() -> None:
+            for request in self.requests:
+                self._server.receive(request)
+
+        return Arrival(admitted, _spent(receive))
 
     def step(self, before: int = 0, after: int = 0) -> float:
         """Return the seconds of a step, beside so many plain neighbours."""
         custom_params = [*[None] * before, *self._params, *[None] * after]
         logits = self._logits[: len(custom_params)]
+        # torch counts writes: if there were none, the last step left them as they were.
+        if self._logits._version != self._fresh:  # noqa: SLF001
+            self._logits.copy_(self._row)  # as the model writes them at every step
+            self._fresh = self._logits._version  # noqa: SLF001
         return _spent(lambda: self._server.sample(logits, custom_params))
 
     def decode(self) -> None:
@@ -163,3 +216,30 @@ def fill_seconds() -> float:
     """Return what one ``fill_`` of a row takes."""
     row = torch.zeros(1, VOCAB)
     return statistics.median(_spent(lambda: row.fill_(1.0)) for _ in range(500))
+
+
+def floors(rows: int) -> dict[str, float]:
+    """Return what no work on so many rows can take less than, in seconds."""
+    logits = torch.zeros(rows, VOCAB)
+    prompts = np.zeros((rows, LONGEST), dtype=np.int64)
+    links = ["LoopBreakerLogitProcessor"] * 8
+    params: dict[str, Any] = {"chain": links}
+    for place in range(len(links)):
+        params |= {f"{place}.max_pattern_size": 1, f"{place}.min_count": 2**31 - 1}
+    idle = Dear("links", "ChainLogitProcessor", params, lambda: _SHORT, lambda: _SHORT, rows)
+    run = Run(Server(), idle)
+    run.arrive()
+    found: dict[str, Callable[[], object]] = {
+        f"one `fill_` of {rows} rows": lambda: logits.fill_(1.0),
+        f"one reading of {rows} rows (`amax`)": lambda: logits.amax(1),
+        f"one reading of {rows} prompts of {LONGEST:,} tokens": prompts.any,
+    }
+    times = {what: min(_spent(work) for _ in range(3)) for what, work in found.items()}
+    times[f"a step of {rows} chains of 8 links that do next to nothing"] = min(
+        run.steps(0, 5, 3.0).each
+    )
+    return times
+
+
+#: A text that does not matter.
+_SHORT = array("q", [7])

@@ -64,10 +64,6 @@ def _search(name: str, seconds: float) -> dict[str, Any]:
     def dearer(dear: Dear) -> None:
         if time.monotonic() > until:
             raise _OverError
-        try:
-            server.admit(dear.processor, dear.params)
-        except RequestError:
-            hypothesis.reject()
         most = _most_ms(server, dear)
         best["tried"] += 1
         if most > best["most_ms"]:
@@ -84,6 +80,10 @@ def _search(name: str, seconds: float) -> dict[str, Any]:
 def _most_ms(server: Server, dear: Dear) -> float:
     """Return the time of the dearest step."""
     run = Run(server, dear)
+    try:
+        run.arrive()
+    except RequestError:
+        hypothesis.reject()
     steps = run.steps(dear.warm, dear.steps, 1.0)
     if run.ended:
         hypothesis.reject()

@@ -25,10 +25,20 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 include_patterns = ["docs/**.md", "*.md", "scripts/*.md"]
 root_doc = "docs/index"
 
-#: The site's navigation: what Markdown itself has no notion of.
+#: The site's navigation: what Markdown itself has no notion of. Pages that it does not name stand
+#: at its end.
 NAVIGATION = {
-    "Send requests": ["start/requests", "processors", "thinking", "trace", "api/client"],
-    "Run a server": ["start/server", "/SECURITY", "policy", "performance", "api/trust"],
+    "Send requests": [
+        *("start/requests", "processors", "text", "thinking", "trace", "api/client"),
+    ],
+    "Run a server": [
+        "start/server",
+        "/SECURITY",
+        "policy",
+        "operating",
+        "performance",
+        "api/trust",
+    ],
     "Write a processor": ["start/processor", "history", "api/writing", "api/testing"],
     "More": [
         "/README",
@@ -59,12 +69,18 @@ napoleon_use_ivar = True
 napoleon_include_init_with_doc = False
 
 
-def _navigate(_app: Sphinx, name: str, source: list[str]) -> None:
+def _navigate(app: Sphinx, name: str, source: list[str]) -> None:
     """Add the navigation to the front page."""
     if name != root_doc:
         return
+    named = {
+        page[1:] if page[0] == "/" else f"docs/{page}"
+        for pages in NAVIGATION.values()
+        for page in pages
+    }
+    others = [f"/{page}" for page in sorted(app.env.found_docs - named - {root_doc})]
     for caption, pages in NAVIGATION.items():
-        listed = "\n".join(pages)
+        listed = "\n".join([*pages, *(others if caption == [*NAVIGATION][-1] else ())])
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
 
 

@@ -59,13 +59,13 @@ class Edits(ABC):
         """
 
     @abstractmethod
-    def bias(self, token_ids: Iterable[int], values: Iterable[float]) -> None:
+    def bias(self, token_ids: Iterable[int], values: Iterable[float] | float) -> None:
         """Add to the logits of these tokens.
 
         Args:
             token_ids: Ids in ``[0, vocab)``. An id given twice gets the sum.
-            values: One finite number for each id, at most ``MAX_BIAS`` (10,000) either way. A
-                sum beyond that is cut there.
+            values: One finite number for each id, or one for all of them, at most ``MAX_BIAS``
+                (10,000) either way. A sum beyond that is cut there.
 
         Raises:
             ProcessorFault: An id is outside the vocabulary, the lengths differ, or a value is

@@ -55,7 +55,7 @@ class LogitProcessor:
             called on a stock server even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether it reads the whole prompt at its first step. A chain takes one such
+        reads_prompt: Whether :meth:`start` reads the whole prompt. A chain takes one such
             processor of a kind.
         example: ``custom_params`` to show in its documentation.
     """
@@ -98,7 +98,8 @@ class LogitProcessor:
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
 
-        Called once per request, and again if its history is ever rewritten.
+        Called once per request, with the plugin when it arrives and else at its first step; and
+        again if its history is ever rewritten.
 
         Args:
             request: Has ``params`` and ``prompt_ids``.
@@ -145,6 +146,27 @@ class LogitProcessor:
             Words like ``512 of 512 tokens thought``; empty if the edits speak for themselves.
         """
         return ""
+
+    def report(
+        self,
+        params: Any,  # noqa: ARG002 - for a class that overrides it
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        output_ids: Sequence[int],  # noqa: ARG002
+        forced: Sequence[Sequence[int]],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return what a finished answer says of this processor, in ``meta_info["sglang_lp"]``.
+
+        Args:
+            params: Parsed.
+            prompt_ids: Token ids of the prompt.
+            output_ids: Token ids of the answer.
+            forced: Spans of positions whose token a processor of the request forced, each as the
+                first position and the one after the last.
+
+        Returns:
+            JSON values by name; nothing by default.
+        """
+        return {}
 
     # SGLang's contract
 
@@ -240,14 +262,28 @@ class LogitProcessor:
         if key in _parsed:
             _parsed.move_to_end(key)
             return _parsed[key]
-        params = parse(cls.Params, cls.__name__, custom_params)
-        if vocab_size is not None:
-            check_vocabulary(params, cls.__name__, vocab_size)
+        params = cls._parse(custom_params, vocab_size)
         if key is not None:
             _parsed[key] = params
             if len(_parsed) > _MAX_PARSED:
                 _parsed.popitem(last=False)
         return params
+
+    @classmethod
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
+        """Check and type parameters that are not known from another copy of the request."""
+        params = parse(cls.Params, cls.__name__, custom_params)
+        if vocab_size is not None:
+            check_vocabulary(params, cls.__name__, vocab_size)
+        return params
+
+    @classmethod
+    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
+        """Tell whether these parameters take longer to check than to compare."""
+        return any(
+            isinstance(value, list | tuple) and len(value) >= LONG
+            for value in custom_params.values()
+        )
 
     @classmethod
     def fit_params(
@@ -287,21 +323,34 @@ def prepare(
         RequestError: The parameters do not fit the processor or the served model.
     """
     params = processor.parse_params(custom_params, served.vocab_size)
-    params = processor.fit_params(params, served)
-    return processor.serving(params), params
+    fitted = _fitted_before(params, served)
+    if fitted is None:
+        fitted = processor.fit_params(params, served)
+        if any(params is known for known in _parsed.values()):
+            _fitted[id(params)] = params, served, fitted
+            if len(_fitted) > _MAX_PARSED:
+                _fitted.popitem(last=False)
+    return processor.serving(fitted), fitted
 
 
-#: Parameters with long lists, for the other copies of the same HTTP request: they take ten times
-#: as long to check as to compare, and copies share what is made of their lists. Two chains' worth.
+def _fitted_before(params: Parameters, served: ServedModel) -> Parameters | None:
+    """Return what parameters became for another copy of the request, if they are its very own."""
+    known, model, fitted = _fitted.get(id(params), (None, served, None))
+    same = known is params and model.tokenizer is served.tokenizer and model[1:] == served[1:]
+    return fitted if same else None
+
+
+#: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
+#: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
 _parsed: OrderedDict[object, Parameters] = OrderedDict()
-_MAX_PARSED = 16
+_MAX_PARSED = 18
+#: What they became, by the identity of those.
+_fitted: OrderedDict[int, tuple[Parameters, ServedModel, Parameters]] = OrderedDict()
 
 
-def _key(cls: type, custom_params: Any, vocab_size: int | None) -> object:
-    """Return what decides how parameters with long lists parse; ``None`` for all others."""
-    if not isinstance(custom_params, Mapping) or not any(
-        isinstance(value, list | tuple) and len(value) >= LONG for value in custom_params.values()
-    ):
+def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
+    """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
+    if not isinstance(custom_params, Mapping) or not cls._takes_long(custom_params):
         return None
     own = {name: value for name, value in custom_params.items() if name != "__req__"}
     try:

@@ -35,7 +35,8 @@ def tokenizer() -> Tokenizer:
     made = Tokenizer(BPE(vocabulary, merges))
     made.pre_tokenizer = ByteLevel(add_prefix_space=False)
     made.decoder = ByteLevelDecoder()
-    made.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    for added in ("<think>", "</think>", "yes", "no"):
+        made.add_tokens([AddedToken(added, special=False)])
     made.add_special_tokens([AddedToken("<|end|>", special=True)])
     return made
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine import ids as ids_module
 from sglang_lp._engine import plan as plan_module
+from sglang_lp._engine.ids import lasting
 from sglang_lp._engine.plan import Cells, Plan, Standing, place, place_standing, pool
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.edits import MAX_BIAS
@@ -61,6 +62,8 @@ def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), keep_masked=()):
         ([("bias", [0, 2], [0.5, -0.5])], [1.5, 2.0, 2.5, 4.0]),
         ([("bias", [0, 0], [0.5, 1.0]), ("bias", [0], [1])], [3.5, 2.0, 3.0, 4.0]),
         ([("bias", [], [])], [1.0, 2.0, 3.0, 4.0]),
+        ([("bias", [0, 2, 2], 0.5), ("bias", [0], [1.0])], [2.5, 2.0, 4.0, 4.0]),
+        ([("bias", [1], 1)], [1.0, 3.0, 3.0, 4.0]),
         ([("bias", [0], [5.0]), ("ban", [0])], [-INF, 2.0, 3.0, 4.0]),
         ([("ban", {0: 1, 1: 0}.keys())], [-INF, -INF, 3.0, 4.0]),
         ([("ban", torch.tensor([0, 1]))], [-INF, -INF, 3.0, 4.0]),
@@ -121,6 +124,8 @@ def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
         (("bias", [1], []), "1 token ids and 0 values"),
         (("bias", [1, 2], [1.0]), "2 token ids and 1 values"),
         (("bias", [1], [math.nan]), "finite"),
+        (("bias", [1], math.nan), "finite"),
+        (("bias", [1], MAX_BIAS * 1.01), "finite"),
         (("bias", [1], [INF]), "finite"),
         (("bias", [1], [-MAX_BIAS * 1.01]), "finite"),
     ],
@@ -215,7 +220,10 @@ def reference(row, edits, *, masked):
     result = torch.full_like(row, -INF)
     for i in left:
         pairs = [
-            pair for name, *args in edits if name == "bias" for pair in zip(*args, strict=True)
+            pair
+            for name, *args in edits
+            if name == "bias"
+            for pair in zip(args[0], each(args[1], len(args[0])), strict=True)
         ]
         values = [value for token_id, value in pairs if token_id == i]
         bias = torch.tensor(max(-MAX_BIAS, min(MAX_BIAS, sum(values))), dtype=row.dtype)
@@ -223,6 +231,22 @@ def reference(row, edits, *, masked):
     for token_id in forced:
         result[token_id] = row[token_id] if masked else 0.0
     return result
+
+
+def each(values, count):
+    """Return the bias of each id, where one may be for all."""
+    return [values] * count if isinstance(values, float) else values
+
+
+def sharing(calls, seed):
+    """Return calls with some lists as one object each, as copies of a request have them."""
+    kept = {}
+    shared = []
+    for number, (row, name, *args) in enumerate(calls):
+        if args and isinstance(args[0], list) and random.Random(seed - number).random() < 0.5:
+            args[0] = kept.setdefault(tuple(args[0]), lasting(args[0]))
+        shared.append((row, name, *args))
+    return shared
 
 
 def bits(tensor):
@@ -241,6 +265,7 @@ def row_edits(draw, vocab):
         st.tuples(st.just("allow_only"), st.lists(token, min_size=1, max_size=vocab)),
         st.tuples(st.just("force"), token),
         pairs.map(lambda items: ("bias", [i for i, _ in items], [v for _, v in items])),
+        st.tuples(st.just("bias"), st.lists(token, max_size=6), value),
     )
     return draw(st.lists(one, max_size=4))
 
@@ -304,6 +329,7 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
         patch.object(plan_module, "LONG", 1 + seed % 5),
         patch.object(plan_module, "DENSE", 1 + seed % 6),
     ):
+        calls = sharing(calls, seed)
         now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
         always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])
         standing, acting = Cells(logits), Cells(logits)

@@ -8,6 +8,7 @@ signal does, which Python raises wherever that thread happens to be, inside a pr
 from __future__ import annotations
 
 import signal
+from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, shown
@@ -46,15 +47,20 @@ def from_signal(error: BaseException) -> bool:
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if default and issubclass(type(error), KeyboardInterrupt):
         return True
-    handlers = {
-        getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()
-    }
     trace = error.__traceback__
+    if trace is None:  # nobody raised it
+        return False
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in _signals()}
     while trace is not None:
         if trace.tb_frame.f_code in handlers:
             return True
         trace = trace.tb_next
     return False
+
+
+@cache  # they never change, and listing them takes as long as the rest of a fault
+def _signals() -> tuple[signal.Signals | int, ...]:
+    return (*signal.valid_signals(),)
 
 
 def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LONG", "Ids", "ids_of", "prepared", "tensor_of"]
+__all__ = ["LONG", "Ids", "ids_of", "lasting", "prepared", "tensor_of"]
 
 #: So many ids and more are kept as a tensor, which torch places in the batch at once.
 LONG = 64
@@ -25,20 +25,29 @@ class Ids:
         smallest: The smallest id.
         largest: The largest id.
         source: The tuple that it was made of, or ``None``.
+        lasts: Whether the same object comes again at other steps.
     """
 
-    __slots__ = ("__weakref__", "largest", "smallest", "source", "tensor")
+    __slots__ = ("__weakref__", "_length", "largest", "lasts", "smallest", "source", "tensor")
 
-    def __init__(self, token_ids: Sequence[int], source: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        source: tuple[int, ...] | None = None,
+        *,
+        lasts: bool = False,
+    ) -> None:
         import torch
 
         self.tensor: torch.Tensor = torch.frombuffer(array("q", token_ids), dtype=torch.int64)
+        self._length = len(token_ids)  # which takes a tensor ten times as long to tell
         smallest, largest = self.tensor.aminmax()
         self.smallest, self.largest = int(smallest), int(largest)
         self.source = source
+        self.lasts = lasts or source is not None
 
     def __len__(self) -> int:
-        return len(self.tensor)
+        return self._length
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.tensor.tolist())
@@ -88,6 +97,11 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
     # index() takes no float and no string, so that nothing odd reaches the batch's index tensor.
     ids = [*map(index, token_ids)]
     return ids if len(ids) < LONG else Ids(ids)
+
+
+def lasting(token_ids: Sequence[int]) -> Ids | list[int]:
+    """Convert a list of ids that a processor keeps and uses at many steps."""
+    return [*token_ids] if len(token_ids) < LONG else Ids(token_ids, lasts=True)
 
 
 def tensor_of(ids: Ids | Sequence[int] | torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Recording(Edits):
         allowed: Lists of ids.
         forced: The forced token.
         clash: Why the forced tokens contradict each other.
-        biased: Lists of ids, each with its values.
+        biased: Lists of ids, each with its values, or the one that they share.
         pooled: Lists of ids, each with the token that gets their probability.
         standing: What holds at every later step, too.
         wake: Position before which no edit is needed, or none but these if they hold.
@@ -39,7 +39,7 @@ class Recording(Edits):
     allowed: Sequence[Ids | list[int]] = ()
     forced: int | None = None
     clash: str | None = None
-    biased: Sequence[tuple[Ids | list[int], array[float]]] = ()
+    biased: Sequence[tuple[Ids | list[int], array[float] | float]] = ()
     pooled: Sequence[tuple[Ids | list[int], int]] = ()
     standing: Recording | None = None
     wake: int | None = None
@@ -67,12 +67,18 @@ class Recording(Edits):
         elif self.forced != token_id:
             self.clash = f"tokens {self.forced} and {token_id} are both forced"
 
-    def bias(self, token_ids: Iterable[int], values: Iterable[float]) -> None:
+    def bias(self, token_ids: Iterable[int], values: Iterable[float] | float) -> None:
         ids = self._checked(token_ids)
-        numbers = array("d", values if isinstance(values, array) else map(float, values))
-        if len(ids) != len(numbers):
-            raise ProcessorFault(f"bias() got {len(ids)} token ids and {len(numbers)} values")
-        if not _moderate(numbers):
+        numbers: array[float] | float
+        if isinstance(values, int | float):
+            numbers = float(values)
+            moderate = -MAX_BIAS <= numbers <= MAX_BIAS
+        else:
+            numbers = array("d", values if isinstance(values, array) else map(float, values))
+            if len(ids) != len(numbers):
+                raise ProcessorFault(f"bias() got {len(ids)} token ids and {len(numbers)} values")
+            moderate = _moderate(numbers)
+        if not moderate:
             raise ProcessorFault(f"bias() takes finite values up to {MAX_BIAS:.0f} either way")
         if ids:
             self.biased = (*self.biased, (ids, numbers))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.acts import Acts
 from sglang_lp._engine.host import Host, host_of
 from sglang_lp._engine.ids import Ids, ids_of, prepared, tensor_of
 from sglang_lp._engine.plan import Standing
@@ -56,14 +57,16 @@ class ServedRequest(Request):
     Attributes:
         lent: While ``edit`` runs: the logits of the batch and the row of this request.
         copied: The copy of that row, if the processor asked for it.
+        highest: The highest logits of that row, if it asked for them.
     """
 
-    __slots__ = ("copied", "lent")
+    __slots__ = ("copied", "highest", "lent")
 
     def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
         super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
         self.lent: tuple[torch.Tensor, int] | None = None
         self.copied: torch.Tensor | None = None
+        self.highest: _Highest | None = None
 
     @property
     def logits(self) -> torch.Tensor:
@@ -91,9 +94,40 @@ class ServedRequest(Request):
             return super().is_among_top(token_ids, count)
         logits, row = self.lent
         read = logits[row] if self.copied is None else self.copied
-        best = read[tensor_of(ids_of(token_ids))].amax()
-        larger = read.amax() > best if count == 1 else (read > best).sum() >= count
-        return not larger and float(best) > -math.inf
+        best = float(read[tensor_of(ids_of(token_ids))].amax())
+        if self.copied is not None:  # which may change before it is asked for again
+            highest = _Highest(read)
+        else:
+            highest = self.highest = self.highest or _Highest(read)
+        return best > -math.inf and not highest.exceed(best, count)
+
+
+#: In so many parts a row is read, which takes no longer than to find its largest logit.
+_PARTS = 16
+
+
+class _Highest:
+    """The highest logits of a row: read once, however often they are asked for."""
+
+    __slots__ = ("_columns", "_highest", "_most", "_rest")
+
+    def __init__(self, row: torch.Tensor) -> None:
+        whole = len(row) // _PARTS * _PARTS
+        #: The row, in as many columns as a part is long; what is left; and the columns' maxima.
+        self._columns, self._rest = row[:whole].view(_PARTS, -1), row[whole:]
+        self._highest = self._columns.amax(0)
+        parts = [part.amax() for part in (self._highest, self._rest) if len(part)]
+        self._most = max(map(float, parts))
+
+    def exceed(self, value: float, count: int) -> bool:
+        """Tell whether so many logits of the row are larger than a value."""
+        if count == 1 or value >= self._most:
+            return self._most > value
+        above = (self._highest > value).nonzero().view(-1)
+        if len(above) >= count:
+            return True
+        larger = (self._columns[:, above] > value).sum() + (self._rest > value).sum()
+        return bool(larger >= count)
 
 
 class Row:
@@ -115,7 +149,9 @@ class Row:
         tokens: The history as far as fed.
         standing: Edits that hold at every step, or until the row is woken, once there are any.
         held: Those among them that hold until the row is woken.
+        acting: What the edits of its last step were put together to, for the next one.
         serial: Another number for every row, and a new one when ``standing`` changes.
+        acts: What was done to the request.
     """
 
     __slots__ = (
@@ -124,6 +160,8 @@ class Row:
         "_ids",
         "_output_ids",
         "_started",
+        "acting",
+        "acts",
         "dense",
         "held",
         "host",
@@ -147,16 +185,28 @@ class Row:
         self.host = host
         self.source = host.request
         self.wake = 0
+        self.acts = Acts()
         self.tokens = array("q")
         self.standing: Standing | None = None
         self.serial = next(_serials)
         self.held: Recording | None = None
+        self.acting: Standing | None = None
         self._always: Recording | None = None
         self._ended = False
         #: Converted now and not while a batch waits, once for all copies of a request.
         self._ids: list[Ids] = prepared(params)
         self._started = False
         self._output_ids: Sequence[int] = ()
+
+    def arrive(self) -> None:
+        """Start the processor of a request that was just made, so that no step waits for it.
+
+        If the prompt is replaced before the first step, as that of an image request is, it starts
+        again there.
+        """
+        request, source = self.request, self.source
+        request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
+        self._start()
 
     def look(self) -> bool:
         """Read the history anew, and feed the state every token that it has not seen, once.
@@ -188,18 +238,25 @@ class Row:
             self._started = False  # the history was rewritten
         if not self._started:
             fed = 0
-            tokens = self.tokens = request.output_ids = array("q")
-            self._stand(None, None)
-            request.state = self.processor.start(request)
-            self._started = True
+            self._start()
+            tokens = self.tokens
         if total > fed:
             if total == fed + 1:  # nearly always: no slice of an array
                 new = [output_ids[fed] if fed < seen else pending[fed - seen]]
             else:
                 new = [*output_ids[fed:seen], *pending[max(0, fed - seen) :]]
             tokens.extend(new)
+            self.acts.settle(tokens)
             self.processor.advance(request, new)
         return True
+
+    def _start(self) -> None:
+        """Begin with no generated tokens."""
+        request = self.request
+        self.tokens = request.output_ids = array("q")
+        self._stand(None, None)
+        request.state = self.processor.start(request)
+        self._started = True
 
     def end(self, error: SglangLpError) -> None:
         """End this running request with an error; the rest of the batch goes on.
@@ -250,6 +307,11 @@ class Row:
                     recording.add(one)
             standing = Standing.of(recording)
         if standing is not self.standing:
+            self.acts.stand(
+                self.request.position,
+                some=standing is not None,
+                forced=any(one.forced is not None for one in both),
+            )
             self.standing = standing
             self.serial = next(_serials)
 

@@ -109,7 +109,6 @@ class BadWordsLogitProcessor(LogitProcessor):
         """Refuse words that the served model cannot write, or that leave it nothing to write."""
         given: Any = params
         cls._texts(given, served.tokenizer)
-        cls._sequences(given)  # built now, while no step waits for it
         if given.whole_words:
             ends = ends_for(cls.__name__, "eos_token_ids", given.eos_token_ids, served)
             params = replaced(given, cls.__name__, eos_token_ids=ends)
@@ -155,11 +154,11 @@ class BadWordsLogitProcessor(LogitProcessor):
         if not progress.declared:
             progress.declared = True
             if sequences is not None:
-                edits.always().ban(sequences.endings[0])
+                edits.always().ban(sequences.completing(0))
             if texts is not None:
                 edits.always().ban(known_ids(texts.always, edits.vocab_size))
-        for token_ids in sequences.completing(progress.state) if sequences is not None else ():
-            edits.ban(token_ids)
+        if sequences is not None and progress.state:
+            edits.ban(sequences.completing(progress.state))
         if texts is None:
             return
         if completing := texts.completing(progress.end):

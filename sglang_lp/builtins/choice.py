@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.choices import MAX_BYTES, Choices, TokenChoices, text_choices
-from sglang_lp.builtins.sequences import Lengths, SequenceIds, automaton_of, check_lengths, split
+from sglang_lp.builtins.choices import MAX_BYTES, Choices, text_choices, token_choices
+from sglang_lp.builtins.sequences import KeptIds, Lengths, SequenceIds, check_lengths, split
 from sglang_lp.builtins.texts import check_texts, known_ids
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import FewTokenIds, Parameters, Texts
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 class _Path:
     """How far into the choices the output is."""
 
-    __slots__ = ("choices", "done", "place")
+    __slots__ = ("choices", "done", "kept", "place")
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.place = choices.start
+        #: What is allowed at each place, once that is asked for.
+        self.kept: KeptIds | None = None
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
@@ -85,10 +88,10 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
-        """Look at the choices now, while no step waits for it."""
-        cls._choices(params, served.tokenizer)
+        """Refuse texts that the served model cannot write, and name its end tokens."""
         if params.choices is None:
             return super().fit_params(params, served)
+        cls._choices(params, served.tokenizer)
         ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
         return msgspec.structs.replace(params, eos_token_ids=ends)
 
@@ -96,7 +99,7 @@ class ChoiceLogitProcessor(LogitProcessor):
     def _choices(cls, params: Any, tokenizer: Any) -> Choices:
         if params.choices is not None:
             return text_choices(cls.__name__, tokenizer, params.choices)
-        return TokenChoices(automaton_of(params.token_ids, params.lengths))
+        return token_choices(params.token_ids, params.lengths)
 
     def start(self, request: Request) -> _Path:
         """Begin before the first token of a choice."""
@@ -125,18 +128,29 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Allow what continues a choice, or ends it."""
-        path = request.state
+        path, eos = request.state, request.params.eos_token_ids
         if path.done:
             edits.rest()
             return
-        tokens = [*known_ids(path.choices.continuing(path.place), edits.vocab_size)]
-        if path.choices.is_complete(path.place):
-            tokens += request.params.eos_token_ids
-        edits.allow_only(tokens)
+        choices = path.choices
+        path.kept = path.kept or _kept_for(choices, eos, edits.vocab_size)
+
+        def allowed(place: Any) -> Iterator[int]:
+            yield from known_ids(choices.continuing(place), edits.vocab_size)
+            if choices.is_complete(place):
+                yield from eos
+
+        edits.allow_only(path.kept.of(path.place, allowed))
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
         """Say what is allowed."""
         return "what continues a choice, or ends it"
+
+
+@lru_cache(maxsize=16)
+def _kept_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds:
+    """Return what is kept for all requests with these choices and end tokens."""
+    return KeptIds()
 
 
 def _check_prefixes(token_ids: Sequence[int], lengths: Sequence[int]) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sglang_lp.builtins.sequences import Automaton, automaton_of
 from sglang_lp.builtins.texts import served_vocabulary
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.sequences import Automaton
     from sglang_lp.vocabulary import Vocabulary
 
-__all__ = ["MAX_BYTES", "Choices", "TextChoices", "TokenChoices", "text_choices"]
+__all__ = ["MAX_BYTES", "Choices", "TextChoices", "TokenChoices", "text_choices", "token_choices"]
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 5 ms.
 MAX_BYTES = 8_192
@@ -131,6 +131,12 @@ class TextChoices:
                 if piece not in found and (self._spelled is None or text[end:] in self._spelled):
                     found[piece] = same_as(piece)
         return sorted({token_id for ids in found.values() for token_id in ids})
+
+
+@lru_cache(maxsize=16)
+def token_choices(token_ids: tuple[int, ...], lengths: tuple[int, ...]) -> TokenChoices:
+    """Return the choices of requests with these sequences, made once for all of them."""
+    return TokenChoices(automaton_of(token_ids, lengths))
 
 
 def text_choices(processor: str, tokenizer: Any, texts: tuple[str, ...]) -> TextChoices:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from weakref import WeakValueDictionary
 
 from msgspec import Meta
 
+from sglang_lp.builtins.tail import Tail
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import Parameters, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
+    from sglang_lp.builtins.tail import Numbers
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
@@ -26,123 +30,117 @@ LastN = Annotated[int, Meta(ge=2, le=2048)]
 #: Logarithm of the largest float32: llama.cpp stops raising the base there.
 _LOG_MAX = 88.7228391
 
+#: Bits of a length, which a window limits.
+_LENGTH_BITS = 12
+_LENGTH_MASK = (1 << _LENGTH_BITS) - 1
+
 
 class _Repetition:
-    """Earlier occurrences of the newest tokens within the window, and how long each match is.
-
-    A token costs one dict entry for each earlier occurrence of the newest ``allowed_length``
-    tokens: a few in most texts, as many as the window is long at worst.
-    """
+    """Earlier occurrences of the newest tokens within the window, and how long each match is."""
 
     __slots__ = (
+        "__weakref__",
         "_allowed",
-        "_base",
-        "_breakers",
-        "_entries",
-        "_grams",
-        "_matches",
-        "_tokens",
+        "_breaks",
+        "_read",
+        "_tail",
         "_unbroken",
         "_window",
     )
 
-    def __init__(
-        self,
-        allowed_length: int,
-        window: int,
-        breakers: frozenset[int],
-        prompt_ids: Sequence[int],
-    ) -> None:
-        self._allowed = allowed_length
+    def __init__(self, allowed: int, window: int, breakers: frozenset[int], text: bytes) -> None:
+        import numpy as np
+
+        self._allowed = allowed
         self._window = window
-        self._breakers = breakers
-        #: The tokens of the window and some before it; the first of them is number ``_base``.
-        self._tokens: array[int] = array("q")
-        self._base = 0
-        #: For ``allowed_length`` tokens in a row, the numbers of the tokens that they end with.
-        self._grams: dict[bytes, deque[int]] = {}
-        #: The same in the order of those numbers, to know what leaves the window.
-        self._entries: deque[tuple[bytes, int]] = deque()
-        #: For each place where the newest tokens have stood: how many of them.
-        self._matches: dict[int, int] = {}
+        self._breaks = _breaks(breakers)
+        # A match lies in the window as a whole, so it is no earlier than this.
+        tokens = np.frombuffer(text, dtype=np.int64)
+        self._tail = Tail(window - allowed, tokens.tolist())
+        broken = self._is_breaker(tokens).nonzero()[0]
         #: How many tokens came since the last breaker.
-        self._unbroken = 0
-        places: Iterable[int] = ()
-        for token_id in prompt_ids[-window:]:
-            places = self._place(token_id)
-        # Counted once for the whole prompt, not along with every token of it.
-        back = _common_prefixes(self._tokens[::-1])
-        last = len(self._tokens) - 1
-        self._matches = {place: back[last - place] for place in places if place != last}
+        self._unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
+        #: What this is a fork of: while it lives, other copies of the request need not read.
+        self._read: _Repetition | None = None
+
+    def fork(self) -> _Repetition:
+        """Return repetitions of a text that grows by itself."""
+        forked = copy(self)
+        forked._tail = self._tail.fork()  # noqa: SLF001 - of its own kind
+        forked._read = self._read or self  # noqa: SLF001
+        return forked
 
     def push(self, token_id: int) -> None:
         """Take in a token."""
-        before, shortest = self._matches, self._allowed - 1
-        places = self._place(token_id)
-        self._matches = {place: before.get(place - 1, shortest) + 1 for place in places}
-        self._matches.pop(self._base + len(self._tokens) - 1, None)
+        self._tail.push(token_id)
+        breaks = self._breaks
+        broken = token_id < len(breaks) and breaks[token_id]
+        self._unbroken = 0 if broken else self._unbroken + 1
 
-    def _place(self, token_id: int) -> Iterable[int]:
-        """Note where a token stands; return where the newest ones have stood, that included."""
-        tokens, allowed, window = self._tokens, self._allowed, self._window
-        here = self._base + len(tokens)
-        tokens.append(token_id)
-        if len(tokens) == 2 * window + 1:
-            del tokens[:window]
-            self._base += window
-        self._unbroken = 0 if token_id in self._breakers else self._unbroken + 1
-        if len(tokens) < allowed:
-            return ()
-        while self._entries and here - self._entries[0][1] > window - allowed:
-            self._leave(self._entries.popleft()[0])
-        gram = tokens[-allowed:].tobytes()
-        places = self._grams.setdefault(gram, deque())
-        places.append(here)
-        self._entries.append((gram, here))
-        return places
+    def lengths(self) -> tuple[Numbers, Numbers] | None:
+        """Return the tokens that would continue a repetition, and how long the longest is.
 
-    def _leave(self, gram: bytes) -> None:
-        places = self._grams[gram]
-        places.popleft()
-        if not places:
-            del self._grams[gram]
+        Returns:
+            The tokens in ascending order, and for each of them the length; ``None`` if none would.
+        """
+        import numpy as np
 
-    def lengths(self) -> dict[int, int]:
-        """Return each token that would continue a repetition, and how long the longest is."""
-        tokens, most = self._tokens, self._unbroken
-        longest: dict[int, int] = {}
-        if most < self._allowed:
-            return longest
-        after = 1 - self._base
-        # A match lies in the window as a whole.
-        outside = max(-1, self._base + len(tokens) - 1 - self._window)
-        for place, match in self._matches.items():
-            length = min(match, most, place - outside)
-            token_id = tokens[place + after]
-            if length > longest.get(token_id, 0):
-                longest[token_id] = length
-        for breaker in self._breakers.intersection(longest):
-            del longest[breaker]
-        return longest
+        if self._unbroken < self._allowed:
+            return None
+        runs = self._tail.runs
+        places = (runs >= self._allowed).nonzero()[0]
+        if not len(places):
+            return None
+        lengths = np.minimum(runs[places], self._window - 1 - places)
+        np.minimum(lengths, self._unbroken, out=lengths)
+        # Sorted together, the longest repetition of each token comes last.
+        packed = self._tail.following[places] << _LENGTH_BITS
+        packed |= lengths
+        packed.sort()
+        ids = packed >> _LENGTH_BITS
+        last = np.ones(len(ids), dtype=bool)
+        np.not_equal(ids[1:], ids[:-1], out=last[:-1])
+        if len(self._breaks):
+            last &= ~self._is_breaker(ids)
+        return ids[last], packed[last] & _LENGTH_MASK
+
+    def _is_breaker(self, tokens: Numbers) -> Any:
+        import numpy as np
+
+        if not len(self._breaks):
+            return np.zeros(len(tokens), dtype=bool)
+        return self._breaks[np.minimum(tokens, len(self._breaks) - 1)]
 
 
-def _common_prefixes(tokens: Sequence[int]) -> list[int]:
-    """Return for each index how many tokens from there on are the first ones over again.
+#: Ends of the prompts of running requests.
+_ends: WeakValueDictionary[tuple[int, int, frozenset[int], bytes], _Repetition] = (
+    WeakValueDictionary()
+)
 
-    The Z algorithm (Gusfield, Algorithms on Strings, Trees, and Sequences, 1997, section 1.3),
-    in a time proportional to the number of tokens.
-    """
-    length = len(tokens)
-    same = [length] * length
-    left = right = 0  # the known stretch that reaches furthest
-    for index in range(1, length):
-        count = min(same[index - left], right - index) if index < right else 0
-        while index + count < length and tokens[count] == tokens[index + count]:
-            count += 1
-        same[index] = count
-        if index + count > right:
-            left, right = index, index + count
-    return same
+#: For the last requests: what their copies have in common.
+_SHARED = 16
+
+
+@lru_cache(maxsize=_SHARED)
+def _breaks(breakers: frozenset[int]) -> Any:
+    """Return for each token up to the one after the last breaker whether it is one."""
+    import numpy as np
+
+    breaks = np.zeros(max(breakers) + 2 if breakers else 0, dtype=bool)
+    breaks[[*breakers]] = True
+    return breaks
+
+
+@lru_cache(maxsize=_SHARED)
+def _penalties(multiplier: float, base: float, allowed: int, window: int) -> Numbers:
+    """Return the bias for continuing a repetition, by its number of tokens."""
+    import numpy as np
+
+    most = window
+    if base > 1.000001:  # noqa: PLR2004 - llama.cpp's threshold
+        most = int(_LOG_MAX / math.log(base))
+    exponents = (min(max(0, length - allowed), most) for length in range(window + 1))
+    return -np.array([min(MAX_BIAS, multiplier * base**exponent) for exponent in exponents])
 
 
 class DRYLogitProcessor(LogitProcessor):
@@ -194,37 +192,46 @@ class DRYLogitProcessor(LogitProcessor):
                     f"{self.dry_allowed_length}, got {self.dry_penalty_last_n}"
                 )
 
-        def penalty(self, length: int) -> float:
-            """Return the penalty for continuing a repetition of so many tokens."""
-            exponent = length - self.dry_allowed_length
-            if self.dry_base > 1.000001:  # noqa: PLR2004 - llama.cpp's threshold
-                exponent = min(exponent, int(_LOG_MAX / math.log(self.dry_base)))
-            return min(MAX_BIAS, self.dry_multiplier * self.dry_base**exponent)
-
     def start(self, request: Request) -> _Repetition:
         """Take in what the window holds of the prompt."""
         params = request.params
-        return _Repetition(
-            params.dry_allowed_length,
-            params.dry_penalty_last_n,
-            params.dry_sequence_breaker_ids,
-            request.prompt_ids,
-        )
+        window = params.dry_penalty_last_n
+        last = array("q", request.prompt_ids[-window:]).tobytes()
+        end = params.dry_allowed_length, window, params.dry_sequence_breaker_ids, last
+        read = _ends.get(end)
+        if read is None:
+            read = _ends[end] = _Repetition(*end)
+        return read.fork()
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
         for token_id in token_ids:
             request.state.push(token_id)
 
+    def fork(self, request: Request) -> _Repetition:
+        """Copy the window, and how much of it repeats."""
+        return request.state.fork()  # type: ignore[no-any-return]
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Penalise what would continue a repetition."""
-        lengths = request.state.lengths()
-        if lengths:
-            # Pad values of image prompts are in the history but not in the vocabulary.
-            ids = [token_id for token_id in lengths if token_id < edits.vocab_size]
-            edits.bias(ids, [-request.params.penalty(lengths[token_id]) for token_id in ids])
+        found = request.state.lengths()
+        if found is None:
+            return
+        ids, lengths = found
+        params = request.params
+        penalties = _penalties(
+            params.dry_multiplier,
+            params.dry_base,
+            params.dry_allowed_length,
+            params.dry_penalty_last_n,
+        )
+        # Pad values of image prompts are in the history but not in the vocabulary.
+        known = int(ids.searchsorted(edits.vocab_size))
+        values = penalties[lengths[:known]]
+        edits.bias(array("q", ids[:known].tobytes()), array("d", values.tobytes()))
 
     def explain(self, request: Request) -> str:
         """Say how long the longest repetition is."""
-        longest = max(request.state.lengths().values(), default=0)
+        found = request.state.lengths()
+        longest = 0 if found is None else int(found[1].max(initial=0))
         return f"each would continue a repetition, the longest one of {longest} tokens"

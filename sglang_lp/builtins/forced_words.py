@@ -82,19 +82,17 @@ class _Words:
         words: Each of them once, in the given order.
         lengths: For the state in which a word ends its number of tokens.
         total: How many tokens all words have together.
-        ends: The tokens that end the answer.
         texts: The words as texts, if they were given so.
         spelled: For each state of ``texts`` in which one is complete, the state in which its
             tokens are.
     """
 
-    __slots__ = ("automaton", "ends", "lengths", "spelled", "texts", "total", "words")
+    __slots__ = ("automaton", "lengths", "spelled", "texts", "total", "words")
 
     def __init__(
         self,
         token_ids: tuple[int, ...],
         lengths: tuple[int, ...],
-        ends: tuple[int, ...],
         texts: tuple[str, ...],
         vocabulary: Vocabulary | None,
     ) -> None:
@@ -103,7 +101,6 @@ class _Words:
         self.words = [self._word(token_ids) for token_ids in distinct]
         self.lengths = {word.end: len(word.token_ids) for word in self.words}
         self.total = sum(self.lengths.values())
-        self.ends = frozenset(ends)
         self.texts: _Texts | None = None
         self.spelled: dict[int, int] = {}
         if vocabulary is not None:
@@ -126,12 +123,11 @@ class _Words:
 def _words_of(
     token_ids: tuple[int, ...],
     lengths: tuple[int, ...],
-    ends: tuple[int, ...],
     texts: tuple[str, ...] = (),
     vocabulary: Vocabulary | None = None,
 ) -> _Words:
     """Return the words of all requests with these parameters."""
-    return _Words(token_ids, lengths, ends, texts, vocabulary)
+    return _Words(token_ids, lengths, texts, vocabulary)
 
 
 class _Progress:
@@ -289,15 +285,13 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             token_ids = tuple(token_id for word in spelled for token_id in word)
             lengths = tuple(map(len, spelled))
             params = replaced(params, cls.__name__, words=words)
-        fitted = replaced(
+        return replaced(
             params, cls.__name__, token_ids=token_ids, lengths=lengths, eos_token_ids=ends
         )
-        cls._words(fitted, served.tokenizer)  # made now, while no step waits for it
-        return fitted
 
     @classmethod
     def _words(cls, params: Any, tokenizer: Any) -> _Words:
-        given = params.token_ids, params.lengths, params.eos_token_ids
+        given = params.token_ids, params.lengths
         if params.words is None:
             return _words_of(*given)
         vocabulary = served_vocabulary(cls.__name__, "words", tokenizer)
@@ -325,7 +319,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         last = params.within_tokens is not None and (
             request.position + progress.missing >= params.within_tokens
         )
-        if begun or last or not progress.words.ends.isdisjoint(request.top(1)):
+        if begun or last or request.is_among_top(params.eos_token_ids, 1):
             edits.force(progress.next_of(begun))
         else:
             edits.ban(params.eos_token_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import StrEnum
@@ -9,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from sglang_lp.builtins.tail import Tail
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-
-#: Tokens that are taken in before older ones are moved.
-_ROOM = 256
 
 PatternSize = Annotated[int, Meta(ge=1, le=1024)]
 
@@ -31,53 +30,34 @@ class Action(StrEnum):
     END = "end"
 
 
-class _Tail:
-    """How long the output has repeated itself, for each size of a pattern.
+class _Loops:
+    """Which patterns the output repeats now."""
 
-    A token costs some operations on as many numbers as a longest pattern has tokens.
-    """
-
-    __slots__ = ("_at", "_enough", "_newest", "_runs", "_size", "_tokens")
+    __slots__ = ("_enough", "tail")
 
     def __init__(self, max_pattern_size: int, min_pattern_size: int, min_count: int) -> None:
         import numpy as np
 
-        self._size = max_pattern_size
-        #: Tokens of the output, newest first, from ``_at`` on; -1 for those before its first.
-        self._tokens = np.full(2 * max_pattern_size + _ROOM, -1)
-        self._at = len(self._tokens) - max_pattern_size
-        #: For each size from 1 on, how many of the newest tokens are the same as the one so much
-        #: earlier; and how many are a loop, or more than there can be.
-        self._runs = np.zeros(max_pattern_size, dtype=np.int64)
+        self.tail = Tail(max_pattern_size)
+        #: For each size from 1 on, how many tokens that repeat are a loop; or more than there are.
         self._enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
         self._enough[: min_pattern_size - 1] = 1 << 62
 
-    def fork(self) -> _Tail:
-        """Return a tail that grows by itself."""
+    def fork(self) -> _Loops:
+        """Return loops of a text that grows by itself."""
         forked = copy(self)
-        forked._tokens = self._tokens.copy()  # noqa: SLF001 - of its own kind
-        forked._runs = self._runs.copy()  # noqa: SLF001
+        forked.tail = self.tail.fork()
         return forked
 
-    def push(self, token_id: int) -> None:
-        """Take in a token."""
-        if not self._at:
-            self._at = len(self._tokens) - self._size
-            self._tokens[self._at :] = self._tokens[: self._size]
-        at, runs = self._at, self._runs
-        runs += 1
-        runs *= self._tokens[at : at + self._size] == token_id
-        self._at = at = at - 1
-        self._tokens[at] = token_id
+    def found(self) -> tuple[int, array[int]] | None:
+        """Return the smallest size of a pattern that is repeated, and what comes next in each."""
+        import numpy as np
 
-    def loops(self) -> list[tuple[int, int]]:
-        """Return each size of a pattern that is repeated, and the token that comes next in it."""
-        found = self._runs >= self._enough
-        if not found.any():
-            return []
-        places = found.nonzero()[0]
-        following = self._tokens[self._at + places]
-        return [*zip((places + 1).tolist(), following.tolist(), strict=True)]
+        places = (self.tail.runs >= self._enough).nonzero()[0]
+        if not len(places):
+            return None
+        following = np.unique(self.tail.following[places])
+        return int(places[0]) + 1, array("q", following.tobytes())
 
 
 class LoopBreakerLogitProcessor(LogitProcessor):
@@ -125,33 +105,33 @@ class LoopBreakerLogitProcessor(LogitProcessor):
                     f"{self.max_pattern_size}, got {self.min_pattern_size}"
                 )
 
-    def start(self, request: Request) -> _Tail:
+    def start(self, request: Request) -> _Loops:
         """Begin with no output."""
         params = request.params
-        return _Tail(params.max_pattern_size, params.min_pattern_size, params.min_count)
+        return _Loops(params.max_pattern_size, params.min_pattern_size, params.min_count)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
         for token_id in token_ids:
-            request.state.push(token_id)
+            request.state.tail.push(token_id)
 
-    def fork(self, request: Request) -> _Tail:
+    def fork(self, request: Request) -> _Loops:
         """Copy the newest tokens and how long each has repeated itself."""
         return request.state.fork()  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Break the loop, if the output ends with one."""
         params = request.params
-        loops = request.state.loops()
-        if not loops:
+        loops = request.state.found()
+        if loops is None:
             return
+        size, following = loops
         if params.action is Action.BAN:
-            edits.ban({token_id for _, token_id in loops})
+            edits.ban(following)
         else:
-            size = min(size for size, _ in loops)
             edits.finish(f"loop: {size} tokens, {params.min_count} times")
 
     def explain(self, request: Request) -> str:
         """Say what repeats itself."""
-        size = min((size for size, _ in request.state.loops()), default=0)
-        return f"the last {size} tokens came {request.params.min_count} times" if size else ""
+        loops = request.state.found()
+        return f"the last {loops[0]} tokens came {request.params.min_count} times" if loops else ""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
+
+from sglang_lp._engine.ids import Ids, lasting
 
 if TYPE_CHECKING:
     import numpy as np
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["PRIME", "Bases", "Group", "Text", "draw_bases", "text_of"]
+__all__ = ["PRIME", "Bases", "Group", "Later", "Text", "draw_bases", "text_of"]
 
 #: Hashes are polynomials modulo this prime. Below it Python multiplies and divides twice as fast
 #: as above 2**30, and so close to that a remainder takes numpy no division.
@@ -28,6 +30,11 @@ PRIME: int = 2**_BITS - _SHORT
 
 #: Fewest followers for which numpy is faster than a dict.
 _MANY = 64
+
+#: Tokens after which followers that leave a window are put together anew, and how many of these
+#: a text keeps: copies of a request are at about the same place.
+_STRIDE = 256
+_MAX_LATER = 4
 
 
 class Bases(NamedTuple):
@@ -80,6 +87,20 @@ class Group(NamedTuple):
     oldest: int
 
 
+class Later(NamedTuple):
+    """What of a large group stands in a window, of those that may be banned.
+
+    Attributes:
+        ids: Those that stay there for a while.
+        leaving: The others.
+        places: Where these stand.
+    """
+
+    ids: Ids | list[int]
+    leaving: Numbers
+    places: Numbers
+
+
 class Text:
     """The n-grams of a text.
 
@@ -99,6 +120,7 @@ class Text:
         "__weakref__",
         "_before",
         "_groups",
+        "_later",
         "_place_bits",
         "_sorted",
         "_sorted_thirds",
@@ -122,6 +144,7 @@ class Text:
         self._place_bits = len(tokens).bit_length()
         #: The large ones that were asked for.
         self._groups: dict[int, Group] = {}
+        self._later: dict[tuple[Any, ...], Later] = {}
         while not self._index(bases, third):
             bases = draw_bases()
 
@@ -205,12 +228,52 @@ class Text:
         group = self._groups[key] = Group(ids[ends], places, int(places.min()))
         return group
 
+    def later(
+        self, group: Group, since: int, whitelist: frozenset[int], vocab_size: int
+    ) -> Iterator[Ids | list[int]]:
+        """Yield those of a large group that stood at an index or later, the same for all copies.
+
+        Args:
+            group: What :meth:`group` returned, with arrays.
+            since: The index.
+            whitelist: Tokens to leave out.
+            vocab_size: Tokens from here on are left out, too.
+        """
+        until = 0 if since <= group.oldest else since + -since % _STRIDE
+        key = id(group.ids), until, whitelist, vocab_size
+        later = self._later.get(key)
+        if later is None:
+            known = int(group.ids.searchsorted(vocab_size))  # they are in order
+            ids, places = group.ids[:known], group.places[:known]
+            if whitelist:
+                free = _bannable(whitelist, vocab_size)[ids]
+                ids, places = ids[free], places[free]
+            stay, near = places >= until, places >= until - _STRIDE
+            near &= ~stay
+            kept = lasting(array("q", ids[stay].tobytes()))
+            later = self._later[key] = Later(kept, ids[near], places[near])
+            if len(self._later) > _MAX_LATER:
+                del self._later[next(iter(self._later))]
+        yield later.ids
+        if until:
+            yield later.leaving[later.places >= since].tolist()
+
     def last_third(self, hashed: int) -> int:
         """Return where the sequence of ``third`` tokens with this hash ended last, or -1."""
         bits = self._place_bits
         at = int(self._sorted_thirds.searchsorted((hashed + 1) << bits)) - 1
         found = int(self._sorted_thirds[at]) if at >= 0 else -1
         return found & ((1 << bits) - 1) if found >> bits == hashed else -1
+
+
+@lru_cache(maxsize=16)
+def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
+    """Return for each token of the vocabulary whether it may be banned."""
+    import numpy as np
+
+    free = np.ones(vocab_size, dtype=bool)
+    free[[*whitelist]] = False
+    return free
 
 
 #: The texts of running requests.

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,6 +17,7 @@ from sglang_lp.params import Parameters, PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
+    from sglang_lp._engine.ids import Ids
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
@@ -106,7 +106,6 @@ class _Window:
         "_top",
         "_whitelist",
         "_window",
-        "kept",
     )
 
     def __init__(
@@ -141,8 +140,6 @@ class _Window:
         #: Under which keys each token of the output was entered.
         self._keys: deque[int] = deque()
         self._third_keys: deque[int] = deque()
-        #: A long list of followers in the prompt, and what is banned of it.
-        self.kept: tuple[Any, array[int]] = None, array("q")
 
     def fork(self) -> _Window:
         """Return a window that moves on by itself."""
@@ -253,14 +250,20 @@ class _Window:
             if thirds[hashed] == end:
                 del thirds[hashed]
 
-    def followers(self, history: Request | _History) -> Iterator[Any]:
-        """Yield the tokens that would complete an n-gram of the window now, in several lists."""
+    def banned(self, history: Request | _History, vocab_size: int) -> Iterator[Ids | Sequence[int]]:
+        """Yield the tokens that would complete an n-gram of the window now, in several lists.
+
+        Args:
+            history: Of the request.
+            vocab_size: The lists hold no token from here on: pad values of image prompts are in the
+                history but not in the vocabulary.
+        """
         if self._end - self._start < self._before:
             return
         # The first token that may have followed: the n-gram that it ends begins in the window.
         oldest = self._end - self._window + self._before
         if oldest < self._text_end:
-            yield from self._prompted(history, oldest)
+            yield from self._prompted(history, oldest, vocab_size)
         key = self._first << 30 | self._second
         for layer in self._layers:
             known = layer.get(key)
@@ -274,20 +277,25 @@ class _Window:
             else:
                 yield [token_id for token_id, place in known.places.items() if place >= oldest]
 
-    def _prompted(self, history: Request | _History, oldest: int) -> Iterator[Any]:
+    def _prompted(
+        self, history: Request | _History, oldest: int, vocab_size: int
+    ) -> Iterator[Ids | list[int]]:
         """Yield those that have followed in the prompt, at number ``oldest`` or later."""
         group = self._text.group(self._first, self._second)
-        if group is not None:
-            places = group.places
-            if self._is_same(history, self._start + int(places[0]), self._end):
-                since = oldest - self._start
-                if group.oldest >= since:
-                    yield group.ids
-                elif isinstance(places, list):
-                    pairs = zip(group.ids, places, strict=True)
-                    yield [token_id for token_id, place in pairs if place >= since]
-                else:
-                    yield group.ids[places >= since]
+        if group is None:
+            return
+        ids, places = group.ids, group.places
+        if not self._is_same(history, self._start + int(places[0]), self._end):
+            return
+        since = oldest - self._start
+        if isinstance(places, list):
+            yield [
+                token_id
+                for token_id, place in zip(ids, places, strict=True)
+                if place >= since and token_id < vocab_size and token_id not in self._whitelist
+            ]
+        else:
+            yield from self._text.later(group, since, self._whitelist, vocab_size)
 
     def _is_same(self, history: Request | _History, place: int, other: int) -> bool:
         """Tell whether the n - 1 tokens before two numbers are the same."""
@@ -308,16 +316,6 @@ def _padded(history: Request | _History, start: int, first: int, count: int) -> 
     if not missing:
         return _tokens(history, first, first + count)
     return array("q", bytes(8 * missing)) + _tokens(history, first + missing, first + count)
-
-
-@lru_cache(maxsize=16)
-def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
-    """Return for each token of the vocabulary whether it may be banned."""
-    import numpy as np
-
-    free = np.ones(vocab_size, dtype=bool)
-    free[[*whitelist]] = False
-    return free
 
 
 def _counted(request: Request) -> Request | _History:
@@ -414,20 +412,8 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         if request.position < due:
             edits.wake_at(min(due, request.position + _LONGEST_SLEEP))
             return
-        whitelist = request.params.whitelist_token_ids or frozenset()
-        for ids in window.followers(history):
-            if isinstance(ids, array):
-                edits.ban(ids)
-            elif isinstance(ids, list):
-                # Pad values of image prompts are in the history but not in the vocabulary.
-                edits.ban([i for i in ids if i < edits.vocab_size and i not in whitelist])
-            else:
-                if window.kept[0] is not ids:
-                    banned = ids[ids < edits.vocab_size]
-                    if whitelist:
-                        banned = banned[_bannable(whitelist, edits.vocab_size)[banned]]
-                    window.kept = ids, array("q", banned.tobytes())
-                edits.ban(window.kept[1])
+        for token_ids in window.banned(history, edits.vocab_size):
+            edits.ban(token_ids)
 
     def explain(self, request: Request) -> str:
         """Say what would be repeated."""

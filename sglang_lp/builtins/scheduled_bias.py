@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -89,7 +88,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
             if bias is None:
                 edits.ban(params.token_ids)
             elif bias:
-                edits.bias(params.token_ids, array("d", [bias]) * len(params.token_ids))
+                edits.bias(params.token_ids, bias)
             if params.final_bias is None:
                 edits.hold_until(NEVER if params.end is None else params.end)
 

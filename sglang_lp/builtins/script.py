@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from sglang_lp._engine.ids import Ids
+from sglang_lp._engine.ids import Ids, lasting
 from sglang_lp.builtins.texts import served_vocabulary
 from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
 from sglang_lp.builtins.thinking.progress import Progress, markers_for
@@ -231,15 +231,15 @@ class BannedScripts:
             )
         self.always = frozenset(always)
         self._sorted = tuple(sorted(always))
-        self._ids: Ids | None = None
+        self._ids: Ids | list[int] | None = None
+        self._vocab_size = 0
         self._kept: dict[bytes, tuple[int, ...]] = {}
 
     def holding(self, vocab_size: int) -> Iterable[int]:
         """Return the tokens of ``always`` that the model has a logit for: it may have fewer."""
-        if not self._sorted or self._sorted[-1] >= vocab_size:
-            return [token_id for token_id in self._sorted if token_id < vocab_size]
-        if self._ids is None:  # converted once for all requests and steps
-            self._ids = Ids(self._sorted, self._sorted)
+        if self._ids is None or self._vocab_size != vocab_size:  # one for all requests and steps
+            self._ids = lasting([token_id for token_id in self._sorted if token_id < vocab_size])
+            self._vocab_size = vocab_size
         return self._ids
 
     def pending(self, pending: bytes, token_ids: Sequence[int]) -> bytes:

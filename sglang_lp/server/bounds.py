@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -11,11 +11,15 @@ from msgspec import Meta
 
 from sglang_lp.errors import RequestError, Unsupported
 
-__all__ = ["MAX_ENTRIES", "check_entries", "check_flat", "entries"]
+__all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "check_entries", "check_flat", "entries"]
 
 #: Most entries of list parameters in one HTTP request, over all of its texts and copies: eight
 #: lists of the greatest length.
 MAX_ENTRIES = 524_288
+
+#: Most entries and characters of those parameters of one HTTP request that differ from text to
+#: text: one list of the greatest length. What is the same is prepared once.
+MAX_DIFFERENT = 65_536
 
 _Scalar = (
     bool
@@ -56,19 +60,53 @@ def entries(custom_params: object) -> int:
     return sum(len(value) for value in custom_params.values() if isinstance(value, list | dict))
 
 
-def check_entries(counts: Iterable[int], copies: int = 1) -> None:
+def check_entries(texts: Sequence[object], copies: int = 1) -> None:
     """Check how much the requests list that came as one HTTP request.
 
     Args:
-        counts: Of each text, what :func:`entries` returned.
+        texts: ``custom_params`` of each text, ``None`` for one without a processor.
         copies: Of each text (``n``).
 
     Raises:
-        RequestError: More than ``MAX_ENTRIES`` in all.
+        RequestError: More than ``MAX_ENTRIES`` in all, or different parameters of more than
+            ``MAX_DIFFERENT``.
     """
-    total = copies * sum(counts)
+    total = copies * sum(map(entries, texts))
     if total > MAX_ENTRIES:
         raise RequestError(
             f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP "
             f"request, got {total} over all of its texts and copies (n); send several requests"
         )
+    if sum(map(_weight, texts)) <= MAX_DIFFERENT:
+        return
+    different = {_packed(params): _weight(params) for params in texts if params}
+    total = sum(different.values())
+    if len(different) > 1 and total > MAX_DIFFERENT:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_DIFFERENT} entries of lists and characters in "
+            f"those parameters of one HTTP request that differ from text to text, got {total} in "
+            f"{len(different)} of them; send several requests"
+        )
+
+
+def _weight(custom_params: object) -> int:
+    """Return how many entries and characters one request has: what preparing it takes."""
+    if not isinstance(custom_params, dict):
+        return 0
+    return entries(custom_params) + sum(map(_characters, custom_params.values()))
+
+
+def _characters(value: object) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return sum(len(text) for text in value if isinstance(text, str))
+    return 0
+
+
+def _packed(custom_params: object) -> object:
+    """Return what is the same for the same parameters."""
+    try:
+        return msgspec.msgpack.encode(custom_params)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # refused elsewhere, if at all
+        return id(custom_params)

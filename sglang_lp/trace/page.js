@@ -79,6 +79,13 @@ class Pane {
     return this.names[i] ?? visible(this.textOf(i));
   }
 
+  list(edit, most) {
+    const spans = edit.ids.slice(0, most).map((id, k) => make("span", {},
+      visible(this.called[id]) + (edit.values.length ? " " + edit.values[k] : "")));
+    const more = edit.more + Math.max(0, edit.ids.length - most);
+    return make("div", { class: "list" }, ...spans, more ? `and ${more.toLocaleString("en")} more` : "");
+  }
+
   dress(chunk) {
     if (chunk.dressed) return;
     chunk.dressed = true;
@@ -146,12 +153,6 @@ class Pane {
   }
 }
 
-function list(names, more) {
-  const made = make("div", { class: "list" }, ...names.map((name) => make("span", {}, visible(name))));
-  if (more > 0) made.append(`and ${more.toLocaleString("en")} more`);
-  return made;
-}
-
 function describe(pane, i) {
   const parts = [make("h2", {}, `Token ${i} of ${pane.count}: `, make("code", {}, pane.nameOf(i)), ` id ${pane.ids[i]}`)];
   if (pane.problems[i]) parts.push(make("p", { class: "alarm" }, pane.problems[i]));
@@ -162,7 +163,7 @@ function describe(pane, i) {
     const edit = pane.edits[index];
     const by = pane.processors.length > 1 ? pane.processors[edit.by][0] + ": " : "";
     parts.push(make("p", {}, by + edit.words));
-    if (edit.names.length && edit.what !== "forced") parts.push(list(edit.names, edit.more));
+    if (edit.ids.length && edit.what !== "forced") parts.push(pane.list(edit, edit.ids.length));
   }
   if (pane.looked[i]) {
     parts.push(make("p", { class: "say" }, `looked at the ${pane.looked[i]} likeliest tokens, which an answer does not hold: the replay took the one that came for the likeliest`));
@@ -176,12 +177,12 @@ function describe(pane, i) {
     const there = i < other.count ? other.nameOf(i) : "its end";
     parts.push(make("p", {}, "the first difference: the other answer has ", make("code", {}, there), " here"));
   }
-  const likely = pane.likely[i];
+  const both = [make("div", {}, ...parts)], likely = pane.likely[i];
   if (likely && likely.length) {
     const rows = likely.map(([text, share]) => make("tr", {}, make("th", {}, visible(text)), make("td", {}, share)));
-    parts.push(make("p", { class: "say" }, "the likeliest tokens after the edits"), make("table", {}, ...rows));
+    both.push(make("div", {}, make("p", { class: "say" }, "the likeliest after the edits"), make("table", {}, ...rows)));
   }
-  return parts;
+  return both;
 }
 
 function show(pane, i) {
@@ -237,7 +238,7 @@ function heading(pane) {
   }
   if (!pane.processors.length) parts.push(make("p", { class: "say" }, "No processor."));
   for (const edit of pane.edits.filter((one) => one.always)) {
-    parts.push(make("p", { class: "say" }, `Throughout: ${edit.words}`), list(edit.names.slice(0, 12), edit.more + Math.max(0, edit.names.length - 12)));
+    parts.push(make("p", { class: "say" }, `Throughout: ${edit.words}`), pane.list(edit, 12));
   }
   const wrong = Object.keys(pane.problems).length;
   if (wrong) parts.push(make("p", { class: "alarm" }, `${wrong} of ${pane.count} tokens contradict the request, the first at ${Object.keys(pane.problems)[0]}: the server ran without the processor or with other parameters, or this is another request's answer.`));

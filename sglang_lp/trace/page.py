@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sglang_lp.errors import shown
+from sglang_lp.trace.report import SHOWN
 
 if TYPE_CHECKING:
+    from sglang_lp.trace.answers import Likely
     from sglang_lp.trace.report import Trace
 
 __all__ = ["write_page"]
+
+#: The smallest probability that is shown: a banned token has none.
+_SMALLEST = 0.00005
 
 #: The browser runs this script, applies this style sheet, and loads nothing.
 _POLICY = (
@@ -95,6 +100,7 @@ def _pane(trace: Trace, title: str) -> dict[str, Any]:
     steps = [[index for index in token.edits if index not in always] for token in trace.tokens]
     return {
         "title": title,
+        "called": trace.names,
         "processors": [(name, _short(params)) for name, params in trace.processors],
         "text": trace.text,
         # In UTF-16, in which JavaScript counts.
@@ -106,8 +112,9 @@ def _pane(trace: Trace, title: str) -> dict[str, Any]:
                 "by": edit.by,
                 "what": edit.what.value,
                 "words": trace.words(edit),
-                "names": (named := [*trace.listed(edit)]),
-                "more": len(edit.token_ids) - len(named),
+                "ids": edit.token_ids[:SHOWN],
+                "values": [f"{value:+.3g}" for value in edit.values[:SHOWN]],
+                "more": max(0, len(edit.token_ids) - SHOWN),
                 "always": edit.always,
             }
             for edit in trace.edits
@@ -117,12 +124,18 @@ def _pane(trace: Trace, title: str) -> dict[str, Any]:
         "problems": {place: trace.tokens[place].problem for place in trace.problems},
         "blocks": [block._asdict() for block in trace.blocks],
         "likely": {
-            place: [(one.text, f"{math.exp(one.logprob):.2%}") for one in likely]
+            place: [(one.text, f"{share:.2%}") for one in likely if (share := _share(one))]
             for place, likely in enumerate(trace.likely)
         },
         "finish": trace.finish,
         "notes": trace.notes,
     }
+
+
+def _share(one: Likely) -> float:
+    """Return a probability; 0 for one that would read as 0."""
+    share = math.exp(min(0.0, one.logprob))
+    return share if share >= _SMALLEST else 0.0
 
 
 def _short(params: Mapping[str, Any]) -> str:

@@ -254,6 +254,11 @@ class _Watched:
         return [*self._always, *self._now] if position in self._between else self._always
 
 
+def _each(values: array[float] | float, count: int) -> tuple[float, ...]:
+    """Return the bias of each id, where one may be for all."""
+    return (values,) * count if isinstance(values, float) else tuple(values.tolist())
+
+
 class _Notes:
     """The edits that were found, each once."""
 
@@ -269,7 +274,7 @@ class _Notes:
         found += [Edit(by, What.ALLOWED, self._ids(ids)) for ids in recording.allowed]
         found += [Edit(by, What.BANNED, self._ids(ids)) for ids in recording.banned]
         found += [
-            Edit(by, What.BIASED, self._ids(ids), tuple(values.tolist()))
+            Edit(by, What.BIASED, self._ids(ids), _each(values, len(ids)))
             for ids, values in recording.biased
         ]
         found += [

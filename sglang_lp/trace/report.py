@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import resolve
 from sglang_lp.builtins.thinking.progress import Progress, markers_for
-from sglang_lp.errors import RequestError
+from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served import ServedModel
@@ -184,7 +185,9 @@ def trace_answer(
     Raises:
         RequestError: The parameters do not fit the processor or the model, so that a server would
             have refused the request; or the class follows SGLang's contract alone.
+        Unsupported: torch or numpy is not installed.
     """
+    _check_packages()
     served = ServedModel() if served is None else served
     tokenizer, spelling = served.tokenizer, Spelling(served.tokenizer)
     prompt_ids, output_ids = exchange.prompt_ids, exchange.output_ids
@@ -236,6 +239,19 @@ def trace_answer(
     if tokenizer is not None and exchange.text is not None:
         notes.extend(_other_text(found, exchange.text))
     return found
+
+
+def _check_packages() -> None:
+    """Refuse to go on without what a replay needs and a client has not.
+
+    Raises:
+        Unsupported: It is not installed.
+    """
+    for package in ("torch", "numpy"):
+        if find_spec(package) is None:
+            raise Unsupported(
+                f"a trace needs {package}, which a server has: pip install 'sglang-lp[torch]' numpy"
+            )
 
 
 def _unknown(token_id: int, tokenizer: Any, *, known: bool) -> str:

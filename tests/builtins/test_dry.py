@@ -1,11 +1,14 @@
 """DRY, beside a reference that does what llama.cpp documents, position by position."""
 
+import gc
+
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import DRYLogitProcessor
+from sglang_lp.builtins import dry as dry_module
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 tokens = st.integers(0, 3)
@@ -120,3 +123,21 @@ def test_pad_values_of_image_prompts_are_no_tokens():
     row = DRYLogitProcessor()(torch.zeros(1, 8), [request.custom_params({})])[0]
 
     assert {i for i, logit in enumerate(row.tolist()) if logit} == {1}
+
+
+def test_copies_of_a_request_read_their_prompt_once_and_keep_nothing_of_it():
+    requests = [FakeRequest([1, 2, 1, 2]) for _ in range(2)]
+    all_params = [request.custom_params({}) for request in requests]
+    processor = DRYLogitProcessor()
+    processor(torch.zeros(2, 4), all_params)
+    assert len(dry_module._ends) == 1
+
+    requests[0].append(1)
+    rows = processor(torch.zeros(2, 4), all_params)
+    assert rows[0].any()
+    assert rows[0].tolist() != rows[1].tolist(), "each goes on by itself"
+
+    all_params.clear()
+    requests.clear()
+    gc.collect()
+    assert not dry_module._ends

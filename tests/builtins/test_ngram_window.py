@@ -68,6 +68,25 @@ def test_bans_what_a_search_finds(sizes, alphabet, picks, split, whitelist):
 
 @settings(max_examples=150)
 @given(
+    size=st.integers(1, 3),
+    more=st.integers(0, 40),
+    tokens=st.lists(st.sampled_from([0, 1, 2, 3, 4, PAD]), min_size=2, max_size=60),
+    split=st.floats(0.3, 1),
+    whitelist=st.lists(st.integers(0, 4), max_size=2),
+)
+def test_bans_what_a_search_finds_among_many_followers(size, more, tokens, split, whitelist):
+    at = max(1, round(split * len(tokens)))
+    output = [i for i in tokens[at:] if i < VOCAB]
+    params = {"ngram_size": size, "window_size": size + more, "whitelist_token_ids": whitelist}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngrams, "_MANY", 1)
+        patch.setattr(ngrams, "_STRIDE", 4)
+        check_decode(tokens[:at], output, params)
+
+
+@settings(max_examples=150)
+@given(
     sizes=sizes(),
     unit=st.lists(st.integers(0, 5), min_size=1, max_size=12),
     noise=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 5)), max_size=4),

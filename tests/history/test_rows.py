@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sglang_lp._engine import rows as rows_module
 from sglang_lp._engine.batch import Batch
@@ -557,6 +559,64 @@ def test_a_token_is_among_the_likeliest_if_few_logits_are_larger(ids, count, exp
     Batch().step(logits, rows_of([params]), [params])
 
     assert answers == [expected]
+
+
+@given(
+    row=st.lists(st.sampled_from([-math.inf, 0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=70),
+    asked=st.lists(st.tuples(st.integers(0, 69), st.integers(1, 70)), min_size=1, max_size=3),
+)
+def test_however_often_it_is_asked_each_token_has_its_rank(row, asked):
+    answers = []
+
+    class Asks(Recorder):
+        def edit(self, request, edits):
+            for token_id, count in asked:
+                answers.append(request.is_among_top([token_id % len(row)], count))
+
+    _, params, _ = recorded(Asks)
+    Batch().step(torch.tensor([row]), rows_of([params]), [params])
+
+    for (token_id, count), answer in zip(asked, answers, strict=True):
+        own = row[token_id % len(row)]
+        assert answer == (own > -math.inf and sum(other > own for other in row) < count)
+
+
+def test_a_row_that_its_processor_changes_is_read_anew():
+    answers = []
+
+    class Asks(Recorder):
+        def edit(self, request, edits):
+            answers.append(request.is_among_top([0], 1))
+            request.logits[0] = 5.0
+            answers.append(request.is_among_top([0], 1))
+            request.logits[1] = 6.0
+            answers.append(request.is_among_top([0], 1))
+
+    _, params, _ = recorded(Asks)
+    Batch().step(torch.tensor([[1.0, 2.0]]), rows_of([params]), [params])
+
+    assert answers == [False, True, False]
+
+
+def test_a_processor_starts_when_its_request_arrives():
+    request, params, log = recorded()
+    (row,) = rows_of([params])
+    row.arrive()
+    assert log == [("start", [1, 2, 3])]
+
+    request.append(7)
+    step(params)
+    assert log == [("start", [1, 2, 3]), ("advance", [7]), ("edit", 1, [7])]
+
+
+def test_a_prompt_that_is_replaced_after_the_arrival_is_read_again():
+    request, params, log = recorded()
+    (row,) = rows_of([params])
+    row.arrive()
+    request.origin_input_ids = array("q", [1, 1_000_000, 3])
+    step(params)
+
+    assert log == [("start", [1, 2, 3]), ("start", [1, 1_000_000, 3]), ("edit", 0, [])]
 
 
 def test_along_a_draft_edits_hold_up_to_their_end_and_no_further():

@@ -1,12 +1,11 @@
 from array import array
-from collections import Counter
 
 import pytest
 import torch
 
 from benchmarks import bounds
 from benchmarks.bounds_cases import Dear
-from benchmarks.bounds_run import Server
+from benchmarks.bounds_run import Run, Server
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +26,20 @@ def bans(token_ids, **options):
 
 @pytest.fixture
 def arrivals(monkeypatch):
-    """Count what arrives in each process: equal requests take next to no time there."""
-    seen = Counter()
-    for name in ("admit", "receive"):
-        real = getattr(Server, name)
+    """Take down what arrives in each process: equal requests take next to no time there."""
+    seen = {"admit": [], "receive": 0}
+    admit, receive = Server.admit, Server.receive
 
-        def counted(self, *args, name=name, real=real):
-            seen[name] += 1
-            return real(self, *args)
+    def admitted(self, processor, texts, copies):
+        seen["admit"].append((len(texts), copies))
+        return admit(self, processor, texts, copies)
 
-        monkeypatch.setattr(Server, name, counted)
+    def received(self, request):
+        seen["receive"] += 1
+        return receive(self, request)
+
+    monkeypatch.setattr(Server, "admit", admitted)
+    monkeypatch.setattr(Server, "receive", received)
     return seen
 
 
@@ -46,18 +49,27 @@ def test_the_rows_of_a_request_are_measured_together(arrivals):
     assert many["rows"] == 8
     assert many["steps"] == 3
     assert many["received_ms"] > 0
-    assert arrivals["receive"] % 8 == 0
+    assert arrivals == {"admit": [(1, 8)], "receive": 8}
 
 
-def test_each_text_is_admitted_by_itself_and_copies_are_not(arrivals):
-    bounds.measure(bans([*range(20_000)], copies=8))
-    copies = arrivals["admit"] / arrivals["receive"]
-    arrivals.clear()
+def test_the_texts_of_a_request_are_admitted_as_one_list(arrivals):
     bounds.measure(bans([*range(20_000)], copies=8, texts=True))
 
-    assert copies == 1 / 8
-    assert arrivals["admit"] == arrivals["receive"]
+    assert arrivals == {"admit": [(8, 1)], "receive": 8}
+
+
+def test_each_text_may_have_parameters_of_its_own():
+    dear = bans([], copies=2, texts=True, others=lambda copy: {"token_ids": [copy]})
+
+    custom_params = [
+        request.sampling_params.custom_params for request in Run(Server(), dear).requests
+    ]
+    assert [params["token_ids"] for params in custom_params] == [[0], [1]]
 
 
 def test_a_request_that_is_refused_is_stored_with_the_reason():
     assert "151936" in bounds.measure(bans([151_936]))["refused"]
+
+
+def test_copies_that_list_too_much_together_are_refused():
+    assert "n)" in bounds.measure(bans([*range(65_536)], copies=9))["refused"]

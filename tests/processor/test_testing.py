@@ -44,7 +44,7 @@ class LogitProcessorThatRecords(LogitProcessor):
 
 
 def test_a_decode_raises_what_goes_wrong():
-    with pytest.raises(InvalidParameter, match="thinking_budget"):
+    with pytest.raises(InvalidParameter, match="thinking_start_token_id"):
         run(ThinkingBudgetLogitProcessor, {}, [1], [], steps=1)
     with pytest.raises(ProcessorFault, match="Fails failed at token 1"):
         run(Fails, {}, [1], [], steps=2)

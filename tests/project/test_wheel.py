@@ -113,6 +113,18 @@ def test_a_client_attaches_a_processor(clean):
     assert body == "{'custom_params': {'token_ids': [20]}}\n"
 
 
+def test_a_trace_says_what_it_needs(clean):
+    (clean / "request.json").write_text('{"input_ids": [1]}')
+    (clean / "answer.json").write_text('{"output_ids": [1]}')
+    trace = (clean / "bin" / "sglang-lp", "trace", "request.json", "answer.json")
+    done = subprocess.run(
+        trace, cwd=clean, env=ENVIRONMENT, capture_output=True, check=False, text=True
+    )
+
+    assert done.returncode == 2
+    assert "a trace needs torch" in done.stderr
+
+
 def test_the_command_lists_the_processors(clean):
     listed = run(clean / "bin" / "sglang-lp", "list", cwd=clean)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.server.bounds import MAX_ENTRIES, check_entries, entries
+from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, check_entries, entries
 
 
 def test_entries_are_those_of_lists_and_objects():
@@ -13,17 +13,48 @@ def test_entries_are_those_of_lists_and_objects():
     assert entries(None) == 0
 
 
-@pytest.mark.parametrize(
-    ("counts", "copies"), [([MAX_ENTRIES], 1), ([MAX_ENTRIES // 8] * 4, 2), ([], 100)]
-)
-def test_as_many_entries_as_the_limit_are_taken(counts, copies):
-    check_entries(counts, copies)
+def listing(count, first=0):
+    return {"token_ids": [*range(first, first + count)]}
 
 
 @pytest.mark.parametrize(
-    ("counts", "copies"),
-    [([MAX_ENTRIES + 1], 1), ([MAX_ENTRIES // 8] * 9, 1), ([MAX_ENTRIES // 8 + 1], 8)],
+    ("texts", "copies"),
+    [
+        ([listing(MAX_DIFFERENT + 100)], 1),
+        ([listing(MAX_ENTRIES // 8)] * 4, 2),
+        ([listing(MAX_DIFFERENT // 4, first) for first in range(4)], 1),
+        ([{"words": ["a" * 100]}, {"words": ["b" * (MAX_DIFFERENT - 102)]}], 9),
+        ([None, {}, {"token_ids": 7}], 100),
+        ([], 100),
+    ],
 )
-def test_more_are_refused_with_the_limit(counts, copies):
+def test_as_much_as_the_limits_is_taken(texts, copies):
+    check_entries(texts, copies)
+
+
+@pytest.mark.parametrize(
+    ("texts", "copies"),
+    [
+        ([listing(MAX_ENTRIES + 1)], 1),
+        ([listing(MAX_ENTRIES // 8)] * 9, 1),
+        ([listing(MAX_ENTRIES // 8 + 1)], 8),
+    ],
+)
+def test_more_entries_over_all_copies_are_refused_with_the_limit(texts, copies):
     with pytest.raises(RequestError, match=str(MAX_ENTRIES)):
-        check_entries(counts, copies)
+        check_entries(texts, copies)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [listing(MAX_DIFFERENT // 4, first) for first in range(5)],
+        [listing(MAX_DIFFERENT), listing(1)],
+        [{"words": ["a" * 100]}, {"words": ["b" * (MAX_DIFFERENT - 101)]}],
+        [{"text": "a" * 40_000}, {"text": "b" * 40_000}],
+        [{"token_ids": [object()] * MAX_DIFFERENT}, {"token_ids": [object()]}],
+    ],
+)
+def test_more_that_differs_from_text_to_text_is_refused_with_the_limit(texts):
+    with pytest.raises(RequestError, match=f"at most {MAX_DIFFERENT} entries"):
+        check_entries(texts)

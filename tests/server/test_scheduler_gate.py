@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import weakref
+from array import array
 from types import SimpleNamespace
 
 import dill
@@ -41,6 +42,7 @@ class Req:
         self.sampling_params = SimpleNamespace(custom_params=custom_params)
         self.vocab_size = vocab_size
         self.kv = SimpleNamespace(kv_committed_len=0)
+        self.origin_input_ids, self.output_ids = array("q", [1, 2, 3]), array("q")
         self.ended = None
         if isinstance(custom_params, dict):
             self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}

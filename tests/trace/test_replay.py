@@ -102,6 +102,24 @@ def test_where_a_rule_asked_for_the_likeliest_tokens_the_trace_says_so():
     assert [token.looked for token in trace.tokens] == [0, 0, 0, 7, 7]
 
 
+ALL = [
+    name for name in builtins.__all__ if getattr(getattr(builtins, name), "family", None) is None
+]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_built_in_can_be_traced_with_its_example(name):
+    processor = getattr(builtins, name)
+    served = ServedModel(tokenizer(), 200_000, tuple(ids("<|end|>")))
+    answer = ids(" one two</think> one two one two<|end|> three" * 4)
+    trace = trace_answer(processor, Exchange(None, processor.example, ids(" a"), answer), served)
+
+    assert not any("failed" in token.problem for token in trace.tokens[:1])
+    for edit in trace.edits:
+        assert trace.words(edit)
+        assert "None" not in edit.why
+
+
 class Raising(LogitProcessor):
     def edit(self, request: Request, edits: Edits) -> None:
         if request.position == 1:

@@ -13,7 +13,7 @@ from sglang_lp._engine.recording import NEVER
 from sglang_lp.builtins.texts import check_texts, forced_text
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
-from sglang_lp.builtins.thinking.progress import Progress, markers_for
+from sglang_lp.builtins.thinking.progress import Block, Markers, Progress, blocks, markers_for
 from sglang_lp.builtins.thinking.stock import close_unseen
 from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
 from sglang_lp.params import (
@@ -46,6 +46,9 @@ _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 #: As SGLang's own classes take it: ``None`` and any negative number are no limit.
 _Budget = Annotated[int, Meta(le=MAX_INT)] | None
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
+
+#: Tokens that may come before they are read: 256 rows that wake at once read them in 6 ms.
+_LONGEST_SLEEP = 512
 
 #: The parameters that say how a block opens and closes.
 _START = "thinking_start_token_id", "thinking_start_token_ids", "thinking_start"
@@ -244,7 +247,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         cls._own_ids = own
 
     @classmethod
-    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
+    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Any:
         """Check the parameters and fill in the class's ids."""
         if custom_params is None or isinstance(custom_params, Mapping):
             custom_params = cls._with_ids(custom_params or {})
@@ -338,10 +341,13 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params = request.params
         if params.start is None:
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
+        return Progress(self._markers(params), params.wait_token_id, request.prompt_ids)
+
+    @staticmethod
+    def _markers(params: Any) -> Markers:
         newline = params.new_line_token_id
         before_end = params.closing_token_ids or (() if newline is None else (newline,))
-        markers = markers_for(params.start, params.end, before_end)
-        return Progress(markers, params.wait_token_id, request.prompt_ids)
+        return markers_for(params.start, params.end, before_end, params.eos_token_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow where blocks open and close, and how far the closing is written."""
@@ -350,6 +356,18 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def fork(self, request: Request) -> Progress:
         """Copy how far the block is."""
         return copy(request.state)  # type: ignore[no-any-return]
+
+    def report(
+        self,
+        params: Any,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        forced: Sequence[Sequence[int]],
+    ) -> dict[str, Any]:
+        """Return ``thinking``: for each block its ``tokens``, and what ``ended`` it."""
+        markers = self._markers(params)
+        found = blocks(markers, prompt_ids, output_ids)
+        return {"thinking": [_reported(params, one, output_ids, forced) for one in found]}
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Apply the rules of the class to this step, or sleep until one could apply."""
@@ -361,7 +379,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             raise Unsupported(f"{self.name}: {_NO_LAG}")
         if progress.opened < 0:
             # A block opens with the next token at the earliest.
-            edits.wake_at(position + 1 + _quiet(params, 0))
+            edits.wake_at(position + min(1 + _quiet(params, 0), _LONGEST_SLEEP))
         else:
             inside = progress.length - progress.opened
             if inside >= params.limit:
@@ -369,7 +387,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             elif inside < params.min_thinking_tokens:
                 _keep_open(request, edits)
             elif not _close_well(request, edits, inside):
-                edits.wake_at(position + _quiet(params, inside))
+                edits.wake_at(position + min(_quiet(params, inside), _LONGEST_SLEEP))
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
 
@@ -378,7 +396,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params, progress = request.params, request.state
         if progress.opened < 0:
             return ""
-        inside, budget = progress.length - progress.opened, params.thinking_budget
+        inside, budget = progress.length - progress.opened, params.limit
         if inside >= budget:
             return f"{budget} of {budget} tokens thought"
         if inside < params.min_thinking_tokens:
@@ -386,6 +404,35 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
             return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
         return "the answer may not end while it thinks"
+
+
+def _reported(
+    params: ThinkingBudgetLogitProcessor.Params,
+    block: Block,
+    output_ids: Sequence[int],
+    forced: Sequence[Sequence[int]],
+) -> dict[str, Any]:
+    """Return the length of a block in tokens, and who closed it."""
+    ended = None if block.end is None else "model"
+    if block.end is not None and _holds_position(forced, block.end):
+        # Back to where forcing the closing began, which tells the rule.
+        begun, closing = block.end, block.closing
+        for back in range(1, len(closing)):
+            at = block.end - back
+            if output_ids[at] != closing[-1 - back] or not _holds_position(forced, at):
+                break
+            begun = at
+        inside, soft = begun - block.start, params.soft_thinking_budget
+        ended = "early_end"
+        if inside >= params.limit:
+            ended = "budget"
+        elif soft is not None and inside >= soft:
+            ended = "soft"
+    return {"tokens": block.tokens, "ended": ended}
+
+
+def _holds_position(spans: Sequence[Sequence[int]], position: int) -> bool:
+    return any(start <= position < stop for start, stop in spans)
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
@@ -408,14 +455,16 @@ def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
 def _keep_open(request: Request, edits: Edits) -> None:
     """Keep the end out of a block that is too short."""
     params, progress = request.params, request.state
-    early = {*params.eos_token_ids}.difference(progress.markers.end)
-    if progress.of_end == len(progress.markers.end) - 1:
-        early.add(progress.markers.end[-1])
+    markers, of_end = progress.markers, progress.of_end
+    early = markers.others
+    if of_end == len(markers.end) - 1:
+        early = markers.closing_signs[of_end]
     wait = params.wait_token_id
     if (
         wait is not None
+        and len(early)
         and progress.waits < params.max_waits
-        and not early.isdisjoint(request.top(1))
+        and request.is_among_top(early, 1)
     ):
         edits.force(wait)
     else:
@@ -429,20 +478,19 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
         Whether a token was forced to close it.
     """
     params, progress = request.params, request.state
+    markers = progress.markers
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
     if soft and (progress.begun or progress.newest == params.new_line_token_id):
         edits.force(progress.markers.next_token[progress.begun])
         return True
-    ends = {*params.eos_token_ids}.difference(progress.markers.end)
-    next_of_end = progress.markers.end[progress.of_end]
-    likeliest = request.top(params.soft_top_n if soft else 1) if soft or ends else []
-    if soft and not {next_of_end, *ends}.isdisjoint(likeliest):
-        edits.force(progress.markers.next_token[progress.begun])
+    if soft:
+        if request.is_among_top(markers.closing_signs[progress.of_end], params.soft_top_n):
+            edits.force(markers.next_token[progress.begun])
+            return True
+    elif len(markers.others) and request.is_among_top(markers.others, 1):
+        edits.force(markers.end[progress.of_end])
         return True
-    if not ends.isdisjoint(likeliest):  # only without a soft budget, so this is the likeliest
-        edits.force(next_of_end)
-        return True
-    edits.ban(ends)
+    edits.ban(markers.others)
     return False
 
 
