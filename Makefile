@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-bounds bench-drafts bench-rules bench-text bench-trust soak dashboard fuzz mutants lock bench-adapters
+TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-text bench-trust soak dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)

@@ -1,6 +1,8 @@
 import json
 
-from benchmarks import adapters, bounds_report, report, rules, text
+import pytest
+
+from benchmarks import adapters, bounds_report, drafts_report, report, rules, text
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -59,3 +61,48 @@ def test_the_page_says_what_the_stored_costs_of_texts_say():
     results = json.loads(text.RESULTS.read_text())
 
     assert text.page_block(results) in report.PAGE.read_text()
+
+
+@pytest.mark.skipif(
+    not drafts_report.RESULTS.exists(), reason="make bench-drafts has stored no figures"
+)
+def test_the_page_says_what_the_stored_figures_of_drafts_say():
+    results = json.loads(drafts_report.RESULTS.read_text())
+
+    assert drafts_report.page_block(results) in drafts_report.PAGE.read_text()
+
+
+def figures_of_drafts(*, us, waits, own_us, accept_length):
+    """Return results in which a rule with a long history costs as much as with a short one."""
+    return {
+        "rows": 16,
+        "nodes": 5,
+        "rules": [
+            {"rule": rule, "history": history, "step_us": us, "node_us": us}
+            for rule in ("idle budget", "spent budget", "forced sequence", "n-gram rule")
+            for history in (1024, 16_384)
+        ],
+        "engines": [
+            {
+                "engine": engine,
+                "processor": processor,
+                "steps": 10_000,
+                "waits": waits,
+                "delayed": 0,
+                "step_us": 20_000.0,
+                "own_us": own_us,
+                "accept_length": accept_length if processor == "idle budget" else 2.5,
+            }
+            for engine in ("large vocabulary", "ordinary", "EAGLE")
+            for processor in ("none", "idle budget")
+        ],
+    }
+
+
+def test_a_promise_about_drafts_is_met_or_missed():
+    kept = figures_of_drafts(us=15.0, waits=0, own_us=200.0, accept_length=2.5)
+    broken = figures_of_drafts(us=50.1, waits=1, own_us=200.1, accept_length=2.4)
+
+    assert all(one.met for one in drafts_report.promises(kept))
+    met = [one.met for one in drafts_report.promises(broken)]
+    assert met == [False, True] * 4 + [False] * 3
