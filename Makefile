@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-bounds bench-drafts bench-trust fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts docs test-docs check bench bench-bounds bench-drafts bench-rules bench-trust dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -18,7 +18,9 @@ help:
 	@echo "make bench  the benchmarks"
 	@echo "make bench-bounds  the dearest requests that are accepted, and a search for dearer ones"
 	@echo "make bench-drafts  what the toolkit adds to a verify step of speculative decoding"
+	@echo "make bench-rules  what the operator's decisions cost a request"
 	@echo "make bench-trust  what the trust boundary costs, and what gets past it"
+	@echo "make dashboard  draw the Grafana dashboard from a server under load"
 	@echo "make fuzz   two minutes of coverage-guided fuzzing of the verifier"
 	@echo "make mutants  break the trust boundary on purpose, and see the tests notice"
 	@echo "make lock   pin the dependencies of pyproject.toml in requirements.lock"

@@ -29,9 +29,9 @@ from benchmarks.cost import machine
 from sglang_lp.errors import RequestError
 
 #: Seconds for which one request is decoded at most.
-SECONDS = 1.0
+SECONDS = 0.7
 #: Seconds for which dearer requests of one processor are searched for.
-SEARCH_SECONDS = 8.0
+SEARCH_SECONDS = 5.0
 
 
 def _resident() -> int:

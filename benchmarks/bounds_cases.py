@@ -478,7 +478,7 @@ def _chains() -> list[Dear]:
     return found + [
         Dear(f"chain-{key}-x{copies}", chain, params, prompt, output, copies, warm=warm)
         for key, params, prompt, output, warm in kinds
-        for copies in (1, _most(params))
+        for copies in (1, min(_most(params), 32 if warm else BATCH))  # else it warms up for long
     ]
 
 

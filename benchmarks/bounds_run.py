@@ -39,7 +39,7 @@ class Server:
         front, scheduler = Guard(Policy.default()), Guard(Policy.default())
         scheduler.vocab_size = VOCAB
         self._manager = SimpleNamespace(
-            model_config=SimpleNamespace(vocab_size=VOCAB),
+            model_config=SimpleNamespace(vocab_size=VOCAB, hf_eos_token_id={151_645}),
             server_args=SimpleNamespace(speculative_algorithm=None),
             preferred_sampling_params=None,
         )
@@ -136,7 +136,8 @@ class Run:
         self._params = [request.sampling_params.custom_params for request in self.requests]
         # A plain neighbour before and one after them.
         self._row = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0))
-        self._logits = torch.empty(dear.copies + 2, VOCAB)
+        self._logits = self._row.repeat(dear.copies + 2, 1)
+        self._fresh = self._logits._version  # noqa: SLF001 - see step()
 
     def arrive(self) -> Arrival:
         """Let the request through both gates.
@@ -155,7 +156,11 @@ class Run:
     def step(self, before: int = 0, after: int = 0) -> float:
         """Return the seconds of a step, beside so many plain neighbours."""
         custom_params = [*[None] * before, *self._params, *[None] * after]
-        logits = self._logits[: len(custom_params)].copy_(self._row)  # the model wrote it
+        logits = self._logits[: len(custom_params)]
+        # torch counts writes: if there were none, the last step left them as they were.
+        if self._logits._version != self._fresh:  # noqa: SLF001
+            self._logits.copy_(self._row)  # as the model writes them at every step
+            self._fresh = self._logits._version  # noqa: SLF001
         return _spent(lambda: self._server.sample(logits, custom_params))
 
     def decode(self) -> None:

@@ -36,6 +36,7 @@ def main() -> int:
             for scene in (
                 scenes.overthinking,
                 scenes.budget,
+                scenes.efforts,
                 scenes.bans,
                 scenes.no_loop,
                 scenes.forced,

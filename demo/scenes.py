@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ import openai
 import orjson
 from tokenizers import Tokenizer
 
-from demo.corpus import LOOP_PROMPT, QUESTIONS, prompt
+from demo.corpus import END_THINK, LOOP_PROMPT, QUESTIONS, THINK, prompt
 from demo.model import SpecialTokens
+from demo.server import POLICY
 from demo.show import Scene, cut
 from sglang_lp import wire
 from sglang_lp.client import attach, attach_each
@@ -31,6 +33,7 @@ __all__ = [
     "bans",
     "budget",
     "drafts",
+    "efforts",
     "forced",
     "no_loop",
     "overthinking",
@@ -145,6 +148,36 @@ def budget(http: httpx.Client, model: Model) -> Scene:
     scene.proves(
         "the openai client gets the same text", seen=text.strip() == answer["text"].strip()
     )
+    return scene
+
+
+def efforts(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every scene
+    """The operator's levels of effort, asked for as any client asks."""
+    scene = Scene("Three levels of effort, three lengths of thought, and no extra field")
+    client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none")
+    decided = tomllib.loads(POLICY.read_text())["effort"]
+    thoughts = {}
+    for effort in ("low", "medium", "high"):
+        said = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": QUESTION}],
+            temperature=0,
+            max_tokens=300,
+            reasoning_effort=effort,
+            logprobs=True,
+        ).choices[0]
+        tokens = [one.token for one in (said.logprobs and said.logprobs.content) or ()]
+        text = said.message.content or ""
+        if THINK in tokens and END_THINK in tokens:
+            thoughts[effort] = tokens.index(END_THINK) - tokens.index(THINK) - 1
+        scene.row(QUESTION, f'reasoning_effort="{effort}", openai client', cut(text))
+        scene.proves(f"{effort}: the answer is still right", seen=QUESTIONS[QUESTION] in text)
+    for effort, budget in decided.items():
+        # A newline may come before the end.
+        scene.proves(
+            f"{effort}: {budget} tokens of thought",
+            seen=thoughts.get(effort) in {budget, budget + 1},
+        )
     return scene
 
 

@@ -15,7 +15,7 @@ from support.settings import CPU_ARGUMENTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ARGUMENTS", "DRAFTS", "serve"]
+__all__ = ["ARGUMENTS", "DRAFTS", "POLICY", "serve"]
 
 #: SGLang's arguments for the demo model. The scheduler runs with its defaults, so overlap
 #: scheduling is on.
@@ -27,12 +27,13 @@ DRAFTS: Mapping[str, Any] = {
     "speculative_ngram_max_bfs_breadth": 1,
     "mem_fraction_static": 0.4,
 }
-_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--")
+POLICY = Path(__file__).with_name("policy.toml")
+_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--policy", POLICY, "--")
 
 
 @contextmanager
 def serve(model: Path, *, drafts: bool = False) -> Iterator[str]:
-    """Run `sglang-lp serve` with its default policy on a free port of the loopback interface.
+    """Run `sglang-lp serve` with the demo's policy on a free port of the loopback interface.
 
     Args:
         model: Directory of the checkpoint.

@@ -31,7 +31,14 @@ NAVIGATION = {
     "Send requests": [
         *("start/requests", "processors", "text", "thinking", "trace", "api/client"),
     ],
-    "Run a server": ["start/server", "/SECURITY", "policy", "performance", "api/trust"],
+    "Run a server": [
+        "start/server",
+        "/SECURITY",
+        "policy",
+        "operating",
+        "performance",
+        "api/trust",
+    ],
     "Write a processor": ["start/processor", "history", "api/writing", "api/testing"],
     "More": [
         "/README",

@@ -238,6 +238,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),
     ),
+    "bench-rules": (
+        *ENV,
+        Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules")),
+    ),
+    "dashboard": (*ENV, Step("a server under load", (PYTHON, "-m", "benchmarks.dashboard"))),
     "bench-trust": (
         *ENV,
         Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),

@@ -6,6 +6,7 @@ SglangLpError
 │   ├── InvalidParameter               a custom_params entry does not fit the processor
 │   └── Unsupported                    this server cannot honour the processor
 ├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
+├── NotRun (also RuntimeError)         an answer that a processor did not run on
 ├── PolicyError (also ValueError)      the operator's policy file: the server does not start
 ├── UsageError (also ValueError)       the command line: exit code 2
 └── InstallError (also RuntimeError)   a guard is not in place: the process does not serve
@@ -18,6 +19,7 @@ from enum import StrEnum
 __all__ = [
     "InstallError",
     "InvalidParameter",
+    "NotRun",
     "PayloadRefused",
     "PolicyError",
     "ProcessorFault",
@@ -106,6 +108,10 @@ class Unsupported(RequestError):
 
 class ProcessorFault(SglangLpError, RuntimeError):
     """A processor raised, or returned what it may not. Ends its own request and no other."""
+
+
+class NotRun(SglangLpError, RuntimeError):
+    """An answer on which the processor that was asked for did not run, or that does not tell."""
 
 
 class PolicyError(SglangLpError, ValueError):

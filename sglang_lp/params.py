@@ -56,6 +56,8 @@ _MAX_FORCED = 4_096
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
 MAX_INT = 2**31 - 1
 
+_PRIVATE = "__sglang_reasoning_", "__sglang_lp_"
+
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT, extra={"token_id": True})]
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_TOKEN_IDS)]
 NonEmptyTokenIds = Annotated[TokenIds, Meta(min_length=1)]
@@ -89,13 +91,14 @@ P = TypeVar("P", bound=Parameters)
 
 
 def is_private(key: object) -> bool:
-    """Tell whether SGLang, not the caller, owns this key of ``custom_params``.
+    """Tell whether the server, not the caller, owns this key of ``custom_params``.
 
     SGLang 0.5.18 to 0.5.23 keeps ``__req__``, ``__sglang_reasoning_end_token_ids`` and
-    ``__sglang_reasoning_in_grammar`` there; no processor's parameter starts that way.
+    ``__sglang_reasoning_in_grammar`` there, the plugin ``__sglang_lp_...``; no processor's
+    parameter starts that way.
     """
     return not isinstance(key, str) or (
-        key.startswith("__") and (key == "__req__" or key.startswith("__sglang_reasoning_"))
+        key.startswith("__") and (key == "__req__" or key.startswith(_PRIVATE))
     )
 
 

@@ -147,6 +147,27 @@ class LogitProcessor:
         """
         return ""
 
+    def report(
+        self,
+        params: Any,  # noqa: ARG002 - for a class that overrides it
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        output_ids: Sequence[int],  # noqa: ARG002
+        forced: Sequence[Sequence[int]],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return what a finished answer says of this processor, in ``meta_info["sglang_lp"]``.
+
+        Args:
+            params: Parsed.
+            prompt_ids: Token ids of the prompt.
+            output_ids: Token ids of the answer.
+            forced: Spans of positions whose token a processor of the request forced, each as the
+                first position and the one after the last.
+
+        Returns:
+            JSON values by name; nothing by default.
+        """
+        return {}
+
     # SGLang's contract
 
     def __call__(
@@ -302,14 +323,29 @@ def prepare(
         RequestError: The parameters do not fit the processor or the served model.
     """
     params = processor.parse_params(custom_params, served.vocab_size)
-    params = processor.fit_params(params, served)
-    return processor.serving(params), params
+    fitted = _fitted_before(params, served)
+    if fitted is None:
+        fitted = processor.fit_params(params, served)
+        if any(params is known for known in _parsed.values()):
+            _fitted[id(params)] = params, served, fitted
+            if len(_fitted) > _MAX_PARSED:
+                _fitted.popitem(last=False)
+    return processor.serving(fitted), fitted
+
+
+def _fitted_before(params: Parameters, served: ServedModel) -> Parameters | None:
+    """Return what parameters became for another copy of the request, if they are its very own."""
+    known, model, fitted = _fitted.get(id(params), (None, served, None))
+    same = known is params and model.tokenizer is served.tokenizer and model[1:] == served[1:]
+    return fitted if same else None
 
 
 #: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
 #: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
 _parsed: OrderedDict[object, Parameters] = OrderedDict()
 _MAX_PARSED = 18
+#: What they became, by the identity of those.
+_fitted: OrderedDict[int, tuple[Parameters, ServedModel, Parameters]] = OrderedDict()
 
 
 def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:

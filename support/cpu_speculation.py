@@ -12,11 +12,8 @@ import os
 import sys
 import types
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from sglang_lp.server.versions import OLDEST
 
 __all__ = ["NAME", "PLUGIN", "VARIABLES", "install"]
 
@@ -35,11 +32,8 @@ def install() -> None:
     """Change SGLang in this process; SGLang calls this before it makes a scheduler."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
-    if version("sglang") == OLDEST:
-        _take_plain_kernels_in_oldest()
-    else:
-        _take_triton_kernels()
-        _take_plain_kernels()
+    _take_triton_kernels()
+    _take_plain_kernels()
     _verify_trees()
     _attend_in_drafts()
     _rotate()
@@ -94,39 +88,6 @@ def _take_plain_kernels() -> None:
         (reconstruct_tree, reconstruct, kernels.reconstruct_tree),
         (spec_tree, "sgl_build_tree_kernel_triton", kernels.build_tree),
         (spec_tree, "verify_tree_greedy_triton", kernels.verify_tree_greedy),
-    ):
-        _put(module, name, plain)
-
-
-def _take_plain_kernels_in_oldest() -> None:
-    """Take as many as NGRAM needs in SGLang 0.5.18, which imports some from CUDA's library."""
-    from support import kernels
-
-    library = types.ModuleType("sgl_kernel")
-    speculative = types.ModuleType("sgl_kernel.speculative")
-    vars(library).update(
-        speculative=speculative,
-        top_k_renorm_prob=None,
-        top_p_renorm_prob=None,
-        tree_speculative_sampling_target_only=kernels.tree_speculative_sampling_target_only,
-    )
-    vars(speculative)["reconstruct_indices_from_tree_mask"] = kernels.reconstruct_tree
-    sys.modules |= {module.__name__: module for module in (library, speculative)}
-    from sglang.kernels.ops.speculative import cache_locs, eagle
-    from sglang.srt.mem_cache import allocation
-    from sglang.srt.speculative import eagle_utils
-
-    def verify_tree_greedy(
-        predicts: Any, accept_index: Any, accept_token_num: Any, topk: int = -1, **trees: Any
-    ) -> Any:
-        kernels.verify_tree_greedy(predicts, accept_index, accept_token_num, **trees)
-        return predicts, accept_index, accept_token_num
-
-    for module, name, plain in (
-        (allocation, "assign_req_to_token_pool_func", kernels.assign_req_to_token_pool),
-        (cache_locs, "assign_extend_cache_locs_func", kernels.assign_extend_cache_locs),
-        (eagle, "fill_accept_out_cache_loc_func", kernels.fill_accept_out_cache_loc),
-        (eagle_utils, "verify_tree_greedy_func", verify_tree_greedy),
     ):
         _put(module, name, plain)
 

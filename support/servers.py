@@ -1,7 +1,8 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``STOCK``
-are SGLang without this toolkit's plugin. Models are named as in :mod:`support.draft_models`.
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``decided`` has an
+operator who decides for requests; those in ``STOCK`` are SGLang without this toolkit's plugin.
+Models are named as in :mod:`support.draft_models`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from support.server import SGLANG
 
 #: Allows the processors of :mod:`support.recording`.
 POLICY = Path(__file__).with_name("policy.toml")
+#: Decides for requests, see ``tests/engine/test_decided.py``.
+DECIDED = Path(__file__).with_name("decided.toml")
 #: On the import path of a server, makes SGLang load :mod:`support.probe`.
 PROBE = Path(__file__).with_name("plugin")
 
@@ -108,6 +111,10 @@ SERVERS: Mapping[str, Settings] = {
         },
         cpu_speculation.VARIABLES,
     ),
+    "decided": (
+        {"enable_metrics": True, "served_model_name": "tiny"},
+        {"SGLANG_LP_POLICY": str(DECIDED)},
+    ),
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
     "stock, eagle chains": (
         _EAGLE,
@@ -117,7 +124,7 @@ SERVERS: Mapping[str, Settings] = {
 STOCK = ("stock", "stock, eagle chains")
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name not in STOCK)
+PLUGIN = tuple(name for name in SERVERS if name not in {*STOCK, "decided"})
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
@@ -138,6 +145,6 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
     if "speculative_algorithm" not in SERVERS[name][0]:
         return ()
-    if IS_OLDEST and SERVERS[name][0]["speculative_algorithm"] != "NGRAM":
-        return (pytest.mark.skip(f"SGLang {OLDEST}: its draft models do not run without a GPU"),)
+    if IS_OLDEST:
+        return (pytest.mark.skip(f"SGLang {OLDEST}: its drafts do not run without a GPU"),)
     return () if name in _ALWAYS else (pytest.mark.drafts,)

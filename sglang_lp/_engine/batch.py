@@ -245,6 +245,13 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
         recording.wake = None
     if row.held is not None and not drafted:
         row.hold(None)
+    if not recording.is_empty or copied is not None:
+        forced = recording.forced is not None
+        if drafted:
+            position, path = step.nodes[index]
+            row.acts.note_drafted(position, path, forced=forced)
+        else:
+            row.acts.note(request.position, forced=forced)
     if recording.pooled:
         _take_pools(step, index, row, recording)
     if not recording.is_empty:
@@ -368,6 +375,8 @@ def _call(step: _Step, indices: list[int]) -> None:
             [step.custom_params[index] for index in indices],
         )
         _write_back(step, indices, result)
+        for row in group:
+            row.acts.note(row.request.position, forced=False)
     except BaseException as error:  # noqa: BLE001 - see _visit
         if len(group) == 1:
             group[0].end(_as_fault(group[0], error))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.acts import Acts
 from sglang_lp._engine.host import Host, host_of
 from sglang_lp._engine.ids import Ids, ids_of, prepared, tensor_of
 from sglang_lp._engine.plan import Standing
@@ -150,6 +151,7 @@ class Row:
         held: Those among them that hold until the row is woken.
         acting: What the edits of its last step were put together to, for the next one.
         serial: Another number for every row, and a new one when ``standing`` changes.
+        acts: What was done to the request.
     """
 
     __slots__ = (
@@ -159,6 +161,7 @@ class Row:
         "_output_ids",
         "_started",
         "acting",
+        "acts",
         "dense",
         "held",
         "host",
@@ -182,6 +185,7 @@ class Row:
         self.host = host
         self.source = host.request
         self.wake = 0
+        self.acts = Acts()
         self.tokens = array("q")
         self.standing: Standing | None = None
         self.serial = next(_serials)
@@ -242,6 +246,7 @@ class Row:
             else:
                 new = [*output_ids[fed:seen], *pending[max(0, fed - seen) :]]
             tokens.extend(new)
+            self.acts.settle(tokens)
             self.processor.advance(request, new)
         return True
 
@@ -302,6 +307,11 @@ class Row:
                     recording.add(one)
             standing = Standing.of(recording)
         if standing is not self.standing:
+            self.acts.stand(
+                self.request.position,
+                some=standing is not None,
+                forced=any(one.forced is not None for one in both),
+            )
             self.standing = standing
             self.serial = next(_serials)
 

@@ -47,6 +47,15 @@ class Processor(Protocol):
     def edit(self, request: Request, edits: Edits) -> None:
         """Say what happens to the next token."""
 
+    def report(
+        self,
+        params: Any,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        forced: Sequence[Sequence[int]],
+    ) -> dict[str, Any]:
+        """Return what a finished answer says of it."""
+
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
     ) -> torch.Tensor:

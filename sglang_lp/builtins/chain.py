@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
+import msgspec
 from msgspec import Meta
 
 from sglang_lp._engine.recording import NEVER, Recording
@@ -143,6 +144,7 @@ class ChainLogitProcessor(LogitProcessor):
         """The parameters with the class of each link and that link's parsed parameters."""
 
         links: tuple[tuple[type[LogitProcessor], Parameters], ...] = ()
+        unnamed: int = 0
 
     #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
     _resolve: ClassVar[Callable[[str], type]] = staticmethod(_find_imported)
@@ -150,11 +152,14 @@ class ChainLogitProcessor(LogitProcessor):
     def __init__(self) -> None:
         #: For a request: each processor and its parameters, in order. Empty without one.
         self.links: list[tuple[LogitProcessor, Parameters]] = []
+        #: How many of the last ones are not the client's business.
+        self.unnamed = 0
 
     @property
     def name(self) -> str:
         """Class name and those of the links, for messages."""
-        names = ", ".join(processor.name for processor, _ in self.links)
+        named = self.links[: len(self.links) - self.unnamed]
+        names = ", ".join(processor.name for processor, _ in named)
         return f"{type(self).__name__} ({names})" if names else type(self).__name__
 
     @classmethod
@@ -207,13 +212,28 @@ class ChainLogitProcessor(LogitProcessor):
         return cls._Linked(chain=params.chain, links=tuple(links))
 
     @classmethod
+    def join(
+        cls, links: Sequence[tuple[type[LogitProcessor], Parameters]], unnamed: int = 0
+    ) -> Parameters:
+        """Return the parameters of a chain of these links, as ``parse_params`` does.
+
+        Whoever runs a server may chain more than a request may.
+
+        Args:
+            links: Classes with their parsed parameters.
+            unnamed: How many of the last ones messages to the client do not name.
+        """
+        names = tuple(link.__name__ for link, _ in links)
+        return cls._Linked(chain=names, links=tuple(links), unnamed=unnamed)
+
+    @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
         """Let every link check its parameters against the served model."""
         links = []
         for place, (link, own) in enumerate(params.links):
             with cls._name_place(place):
                 links.append((link, link.fit_params(own, served)))
-        return cls._Linked(chain=params.chain, links=tuple(links))
+        return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
     @classmethod
     @contextmanager
@@ -283,6 +303,7 @@ class ChainLogitProcessor(LogitProcessor):
         """Return a chain of the links that these parameters name; it needs what they need."""
         chain = type(self)()  # nothing of a request stays on the instance that serves many
         chain.links = [(link().serving(own), own) for link, own in params.links]
+        chain.unnamed = params.unnamed
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
         chain.can_fork = all(processor.can_fork for processor in processors)
@@ -309,6 +330,19 @@ class ChainLogitProcessor(LogitProcessor):
     def fork(self, request: Request) -> list[_Link]:
         """Fork the state of every link."""
         return [link.fork(request) for link in request.state]
+
+    def report(
+        self,
+        params: Any,  # noqa: ARG002 - each link has its own
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        forced: Sequence[Sequence[int]],
+    ) -> dict[str, Any]:
+        """Return what the links report, but for those that are not the client's business."""
+        joined: dict[str, Any] = {}
+        for processor, own in self.links[: len(self.links) - self.unnamed]:
+            joined |= processor.report(own, prompt_ids, output_ids, forced)
+        return joined
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""

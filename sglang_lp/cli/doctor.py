@@ -1,4 +1,4 @@
-"""``sglang-lp doctor``: tell whether a guarded server could start here, and why not."""
+"""``sglang-lp doctor``: what keeps a guarded server from starting here, or what a server loses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.cli import policy_option
+from sglang_lp.cli import asking, policy_option
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError
-from sglang_lp.trust import Verifier
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["add"]
 
@@ -22,24 +21,37 @@ def add(verbs: Any) -> None:
     """Add the verb's parser."""
     parser = verbs.add_parser(
         "doctor",
-        help="check this environment and policy",
-        description="Check, without starting a server, what a guarded server needs.",
+        help="check this environment and policy, or a running server",
+        description="Check, without starting a server, what a guarded server needs; or ask a "
+        "running one, through whatever stands before it, whether it is guarded and which endpoint "
+        "loses what. OPENAI_API_KEY is sent if it is set.",
+    )
+    parser.add_argument(
+        "--url", metavar="URL", help="ask the server there, and check nothing of this environment"
     )
     policy_option.add_option(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.url is not None:
+        return _report(asking.checks(arguments.url))
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", lambda: sys.version.split()[0]),
         ("SGLang", _check_sglang),
         ("plugin", _check_plugin),
         ("policy", lambda: _check_policy(arguments.policy)),
     ]
+    return _report(checks)
+
+
+def _report(checks: Iterable[tuple[str, Callable[[], str]]]) -> int:
     failed = 0
     for name, check in checks:
         try:
             say(f"ok      {name}: {check()}")
+        except asking.Skipped as why:
+            say(f"--      {name}: {why}")
         except SglangLpError as error:
             failed += 1
             say(f"FAILED  {name}: {error}")
@@ -68,4 +80,4 @@ def _check_plugin() -> str:
 
 def _check_policy(named: str | None) -> str:
     policy = policy_option.choose(named)
-    return f"{len(Verifier(policy).allowed)} processors allowed ({policy.source})"
+    return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"

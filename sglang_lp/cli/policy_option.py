@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from sglang_lp.errors import PolicyError
+from sglang_lp.rules import Rules
 from sglang_lp.server.installation import POLICY_VARIABLE, policy_in_force
-from sglang_lp.trust import Policy
+from sglang_lp.trust import Policy, Verifier
 
-__all__ = ["add_option", "choose", "parse_file"]
+__all__ = ["add_option", "check", "choose", "parse_file"]
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,20 @@ def parse_file(text: str) -> str:
     if not text:  # an unset variable in a script must not mean the default policy
         raise argparse.ArgumentTypeError("expected the name of a policy file, got an empty text")
     return text
+
+
+def check(policy: Policy) -> Verifier:
+    """Check all of a policy that can be checked without a model.
+
+    Raises:
+        PolicyError: A server with it would not start.
+    """
+    verifier = Verifier(policy)
+    try:
+        Rules(policy, verifier.resolve)
+    except PolicyError as error:
+        raise PolicyError(f"policy {policy.source}: {error}") from error
+    return verifier
 
 
 def choose(named: str | None) -> Policy:

@@ -11,7 +11,6 @@ from sglang_lp.cli import policy_option
 from sglang_lp.errors import UsageError
 from sglang_lp.server.installation import POLICY_VARIABLE
 from sglang_lp.server.serve import check_environment, run
-from sglang_lp.trust import Verifier
 
 __all__ = ["add"]
 
@@ -48,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "expected SGLang's arguments after --, for example: "
             "sglang-lp serve -- --model-path Qwen/Qwen3-8B"
         )
-    Verifier(policy_option.choose(arguments.policy))  # an error now, not after a minute
+    policy_option.check(policy_option.choose(arguments.policy))  # an error now, not after a minute
     if arguments.policy is not None:
         os.environ[POLICY_VARIABLE] = str(Path(arguments.policy).resolve())
     if _FLAG not in sglang_args:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sglang_lp import builtins, wire
+from sglang_lp.client.answers import check_ran
 from sglang_lp.client.json_values import copy_value, to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
@@ -118,6 +119,28 @@ class Attachment(msgspec.Struct, frozen=True):
             request | {"custom_params": self.custom_params}, response, served.tokenizer, choice
         )
         return trace_answer(self.processor, exchange, served)
+
+    def check(self, response: Any) -> None:
+        """Make sure that this processor ran on an answer.
+
+        Servers behind a proxy may never have seen the request's ``custom_logit_processor``: some
+        proxies drop fields that they do not know, and answer as if nothing had been asked.
+
+        Args:
+            response: An HTTP response or anything else with ``headers`` (``httpx``, ``requests``,
+                the ``openai`` client's ``with_raw_response``), its headers, or what ``/generate``
+                or ``Engine`` returned, for one prompt or a batch. Of a stream the last event.
+
+        Raises:
+            NotRun: It did not run, or the answer does not tell.
+        """
+        check_ran(self._names(), response)
+
+    def _names(self) -> list[str]:
+        """Return the names by which an answer calls what is attached."""
+        if issubclass(self.processor, builtins.ChainLogitProcessor):
+            return [name.rpartition(":")[2] for name in self._params["chain"]]
+        return [self.processor.__name__]
 
     def _join(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Set ``custom_params`` in ``fields``, always: without it SGLang passes no history."""

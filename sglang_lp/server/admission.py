@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import ProcessorFault, RequestError, shown
 from sglang_lp.server.bounds import check_entries, check_flat
+from sglang_lp.server.efforts import read_generate
 from sglang_lp.server.own_keys import check_origin
+from sglang_lp.server.reports import ran
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -25,13 +27,18 @@ def make_admit(guard: Guard) -> Any:
         sampling: Any = getattr(tokenized, "sampling_params", None)
         custom_params = getattr(sampling, "custom_params", None)
         payload = getattr(tokenized, "custom_logit_processor", None)
-        if payload is None and not custom_params:
+        decides = not guard.rules.is_empty and sampling is not None
+        if payload is None and not custom_params and not decides:
+            ran(())
             return
         # A temperature of 0 has become a top_k of 1.
         sampled = getattr(sampling, "top_k", None) != 1
         beam_width = getattr(sampling, "beam_width", None)
-        admitted = _admit(guard, manager, payload, custom_params, beam_width, sampled=sampled)
-        if admitted is not None:
+        limit = getattr(sampling, "max_new_tokens", None)
+        admitted = _admit(
+            guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
+        )
+        if admitted is not None and payload is not None:
             # From here on only the operator's own spelling travels.
             tokenized.custom_logit_processor = admitted.payload
             custom_params = custom_params or {}  # without a dict SGLang passes no history
@@ -51,6 +58,8 @@ def make_admit_list(guard: Guard) -> Any:
     def admit_list(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         # SGLang has normalized the request; one for embeddings has no processors.
         payloads = getattr(obj, "custom_logit_processor", None)
+        if payloads is None and not guard.rules.is_empty and hasattr(obj, "max_thinking_tokens"):
+            payloads = [None] * len(obj.sampling_params)
         if payloads is not None:
             size = obj.batch_size
             samplings = obj.sampling_params
@@ -75,8 +84,11 @@ def make_admit_stream(guard: Guard) -> Any:
     def admit_stream(manager: Any, obj: Any) -> None:
         if hasattr(obj, "is_single"):
             return  # SGLang has normalized it, so it was admitted before its first answer
+        if guard.rules.reads_effort:
+            read_generate(manager, obj)
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
-        if payloads is None and not samplings:
+        if payloads is None and not samplings and guard.rules.is_empty:
+            ran(())
             return
         if isinstance(payloads, list) and _is_single(obj):
             payloads = [payloads]  # a list is no payload, and refused as such
@@ -119,6 +131,7 @@ def _admit_all(
             custom_params,
             merged.get("beam_width"),
             sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
+            limit=merged.get("max_new_tokens"),
         )
 
 
@@ -130,6 +143,7 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
     beam_width: object,
     *,
     sampled: bool,
+    limit: object,
 ) -> Admitted | None:
     """Check one request; return what runs its processor, if it names one.
 
@@ -143,15 +157,19 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
             check_origin(custom_params)
             if not _pickles():
                 check_flat(custom_params)
-        if payload is None:
+        if payload is None and guard.rules.is_empty:
+            ran(())
             return None
         check_entries([custom_params])
         guard.learn(Gate.ADMISSION, manager)
-        return guard.admit(payload, custom_params, beam_width, sampled=sampled)
+        known = limit if isinstance(limit, int) else None
+        admitted = guard.admit(payload, custom_params, beam_width, sampled=sampled, limit=known)
     except ProcessorFault as error:
         from fastapi import HTTPException
 
         raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
+    ran(admitted.names if admitted is not None else ())
+    return admitted
 
 
 def _pickles() -> bool:

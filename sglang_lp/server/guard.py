@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp._engine.faults import as_fault
-from sglang_lp.builtins import ChainLogitProcessor
-from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
+from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.rules import Decided, Rules
+from sglang_lp.rules.links import Link, parts
 from sglang_lp.served import ServedModel
 from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.bounds import check_flat
+from sglang_lp.server.efforts import asked_by
 from sglang_lp.server.foreign import ForeignProcessor, same_in_builtins
+from sglang_lp.server.metrics import writing
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
+from sglang_lp.trust.audit import reason_of
 from sglang_lp.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
@@ -29,18 +34,29 @@ if TYPE_CHECKING:
 __all__ = ["Admitted", "Guard"]
 
 
+#: Stands in SGLang's batch for what a request runs without having asked for it.
+_DECIDED = "decided by the operator"
+
+
 class Admitted(NamedTuple):
     """A request that may run its processor.
 
     Attributes:
-        payload: The operator's own spelling of what was allowed.
+        payload: What stands for it from here on: the operator's own spelling of what was allowed.
         processor: Serves the request.
         params: Its parsed parameters, ``None`` for a foreign class, which has no schema.
+        custom_params: What a class that reads them itself gets in place of the request's own;
+            ``None`` to leave those.
+        names: Of the processors that the client may know of.
+        all_names: Of all of them.
     """
 
     payload: str
     processor: LogitProcessor
     params: Parameters | None
+    custom_params: dict[str, Any] | None
+    names: tuple[str, ...]
+    all_names: tuple[str, ...]
 
 
 class Guard:
@@ -49,6 +65,7 @@ class Guard:
     Attributes:
         gate: Where it stands, for the audit trail.
         audit: Counts and logs what was refused.
+        rules: What the operator decided.
         fingerprint: The same in every process that enforces the same policy.
         diffusion: The server's diffusion language model algorithm, once known.
         speculation: The server's speculative decoding, once known and if there is any.
@@ -62,6 +79,7 @@ class Guard:
         self._limited: Callable[[type], type] = cache(
             lambda chain: chain.limited_to(self.verifier.resolve)
         )
+        self.rules = self._rules(policy)
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
         self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
         self.gate = Gate.ADMISSION
@@ -71,13 +89,31 @@ class Guard:
         self.vocab_size: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
 
+    def _served(self) -> ServedModel:
+        return ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
+
+    def _rules(self, policy: Policy) -> Rules:
+        try:
+            return Rules(policy, self._find)
+        except PolicyError as error:
+            raise PolicyError(f"policy {policy.source}: {error}") from error
+
+    def _find(self, payload: Any) -> type:
+        """Return the class that a request's payload stands for."""
+        kind = self.verifier.lookup(payload).processor
+        return self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind
+
     def learn(self, gate: Gate, process: Any) -> None:
         """Take over what an object of SGLang knows of the server.
 
         Args:
             gate: Where this process stands.
             process: SGLang's ``TokenizerManager`` or ``Scheduler``.
+
+        Raises:
+            PolicyError: What the operator decided cannot work on this server.
         """
+        known = self.tokenizer, self.vocab_size
         self.gate = gate
         self.vocab_size = process.model_config.vocab_size
         self.eos_token_ids = process.model_config.hf_eos_token_id
@@ -88,15 +124,29 @@ class Guard:
             with suppress(RequestError):  # which a request that wants to know is told
                 vocabulary_of(tokenizer).prepare()
         self.tokenizer = tokenizer
+        if not self.rules.is_empty and known != (tokenizer, self.vocab_size):
+            self._check_server(process)
+            self.rules.fit(self._served())
 
-    def admit(
+    def stands_for(self, payload: str) -> None:
+        """Check a text of SGLang's batch.
+
+        Raises:
+            PayloadRefused: It stands for nothing that this process admits.
+        """
+        if payload != _DECIDED and not self.rules.has_profile(payload):
+            self.verifier.resolve(payload)
+
+    def admit(  # noqa: PLR0913 - a request has this many parts
         self,
         payload: Any,
         custom_params: object,
         beam_width: object = None,
         *,
         sampled: bool = True,
-    ) -> Admitted:
+        limit: int | None = None,
+        masked: bool = False,
+    ) -> Admitted | None:
         """Check what a request asks for.
 
         Args:
@@ -104,38 +154,69 @@ class Guard:
             custom_params: Its ``custom_params``, or ``None``.
             beam_width: Its ``beam_width``, or ``None``.
             sampled: Whether its tokens are sampled, not the most likely ones.
+            limit: How many tokens it can get, if known.
+            masked: Whether it asks for SGLang's ``return_sampling_mask``.
+
+        Returns:
+            What runs it, or ``None`` if no processor does.
 
         Raises:
             RequestError: Refused, with a message for the caller. The refusal is in the audit
                 trail already.
             ProcessorFault: The allowed class failed.
         """
+        if payload is None and (self.rules.is_empty or limit == 0):
+            return None
         with self.counting():
-            allowed = self.verifier.lookup(payload)
-            self._check_diffusion(allowed.name)
-            _check_beams(beam_width)
-            if not issubclass(allowed.processor, LogitProcessor):
-                check_flat(custom_params)
+            stands, name = self._named(payload, custom_params)
             try:
-                made, params = self._make(allowed.processor, custom_params)
+                if payload is not None:
+                    self._check_way(name, beam_width)
+                asked = asked_by(payload, custom_params, limit)
+                decided = self.rules.decide(asked, self._served())
+                if decided is None:
+                    return None
+                if payload is None:
+                    self._check_way(name, beam_width)
+                if masked:
+                    _check_mask(decided)
+                made, params, own = self._make(decided)
                 if self.speculation is not None:
-                    self.speculation.check(allowed.name, made, sampled=sampled)
+                    self.speculation.check(name, made, sampled=sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
-                raise as_fault(allowed.name, "before its request began", error) from None
-        return Admitted(allowed.payload, made, params)
+                raise as_fault(name, "before its request began", error) from None
+        return Admitted(stands, made, params, own, decided.names, decided.all_names)
 
-    def _make(self, kind: type, custom_params: object) -> tuple[LogitProcessor, Parameters | None]:
+    def _named(self, payload: Any, custom_params: object) -> tuple[str, str]:
+        """Return what stands for a payload from here on, and its name for messages.
+
+        Raises:
+            RequestError: It is not allowed, or its parameters cannot travel.
+        """
+        if payload is None:
+            return _DECIDED, "what the operator decided"
+        if self.rules.has_profile(payload):
+            return payload, payload
+        allowed = self.verifier.lookup(payload)
+        if not issubclass(allowed.processor, LogitProcessor):
+            check_flat(custom_params)
+        return allowed.payload, allowed.name
+
+    def _make(
+        self, decided: Decided
+    ) -> tuple[LogitProcessor, Parameters | None, dict[str, Any] | None]:
         """Make the processor that serves a request."""
-        if issubclass(kind, ChainLogitProcessor):
-            kind = self._limited(kind)
-        made: Any = kind()
-        served = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
-        if isinstance(made, LogitProcessor):
-            return prepare(made, custom_params, served)
-        known = same_in_builtins(kind)
-        if known is not None:
-            prepare(known(), custom_params, served)
-        return ForeignProcessor(made), None
+        made: Any = decided.processor()
+        if not isinstance(made, LogitProcessor):
+            known = same_in_builtins(decided.processor)
+            if known is not None:
+                prepare(known(), decided.params, self._served())
+            own = None if self.rules.is_empty else decided.params
+            return ForeignProcessor(made), None, own
+        own = None
+        if made.dense and not self.rules.is_empty:
+            own = msgspec.to_builtins(decided.params)
+        return made.serving(decided.params), decided.params, own
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -144,19 +225,60 @@ class Guard:
             yield
         except RequestError as error:
             self.audit.refused(self.gate, error)
+            metrics = writing()
+            if metrics is not None:
+                metrics.refuse(self.gate.value, reason_of(error))
             raise
 
-    def _check_diffusion(self, name: str) -> None:
+    def _check_server(self, process: Any) -> None:
+        """Refuse a server that would not run what the operator decided.
+
+        Raises:
+            PolicyError: With the reason.
+        """
+        if not getattr(process.server_args, "enable_custom_logit_processor", True):
+            raise PolicyError(
+                "what it decides takes --enable-custom-logit-processor, which sglang-lp serve adds"
+            )
+        if not getattr(process.model_config, "is_generation", True):
+            raise PolicyError(
+                "what it decides is for servers that generate text; this one does not"
+            )
+        if self.diffusion is not None:
+            raise PolicyError(
+                f"what it decides cannot hold: this server runs a diffusion language model "
+                f"({self.diffusion}), which does not call custom logit processors"
+            )
+
+    def _check_way(self, name: str, beam_width: object) -> None:
+        """Refuse where SGLang would not call the processor.
+
+        Raises:
+            Unsupported: With the reason.
+        """
         if self.diffusion is not None:
             raise Unsupported(
                 f"{name}: this server runs a diffusion language model ({self.diffusion}), which "
                 "does not call custom logit processors; send the request to another one"
             )
+        if isinstance(beam_width, int | float) and beam_width > 1:
+            raise Unsupported(
+                "custom logit processors do not combine with beam search: leave out one of "
+                "custom_logit_processor and beam_width"
+            )
 
 
-def _check_beams(beam_width: object) -> None:
-    if isinstance(beam_width, int | float) and beam_width > 1:
-        raise Unsupported(
-            "custom logit processors do not combine with beam search: leave out one of "
-            "custom_logit_processor and beam_width"
-        )
+def _check_mask(decided: Decided) -> None:
+    """Refuse to show a sampling mask of logits that are changed in another way than by bans.
+
+    SGLang refuses it for what a request brings.
+
+    Raises:
+        Unsupported: A processor does more.
+    """
+    for link in parts(Link(decided.processor, decided.params)):
+        if not issubclass(link.processor, DisallowedTokensLogitsProcessor):
+            raise Unsupported(
+                "return_sampling_mask does not combine with the processors that this server runs "
+                "on the request; leave it out"
+            )

@@ -26,7 +26,8 @@ __all__ = ["put_in_place"]
 _SRT = "sglang.srt."
 _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 #: What not every supported version has.
-_ABORTED = _SRT + "managers.scheduler.Scheduler._release_aborted_request"
+_ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
+_META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -51,6 +52,7 @@ def put_in_place() -> None:
     from sglang_lp.server.own_keys import remember
     from sglang_lp.server.pending import PendingResults
     from sglang_lp.server.release import abandon, finish
+    from sglang_lp.server.reports import begin, unwrap
     from sglang_lp.server.sampling import Steps, make_apply, rewind
     from sglang_lp.server.scheduler_gate import (
         NoLoads,
@@ -119,6 +121,11 @@ def put_in_place() -> None:
             HookType.AROUND,
         ),
         (_SRT + "managers.schedule_batch.Req.reset_for_retract", rewind, HookType.AFTER),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.__init__",
+            begin,
+            HookType.AFTER,
+        ),
         (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
         (_SRT + "server_args.ServerArgs.check_server_args", check_launch, HookType.BEFORE),
         (
@@ -137,8 +144,11 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
+    if guard.rules.reads_effort:
+        hooks += [(target, hook, kind) for target, hook, kind in _readers() if optional(target)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
-    hooks += [(target, abandon, HookType.AFTER) for target in optional(_ABORTED)]
+    hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
+    hooks += [(target, unwrap, HookType.AFTER) for target in optional(*_META_INFO)]
     if has_sampling_mask():
         hooks.append(
             (
@@ -153,6 +163,43 @@ def put_in_place() -> None:
         installation.installed[target] = hook
     installation.guard = guard
     _verify_after(HookRegistry, {name for name, _, kind in hooks if kind is HookType.REPLACE})
+
+
+def _readers() -> list[tuple[str, Any, Any]]:
+    """Return the hooks that read budgets and efforts; SGLang's front ends are imported for them."""
+    from sglang.srt.plugins.hook_registry import HookType
+
+    from sglang_lp.server import efforts
+
+    front = _SRT + "entrypoints."
+    return [
+        (
+            front + "openai.protocol.ChatCompletionRequest.to_sampling_params",
+            efforts.read_chat,
+            HookType.AFTER,
+        ),
+        (
+            front + "openai.protocol.ResponsesRequest.to_sampling_params",
+            efforts.read_responses,
+            HookType.AFTER,
+        ),
+        (
+            front
+            + "openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+            efforts.read_completion,
+            HookType.AFTER,
+        ),
+        (
+            front + "anthropic.serving.AnthropicServing._convert_to_chat_completion_request",
+            efforts.read_anthropic,
+            HookType.AFTER,
+        ),
+        (
+            _SRT + "managers.tokenizer_manager.TokenizerManager.generate_request",
+            efforts.read_generate,
+            HookType.BEFORE,
+        ),
+    ]
 
 
 def _verify_after(registry: Any, replaced: set[str]) -> None:

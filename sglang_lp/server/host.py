@@ -15,9 +15,12 @@ from sglang_lp.server.versions import committed_length
 if TYPE_CHECKING:
     from sglang_lp.server.pending import PendingResults
 
-__all__ = ["SglangHost", "StockHost"]
+__all__ = ["PROCESSOR_FAILED", "SglangHost", "StockHost"]
 
 logger = logging.getLogger(__name__)
+
+#: Attribute of SGLang's finish reason: whether a processor's fault is the reason.
+PROCESSOR_FAILED = "sglang_lp_processor_failed"
 
 
 class StockHost(Host):
@@ -74,13 +77,18 @@ class SglangHost(StockHost):
     Args:
         req: SGLang's request, or a proxy of it.
         pending: Reads the results that its scheduler has not processed yet.
+        names: Of the processors that the client may know of.
+
+    Attributes:
+        names: Those.
     """
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_pending", "names")
 
-    def __init__(self, req: Any, pending: PendingResults) -> None:
+    def __init__(self, req: Any, pending: PendingResults, names: Sequence[str] = ()) -> None:
         super().__init__(req, may_lag=False)
         self._pending = pending
+        self.names = names
 
     def look(self, *, tokens: bool) -> Seen:
         req = self.request
@@ -121,7 +129,9 @@ def _error(error: SglangLpError) -> Any:
     blame_client = isinstance(error, RequestError)
     status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
     kind = "BadRequestError" if blame_client else "InternalServerError"
-    return FINISH_ABORT(str(error), status, kind)
+    reason = FINISH_ABORT(str(error), status, kind)
+    setattr(reason, PROCESSOR_FAILED, not blame_client)
+    return reason
 
 
 def _stop(reason: str) -> Any:

@@ -6,7 +6,7 @@ import os
 import pkgutil
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sglang_lp.errors import InstallError
+from sglang_lp.errors import InstallError, SglangLpError
 from sglang_lp.trust import Policy
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "POLICY_VARIABLE",
+    "end",
     "guard",
     "installed",
     "installed_guard",
@@ -64,7 +65,15 @@ def refuse(why: str) -> NoReturn:
     Raises:
         SystemExit: Always. SGLang's plugin loader swallows every ``Exception``.
     """
-    error = InstallError(f"the guard would not be everywhere: {why}")
+    end(InstallError(f"the guard would not be everywhere: {why}"))
+
+
+def end(error: SglangLpError) -> NoReturn:
+    """End this process at start-up, with an error that says all.
+
+    Raises:
+        SystemExit: Always. SGLang's plugin loader swallows every ``Exception``.
+    """
     # The log may not be set up yet, or be set to errors only; this line must be seen.
     os.write(2, f"sglang-lp: this process does not serve: {error}\n".encode())
     raise SystemExit(78) from error  # EX_CONFIG

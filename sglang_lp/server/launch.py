@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.faults import show_interrupts
-from sglang_lp.server import installation
+from sglang_lp.errors import PolicyError
+from sglang_lp.server import installation, metrics
 from sglang_lp.server.installation import installed_guard, refuse
-from sglang_lp.server.versions import resolved
+from sglang_lp.server.versions import resolved, writes_metrics
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -171,7 +172,12 @@ def make_learn(guard: Guard, pending: PendingResults) -> Any:
     """Return the hook after ``Scheduler.get_init_info``: what is served becomes known."""
 
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-        guard.learn(Gate.SCHEDULER, scheduler)
+        try:
+            guard.learn(Gate.SCHEDULER, scheduler)
+        except PolicyError as error:
+            installation.end(error)
         pending.scheduler = scheduler
+        if writes_metrics(scheduler):
+            metrics.start(scheduler.server_args)
 
     return learn

@@ -1,4 +1,4 @@
-"""Keys of ``custom_params`` that are SGLang's own: passed on from SGLang, refused from clients.
+"""Keys of ``custom_params`` that are SGLang's or ours: passed on, and refused from clients.
 
 SGLang carries what its front end found out (where the reasoning ends, say) in the same dict as
 what the client wrote, under keys that it trusts. So what SGLang adds is remembered where it adds
@@ -13,8 +13,13 @@ from typing import Any
 from weakref import ProxyType
 
 from sglang_lp.errors import Unsupported, shown
+from sglang_lp.trust.decisions import LEVELS
 
-__all__ = ["check_origin", "check_shape", "remember"]
+__all__ = ["BUDGET_FIELD", "EFFORT", "add_own", "check_origin", "check_shape", "remember"]
+
+#: What the front end read in other fields of a request: a thinking budget, a level of effort.
+BUDGET_FIELD = "__sglang_lp_budget"
+EFFORT = "__sglang_lp_effort"
 
 _REQUEST = "__req__"
 _PREFIX = "__sglang_"
@@ -48,6 +53,22 @@ def remember(
     # A client's key stays the client's, also where SGLang writes over it.
     marked.added = _added(known) | (_own(after) - _own(known))
     sampling_params["custom_params"] = marked
+
+
+def add_own(custom_params: object, key: str, value: object) -> object:
+    """Return ``custom_params`` with a key of ours, unless the client sent something in its place.
+
+    Args:
+        custom_params: Of a request, or ``None``.
+        key: ``BUDGET_FIELD`` or ``EFFORT``.
+        value: Its value.
+    """
+    known = {} if custom_params is None else custom_params
+    if not isinstance(known, dict) or key in known:
+        return custom_params  # to be refused by who checks it
+    marked = _Remembered({**known, key: value})
+    marked.added = _added(known) | {key}
+    return marked
 
 
 def check_origin(custom_params: object) -> None:
@@ -89,6 +110,10 @@ def check_shape(custom_params: object, req: object) -> None:
                 and 0 < len(value) <= _MAX_END_TOKEN_IDS
                 and all(type(token_id) is int and token_id >= 0 for token_id in value)
             )
+        elif key == BUDGET_FIELD:
+            fits = type(value) is int
+        elif key == EFFORT:
+            fits = value in LEVELS
         else:
             fits = key == _IN_GRAMMAR and value is True
         if not fits:

@@ -35,6 +35,11 @@ class PendingResults:
         """Whether a step commits as many tokens of a request as it accepts: speculation."""
         return self.scheduler is None or not self.scheduler.spec_algorithm.is_none()
 
+    @property
+    def was_read(self) -> bool:
+        """Whether a request of this step asked for them."""
+        return self._tokens is not None
+
     def begin(self) -> None:
         """Forget what was read: a new step begins."""
         self._tokens = None

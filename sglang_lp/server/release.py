@@ -10,14 +10,16 @@ from typing import Any
 
 from sglang_lp._engine.rows import detach_row
 from sglang_lp.server.endings import update_finish_state
+from sglang_lp.server.reports import report
 
 __all__ = ["abandon", "finish"]
 
 
 def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1) -> None:
-    """Decide whether a request ends, and let go of it: around ``Req.update_finish_state``."""
+    """Decide whether a request ends, and report on it: around ``Req.update_finish_state``."""
     update_finish_state(original, req, new_accepted_len)
     if req.custom_logit_processor is not None and req.finished():
+        report(req)
         detach_row(req.sampling_params.custom_params)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import Row, rows_of
 from sglang_lp.errors import ProcessorFault
+from sglang_lp.server.metrics import writing
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +51,7 @@ class Steps:
             repeated: Rows of each request: more than one for drafted tokens that are not shown.
         """
         rows: list[Row | None] = []
+        began = perf_counter()
         try:
             self._pending.begin()
             rows = rows_of(info.custom_params)
@@ -61,6 +64,7 @@ class Steps:
             )
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(rows, error)
+        self._count(began)
 
     def run_drafts(
         self,
@@ -80,6 +84,7 @@ class Steps:
             drafts: Reads the drafted tokens.
         """
         rows: list[Row | None] = []
+        began = perf_counter()
         try:
             self._pending.begin()
             rows = rows_of(info.custom_params)
@@ -87,6 +92,12 @@ class Steps:
             self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(rows, error)
+        self._count(began)
+
+    def _count(self, began: float) -> None:
+        metrics = writing()
+        if metrics is not None:
+            metrics.step(perf_counter() - began, awaited=self._pending.was_read)
 
     def may_act(self, info: Any, width: int) -> bool:
         """Tell whether the verify step that comes next will read what was drafted.

@@ -15,6 +15,7 @@ from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
 from sglang_lp.server.host import SglangHost
+from sglang_lp.server.metrics import writing
 from sglang_lp.server.own_keys import check_shape
 from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
@@ -32,15 +33,14 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         payload = req.custom_logit_processor
         given = req.sampling_params.custom_params
-        if payload is None and not given:
+        if payload is None and not given and guard.rules.is_empty and writing() is None:
             return
         guard.gate = Gate.SCHEDULER
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
             with guard.counting():
                 check_shape(given, req)
-            if payload is not None:
-                _begin(guard, pending, req, given)
+            _begin(guard, pending, req, given)
         except RequestError as error:
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
@@ -65,12 +65,22 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         getattr(sampling, "beam_width", None),
         # A temperature of 0 has become a top_k of 1.
         sampled=getattr(sampling, "top_k", None) != 1,
+        limit=_limit(req, pending.scheduler),
+        masked=bool(getattr(req, "return_sampling_mask", False)),
     )
+    metrics = writing()
+    if metrics is not None:
+        metrics.begin(("none",) if admitted is None else admitted.all_names)
+    if admitted is None:
+        return
     req.custom_logit_processor = admitted.payload
-    if not isinstance(given, dict):  # SGLang left the request out then
-        req.sampling_params = copy.copy(req.sampling_params)
-        req.sampling_params.custom_params = given = {"__req__": weakref.proxy(req)}
-    host = SglangHost(given["__req__"], pending)
+    own = admitted.custom_params
+    # SGLang left the request out if there was no processor, or no dict.
+    if own is not None or not isinstance(given, dict) or "__req__" not in given:
+        req.sampling_params = copy.copy(sampling)
+        given = {**(own if own is not None else given or {}), "__req__": weakref.proxy(req)}
+        req.sampling_params.custom_params = given
+    host = SglangHost(given["__req__"], pending, admitted.names)
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
         attach_row(given, admitted.processor, admitted.params, host).arrive()
@@ -79,12 +89,22 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         raise as_fault(name, "before its request began", error) from None
 
 
+def _limit(req: Any, scheduler: Any) -> int | None:
+    """Return how many tokens a request can get, as far as it is known before it is queued."""
+    limit: int | None = getattr(req.sampling_params, "max_new_tokens", None)
+    longest = getattr(scheduler, "max_req_len", None)
+    if longest is not None:
+        room = max(0, longest - len(req.origin_input_ids) - 1)
+        limit = room if limit is None else min(limit, room)
+    return limit
+
+
 def make_from_str(guard: Guard) -> Any:
     """Return the replacement for ``CustomLogitProcessor.from_str``."""
 
     def from_str(_cls: type, json_str: str) -> Any:
         """Return what stands for an allowed class; raises ``PayloadRefused`` for any other."""
-        guard.verifier.resolve(json_str)
+        guard.stands_for(json_str)
         return InertProcessor()
 
     return from_str

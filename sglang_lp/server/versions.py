@@ -17,9 +17,11 @@ __all__ = [
     "check_version",
     "committed_length",
     "diffusion_algorithm",
+    "drafts_are_tested",
     "has_sampling_mask",
     "optional",
     "resolved",
+    "writes_metrics",
 ]
 
 #: The first version whose sampling can be delayed (``SGLANG_ENABLE_DELAY_SAMPLE``).
@@ -53,6 +55,14 @@ def has_sampling_mask() -> bool:
     from sglang.srt.sampling import custom_logit_processor
 
     return hasattr(custom_logit_processor, "supports_sampling_mask")
+
+
+def drafts_are_tested() -> bool:
+    """Tell whether the tests run speculative decoding on this SGLang: not on 0.5.18.
+
+    Its drafts do not run without a GPU.
+    """
+    return version("sglang") != "0.5.18"
 
 
 def optional(*targets: str) -> list[str]:
@@ -110,3 +120,9 @@ def resolved(server_args: Any) -> Any:
     except ImportError:  # SGLang 0.5.18 writes its decisions over the arguments
         return server_args
     return resolving_view(server_args)
+
+
+def writes_metrics(scheduler: Any) -> bool:
+    """Tell whether this scheduler counts, and not another rank of the same requests."""
+    reporter = getattr(scheduler, "metrics_reporter", scheduler)  # SGLang 0.5.18: it itself
+    return bool(getattr(reporter, "current_scheduler_metrics_enabled", True))

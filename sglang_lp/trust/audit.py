@@ -13,7 +13,7 @@ import orjson
 
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError
 
-__all__ = ["Audit", "Gate"]
+__all__ = ["Audit", "Gate", "reason_of"]
 
 logger = logging.getLogger("sglang_lp.audit")
 
@@ -55,7 +55,7 @@ class Audit:
             gate: Where it happened.
             error: What the client was told.
         """
-        reason = _reason(error)
+        reason = reason_of(error)
         with self._lock:
             self.counts[gate.value, reason] += 1
             count = self.counts[gate.value, reason]
@@ -81,7 +81,8 @@ class Audit:
         logger.warning("%s", orjson.dumps(line).decode())
 
 
-def _reason(error: RequestError) -> str:
+def reason_of(error: RequestError) -> str:
+    """Return the stable code of a refusal."""
     if isinstance(error, PayloadRefused):
         return error.reason.value
     return "invalid_parameter" if isinstance(error, InvalidParameter) else "unsupported"

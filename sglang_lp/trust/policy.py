@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.trust.decisions import Above, Ceiling, Chosen, Decisions, Profile
 
 __all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Limits", "Pin", "Policy", "Stock", "parse_entry"]
 
@@ -76,8 +77,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
 
-class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys of a policy file.
+class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of a policy file, beside those of ``Decisions``.
 
     Attributes:
         builtins: Whether this toolkit's own processors are allowed.
@@ -94,6 +95,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # In a policy that is made in code nobody has checked the type yet.
         if self.stock not in set(Stock):
             raise PolicyError(f"stock: expected {', '.join(Stock)}, got {shown(self.stock)}")
@@ -162,12 +164,25 @@ def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
     raise PolicyError(f'{where}: expected "package.module:Class", got {shown(entry, 120)}{hint}')
 
 
+#: Where in the file which struct's keys stand.
+_PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    (r"\$\.pin", Pin),
+    (r"\$\.limits", Limits),
+    (r"\$\.(defaults|always|profiles.*\.processors)", Chosen),
+    (r"\$\.profiles", Profile),
+    (r"\$\.ceilings", Ceiling),
+)
+
+
 def _explained(text: str) -> str:
     """Add to msgspec's message what was expected, where it does not say so."""
     expected: Iterable[str] = ()
     if "contains unknown field" in text:
-        struct = Pin if "`$.pin" in text else Limits if "`$.limits" in text else PolicyFile
-        expected = struct.__struct_fields__
+        place = text.partition(" - at `")[2]
+        expected = next(
+            (of.__struct_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
+            PolicyFile.__struct_fields__,
+        )
     elif "Invalid enum value" in text:
-        expected = Stock
+        expected = Stock if "`$.stock" in text else Above
     return text + ("; expected one of " + ", ".join(expected) if expected else "")

@@ -332,8 +332,9 @@ def test_a_class_derived_from_the_chain_takes_only_links_that_the_policy_allows(
     OwnChain.parse_params(params)  # without a policy it may be any that is imported
     with pytest.raises(PayloadRefused):
         kind.parse_params(params)
+    allowing = guard(allow=(f"{__name__}:OwnChain",))
     with pytest.raises(PayloadRefused):
-        made._make(OwnChain, params)
+        allowing.admit(f"{__name__}:OwnChain", params)
 
 
 def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):

@@ -45,6 +45,7 @@ def example(name: str) -> ModuleType:
     [
         scenes.overthinking,
         scenes.budget,
+        scenes.efforts,
         scenes.bans,
         scenes.no_loop,
         scenes.forced,

@@ -73,16 +73,19 @@ def test_a_server_without_speculative_decoding_takes_all(admitted, processor):
 
 
 @each_processor
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        *("EAGLE", "EAGLE3", "STANDALONE", "NGRAM"),
-        pytest.param("NEXTN", marks=not_in_oldest("it calls that EAGLE")),
-    ],
-)
+@not_in_oldest("its drafts are refused, see below")
+@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "STANDALONE", "NGRAM", "NEXTN"])
 def test_an_algorithm_with_which_processors_are_exact_takes_all(admitted, processor, algorithm):
     request = admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
     assert request.custom_logit_processor == processor.to_str()
+
+
+@each_processor
+@pytest.mark.skipif(not IS_OLDEST, reason=f"newer than SGLang {OLDEST}")
+@pytest.mark.parametrize("algorithm", ["EAGLE", "NGRAM"])
+def test_drafts_are_refused_on_the_oldest_sglang(admitted, processor, algorithm):
+    with pytest.raises(Unsupported, match=rf"\({algorithm}\).*no test runs it on this version"):
+        admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
 
 
 @each_processor

@@ -1,6 +1,6 @@
 import json
 
-from benchmarks import bounds_report, report
+from benchmarks import bounds_report, report, rules
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -20,6 +20,12 @@ def test_the_page_says_what_the_stored_bounds_say():
     results = json.loads(bounds_report.RESULTS.read_text())
 
     assert bounds_report.page_block(results) in bounds_report.PAGE.read_text()
+
+
+def test_the_page_says_what_the_stored_cost_of_decisions_says():
+    results = json.loads(rules.RESULTS.read_text())
+
+    assert rules.page_block(results) in rules.PAGE.read_text()
 
 
 def test_a_request_over_a_limit_is_named_with_the_limit():

@@ -17,8 +17,9 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Unsupported
 from sglang_lp.params import Parameters, TokenId
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
+from sglang_lp.served import ServedModel
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 6
@@ -243,3 +244,22 @@ def test_long_lists_are_parsed_once_and_as_strictly_as_short_ones():
         DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids}, 99)
     with pytest.raises(InvalidParameter, match="unknown"):
         DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids, "other": 1}, 200)
+
+
+def test_copies_of_a_request_are_fitted_to_the_served_model_once():
+    fitted = []
+
+    class Fits(DisallowedTokensLogitsProcessor):
+        @classmethod
+        def fit_params(cls, params, served):
+            fitted.append(served)
+            return super().fit_params(params, served)
+
+    params, one, other = {"token_ids": [*range(100)]}, ServedModel(), ServedModel(object())
+    first = prepare(Fits(), params, one)[1]
+    assert prepare(Fits(), {"token_ids": [*range(100)]}, one)[1] is first
+    assert len(fitted) == 1
+    prepare(Fits(), params, other)
+    prepare(Fits(), {"token_ids": [1]}, one)
+    prepare(Fits(), {"token_ids": [1]}, one)
+    assert fitted == [one, other, one, one]

@@ -29,6 +29,7 @@ RANKS = {
     "trust": 6,
     "trace": 6,
     "client": 7,
+    "rules": 7,
     "server": 8,
     "cli": 9,
     "testing": 10,

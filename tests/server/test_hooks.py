@@ -22,6 +22,8 @@ HOOKED = {
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": "after",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task": "before",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_batch_request": "before",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.update_request_meta_info": "after",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__": "after",
     "sglang.srt.managers.scheduler.Scheduler._release_aborted_request": "after",
     "sglang.srt.sampling.sampling_params.set_request_reasoning_end_token_ids": "around",
     "sglang.srt.sampling.sampling_params.set_request_reasoning_in_grammar": "around",
@@ -66,7 +68,28 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
         *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
         *("admit_list", "finish", "abandon", "remember"),
         *("check_launch", "check_parsed", "check_engine"),
-        *("launch", "learn", "rewind"),
+        *("launch", "learn", "rewind", "begin", "unwrap"),
+    }
+
+
+def test_budgets_and_efforts_are_read_where_the_policy_has_them(registry, tmp_path, monkeypatch):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[effort]\nlow = 5")
+    monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
+    put_in_place()
+    readers = {target: kind for target, (kind, _) in registered(registry).items()}.items() - (
+        HOOKED.items()
+    )
+
+    front = "sglang.srt.entrypoints."
+    assert dict(readers) == {
+        front + "openai.protocol.ChatCompletionRequest.to_sampling_params": "after",
+        front + "openai.protocol.ResponsesRequest.to_sampling_params": "after",
+        front + "openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request": (
+            "after"
+        ),
+        front + "anthropic.serving.AnthropicServing._convert_to_chat_completion_request": "after",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request": "before",
     }
 
 

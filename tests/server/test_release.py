@@ -34,7 +34,10 @@ def kept():
     req = SimpleNamespace(
         custom_logit_processor="payload",
         sampling_params=SimpleNamespace(custom_params=params),
+        origin_input_ids=[1],
+        output_ids=[],
         finished=lambda: req.reason is not None,
+        finished_reason=None,
         reason=None,
     )
     return req, weakref.ref(row.request.state)

@@ -10,6 +10,7 @@ from sglang_lp.errors import RefusalReason
 from sglang_lp.params import MAX_TOKEN_IDS
 from sglang_lp.server.launch import REFUSED
 from sglang_lp.trust import Policy
+from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 from sglang_lp.trust.policy import MAX_PIN_BYTES, MAX_PINS, Limits, Pin, PolicyFile
 from sglang_lp.trust.verifier import MAX_CHARS
 
@@ -41,9 +42,10 @@ def test_the_documented_example_is_a_policy(tmp_path):
 
 
 def test_the_example_shows_every_key():
-    for struct in (PolicyFile, Pin, Limits):
+    for struct in (PolicyFile, Pin, Limits, Chosen, Profile):
         for key in struct.__struct_fields__:
             assert re.search(rf"^(\[+)?{key}\b", example(), re.MULTILINE), key
+    assert all(f" {key} = " in example() for key in Ceiling.__struct_fields__)
 
 
 def test_the_documented_limits_are_the_real_ones():

@@ -13,7 +13,7 @@ from sglang_lp._engine.recording import NEVER
 from sglang_lp.builtins.texts import check_texts, forced_text
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
-from sglang_lp.builtins.thinking.progress import Progress, markers_for
+from sglang_lp.builtins.thinking.progress import Block, Markers, Progress, blocks, markers_for
 from sglang_lp.builtins.thinking.stock import close_unseen
 from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
 from sglang_lp.params import (
@@ -341,10 +341,13 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params = request.params
         if params.start is None:
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
+        return Progress(self._markers(params), params.wait_token_id, request.prompt_ids)
+
+    @staticmethod
+    def _markers(params: Any) -> Markers:
         newline = params.new_line_token_id
         before_end = params.closing_token_ids or (() if newline is None else (newline,))
-        markers = markers_for(params.start, params.end, before_end, params.eos_token_ids)
-        return Progress(markers, params.wait_token_id, request.prompt_ids)
+        return markers_for(params.start, params.end, before_end, params.eos_token_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow where blocks open and close, and how far the closing is written."""
@@ -353,6 +356,18 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def fork(self, request: Request) -> Progress:
         """Copy how far the block is."""
         return copy(request.state)  # type: ignore[no-any-return]
+
+    def report(
+        self,
+        params: Any,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        forced: Sequence[Sequence[int]],
+    ) -> dict[str, Any]:
+        """Return ``thinking``: for each block its ``tokens``, and what ``ended`` it."""
+        markers = self._markers(params)
+        found = blocks(markers, prompt_ids, output_ids)
+        return {"thinking": [_reported(params, one, output_ids, forced) for one in found]}
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Apply the rules of the class to this step, or sleep until one could apply."""
@@ -381,7 +396,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params, progress = request.params, request.state
         if progress.opened < 0:
             return ""
-        inside, budget = progress.length - progress.opened, params.thinking_budget
+        inside, budget = progress.length - progress.opened, params.limit
         if inside >= budget:
             return f"{budget} of {budget} tokens thought"
         if inside < params.min_thinking_tokens:
@@ -389,6 +404,35 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
             return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
         return "the answer may not end while it thinks"
+
+
+def _reported(
+    params: ThinkingBudgetLogitProcessor.Params,
+    block: Block,
+    output_ids: Sequence[int],
+    forced: Sequence[Sequence[int]],
+) -> dict[str, Any]:
+    """Return the length of a block in tokens, and who closed it."""
+    ended = None if block.end is None else "model"
+    if block.end is not None and _holds_position(forced, block.end):
+        # Back to where forcing the closing began, which tells the rule.
+        begun, closing = block.end, block.closing
+        for back in range(1, len(closing)):
+            at = block.end - back
+            if output_ids[at] != closing[-1 - back] or not _holds_position(forced, at):
+                break
+            begun = at
+        inside, soft = begun - block.start, params.soft_thinking_budget
+        ended = "early_end"
+        if inside >= params.limit:
+            ended = "budget"
+        elif soft is not None and inside >= soft:
+            ended = "soft"
+    return {"tokens": block.tokens, "ended": ended}
+
+
+def _holds_position(spans: Sequence[Sequence[int]], position: int) -> bool:
+    return any(start <= position < stop for start, stop in spans)
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglang_lp._engine.ids import lasting
 from sglang_lp.builtins.sequences import Automaton
 
-__all__ = ["Markers", "Progress", "markers_for"]
+__all__ = ["Block", "Markers", "Progress", "blocks", "markers_for"]
 
 
 class Markers:
@@ -187,10 +187,56 @@ class Progress:
         return tokens[index:]
 
 
-def _after_last(tokens: Any, delimiter: tuple[int, ...]) -> int:
-    """Return the index of the token after the last delimiter, 0 if there is none."""
+class Block(NamedTuple):
+    """A thinking block of an answer.
+
+    Attributes:
+        start: Position in the output of its first token; negative if it opened in the prompt.
+        tokens: How many tokens it has, in the prompt too, without its delimiters.
+        end: Position of the last token of its end; ``None`` if it has not ended.
+        closing: What is forced to close it.
+    """
+
+    start: int
+    tokens: int
+    end: int | None
+    closing: tuple[int, ...]
+
+
+def blocks(markers: Markers, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[Block]:
+    """Return the blocks in which tokens of the output lie, in their order."""
+    import numpy as np
+
+    begun = len(prompt_ids)
+    latest = markers.latest(prompt_ids, 0)
+    inside = latest[0] - begun if latest is not None and latest[1] else None
+    shift = min(markers.reach, begun)  # a delimiter may begin in the prompt
+    whole = np.array([*prompt_ids[begun - shift :], *output_ids], dtype=np.int64)
+    marks = [(int(i), True) for i in _all_after(whole, markers.start)]
+    marks += [(int(i), False) for i in _all_after(whole, markers.end)]
+    found = []
+    for after, opens in sorted(mark for mark in marks if mark[0] > shift):
+        place = after - shift
+        if inside is not None:
+            length = len(markers.start) if opens else len(markers.end)
+            end = None if opens else place - 1
+            found.append(Block(inside, place - inside - length, end, markers.closing))
+        inside = place if opens else None
+    if inside is not None and len(output_ids) > max(inside, 0):
+        found.append(Block(inside, len(output_ids) - inside, None, markers.closing))
+    return found
+
+
+def _all_after(tokens: Any, delimiter: tuple[int, ...]) -> Any:
+    """Return the index of the token after every delimiter."""
     reach = len(delimiter) - 1
     ends = (tokens[reach:] == delimiter[-1]).nonzero()[0] + reach
     for back in range(1, len(delimiter)):
         ends = ends[tokens[ends - back] == delimiter[reach - back]]
-    return int(ends[-1]) + 1 if len(ends) else 0
+    return ends + 1
+
+
+def _after_last(tokens: Any, delimiter: tuple[int, ...]) -> int:
+    """Return the index of the token after the last delimiter, 0 if there is none."""
+    ends = _all_after(tokens, delimiter)
+    return int(ends[-1]) if len(ends) else 0

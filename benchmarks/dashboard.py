@@ -1,0 +1,180 @@
+"""Draws the Grafana dashboard from what a real server's metrics said under load.
+
+Run it as ``make dashboard``. It starts a server whose operator decides, asks it for a
+minute in changing ways, scrapes its metrics, and draws every panel of ``docs/grafana.json`` into
+``docs/plots/dashboard.svg``. The queries are evaluated here as Prometheus does, for the forms that
+the dashboard has: rates, their sums by label, ratios of sums, and quantiles of a histogram.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import matplotlib.pyplot as plt
+import orjson
+
+from benchmarks.stored import FOLDER, store
+from support import tiny_model
+from support.server import Server, launch
+from support.servers import DECIDED, SERVERS
+
+ROOT = Path(__file__).resolve().parents[1]
+PANELS = ROOT / "docs" / "grafana.json"
+PICTURE = ROOT / "docs" / "plots" / "dashboard.svg"
+RESULTS = FOLDER / "dashboard.json"
+SECONDS, EVERY, CLIENTS = 60, 2.5, 4
+#: Of ``rate``: samples before the newest that count.
+WINDOW = 5
+
+_SAMPLE = re.compile(r"^(sglang_lp_\w+)(?:\{(.*)\})? (\S+)$")
+_SUM = re.compile(r"sum(?: by \(([^)]*)\))? ?\(rate\((\w+)\[[^]]*\]\)\)")
+
+
+class Scrape(NamedTuple):
+    """One look at ``/metrics``: seconds since the first one, and the samples."""
+
+    at: float
+    samples: dict[str, float]
+
+
+def ask(server: Server, seed: int, until: float) -> None:
+    """Ask in changing ways, good and bad."""
+    random_ = random.Random(seed)
+    while time.monotonic() < until:
+        sampling: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 60}
+        body: dict[str, Any] = {"input_ids": [4], "sampling_params": sampling}
+        match random_.randrange(6):
+            case 0:
+                body["custom_logit_processor"] = "calm"
+            case 1:
+                body["custom_logit_processor"] = "DRYLogitProcessor"
+                sampling["custom_params"] = {"dry_multiplier": random_.choice([0.8, 0.8, 3.0])}
+            case 2:
+                body["max_thinking_tokens"] = random_.randrange(2, 30)
+            case 3 if random_.random() < 0.2:
+                body["custom_logit_processor"] = '{"callable": "00"}'
+            case 4:  # a thought that the model ends
+                body["input_ids"] = [4, 50, 5]
+        server.post("/generate", body)
+
+
+def scrape(url: str) -> dict[str, float]:
+    text = httpx.get(f"{url}/metrics/", trust_env=False).text
+    found = (_SAMPLE.match(line) for line in text.splitlines())
+    return {f"{one[1]}|{one[2] or ''}": float(one[3]) for one in found if one}
+
+
+def record() -> list[Scrape]:
+    """Return what was scraped from a server under load."""
+    arguments, variables = SERVERS["decided"]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        launch(
+            tiny_model.make(Path(scratch) / "model"),
+            Path(scratch),
+            arguments,
+            variables={"SGLANG_LP_POLICY": str(DECIDED), **variables},
+        ) as server,
+    ):
+        began = time.monotonic()
+        clients = [
+            threading.Thread(target=ask, args=(server, seed, began + SECONDS))
+            for seed in range(CLIENTS)
+        ]
+        for client in clients:
+            client.start()
+        scrapes = []
+        while time.monotonic() < began + SECONDS:
+            scrapes.append(Scrape(time.monotonic() - began, scrape(server.url)))
+            time.sleep(EVERY)
+        for client in clients:
+            client.join()
+        return scrapes
+
+
+def rates(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
+    """Return ``sum by (labels) (rate(metric))`` at every scrape but the first ones."""
+    keys = {key for one in scrapes for key in one.samples if key.partition("|")[0] == metric}
+    summed: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
+    for key in keys:
+        given = dict(re.findall(r'(\w+)="([^"]*)"', key))
+        line = summed[": ".join(given[name] for name in labels)]
+        for i in range(WINDOW, len(scrapes)):
+            old, new = scrapes[i - WINDOW], scrapes[i]
+            grown = new.samples.get(key, 0.0) - old.samples.get(key, 0.0)
+            line[i - WINDOW] += grown / (new.at - old.at)
+    return dict(summed)
+
+
+def evaluate(scrapes: Sequence[Scrape], query: str) -> Mapping[str, list[float]]:
+    """Return the lines of a query by what tells them apart."""
+    if quantile := re.match(r"histogram_quantile\(([\d.]+), (.*)\)$", query):
+        return {"": quantiles(float(quantile[1]), evaluate(scrapes, quantile[2]))}
+    sums = [
+        rates(scrapes, one[2], [name.strip() for name in (one[1] or "").split(",") if name])
+        for one in _SUM.finditer(query)
+    ]
+    if " / " not in query:
+        return sums[0]
+    above, below = (next(iter(one.values())) for one in sums)
+    return {"": [a / b if b else math.nan for a, b in zip(above, below, strict=True)]}
+
+
+def quantiles(q: float, by_bound: Mapping[str, list[float]]) -> list[float]:
+    """Return a quantile at each time, linear within a bucket."""
+    bounds = sorted(by_bound, key=float)
+    found = []
+    for i in range(len(by_bound[bounds[0]])):
+        counts = [by_bound[bound][i] for bound in bounds]
+        rank, lower, below = q * counts[-1], 0.0, 0.0
+        value = math.nan
+        for bound, count in zip(bounds, counts, strict=True):
+            if count >= rank > below:
+                upper = float(bound)
+                share = (rank - below) / (count - below)
+                value = lower if math.isinf(upper) else lower + (upper - lower) * share
+                break
+            lower, below = float(bound), count
+        found.append(value)
+    return found
+
+
+def draw(scrapes: Sequence[Scrape], file: Path) -> None:
+    """Draw every panel at its place."""
+    panels = orjson.loads(PANELS.read_bytes())["panels"]
+    times = [one.at for one in scrapes[WINDOW:]]
+    plt.rcParams.update({"font.size": 7, "svg.hashsalt": "sglang-lp"})
+    rows = len({panel["gridPos"]["y"] for panel in panels})
+    figure, places = plt.subplots(rows, 2, figsize=(10, 2.1 * rows), constrained_layout=True)
+    for panel, place in zip(panels, places.flat, strict=True):
+        for target in panel["targets"]:
+            for name, line in sorted(evaluate(scrapes, target["expr"]).items()):
+                place.plot(times, line, label=name or target["legendFormat"], linewidth=1)
+        place.set_title(panel["title"], loc="left", fontweight="bold")
+        place.set_ylim(bottom=0)
+        place.grid(alpha=0.3)
+        place.legend(loc="upper left", frameon=False, fontsize=6)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def main(argv: Sequence[str]) -> int:
+    if "--stored" not in argv:
+        store([one._asdict() for one in record()], RESULTS)
+    scrapes = [Scrape(**one) for one in orjson.loads(RESULTS.read_bytes())]
+    draw(scrapes, PICTURE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

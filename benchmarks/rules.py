@@ -1,0 +1,125 @@
+"""What the operator's decisions cost a request, in each of the two gates.
+
+Run it as ``make bench-rules``. It prints a table, stores it in
+``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are of the CPU:
+medians of rounds in which the cases take turns, for one request in one gate; the gate in the HTTP
+process and the one in the scheduler do the same work, and the latter makes the row, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+import statistics
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.stored import FOLDER, store
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.served import ServedModel
+from sglang_lp.server.guard import Guard
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.scheduler_gate import make_admit_req
+from sglang_lp.trust import Policy
+from sglang_lp.trust.decisions import Ceiling, Chosen
+
+RESULTS = FOLDER / "rules.json"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "operating.md"
+BEGIN, END = "<!-- begin: benchmarks.rules -->", "<!-- end: benchmarks.rules -->"
+ROUNDS, REQUESTS = 41, 200
+
+IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
+DEFAULT = Chosen(processor="ThinkingBudgetLogitProcessor", params={**IDS, "thinking_budget": 512})
+BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7, 8]})
+CAPPED = {"thinking_budget": Ceiling(at_most=4096)}
+
+NOTHING = (None, None)
+BUDGET = (ThinkingBudgetLogitProcessor.to_str(), {**IDS, "thinking_budget": 100})
+BANS = (DisallowedTokensLogitsProcessor.to_str(), {"token_ids": [5]})
+
+#: What a policy decides, and what a request brings.
+CASES: dict[str, tuple[Policy, tuple[Any, Any]]] = {
+    "no decisions, no processor": (Policy(), NOTHING),
+    "no decisions, a ban": (Policy(), BANS),
+    "no decisions, a budget": (Policy(), BUDGET),
+    "a ceiling on something else, a ban": (
+        Policy(ceilings={"dry_multiplier": Ceiling(at_most=2)}),
+        BANS,
+    ),
+    "a default budget, no processor": (Policy(defaults=DEFAULT), NOTHING),
+    "a ceiling, a budget": (Policy(defaults=DEFAULT, ceilings=CAPPED), BUDGET),
+    "a ceiling, a ban": (Policy(defaults=DEFAULT, ceilings=CAPPED), BANS),
+    "a ban for everybody, no processor": (Policy(always=(BAN,)), NOTHING),
+    "all of these, a ban": (Policy(defaults=DEFAULT, ceilings=CAPPED, always=(BAN,)), BANS),
+}
+
+
+class _Request:
+    """As much of SGLang's request as the gate reads."""
+
+    def __init__(self, payload: Any, custom_params: Any) -> None:
+        self.custom_logit_processor = payload
+        self.sampling_params = SimpleNamespace(
+            custom_params=custom_params, max_new_tokens=512, top_k=-1
+        )
+        self.origin_input_ids = [1, 2, 3]
+        self.output_ids: list[int] = []
+        self.to_finish = None
+        if payload is not None:
+            self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
+
+
+def gate_of(policy: Policy) -> Callable[..., None]:
+    guard = Guard(policy)
+    guard.vocab_size = 1000
+    guard.rules.fit(ServedModel(None, 1000))
+    gate: Callable[..., None] = make_admit_req(guard, PendingResults())
+    return gate
+
+
+def seconds(gate: Callable[..., None], asked: tuple[Any, Any]) -> float:
+    requests = [_Request(*asked) for _ in range(REQUESTS)]
+    began = time.process_time()
+    for request in requests:
+        gate(None, request)
+    return (time.process_time() - began) / REQUESTS
+
+
+def page_block(results: Mapping[str, Any]) -> str:
+    """Return the part of the page that comes from the results, in Markdown."""
+    rows = ["| what is decided, what a request brings | µs |", "|---|---|"]
+    rows += [f"| {name} | {each:.1f} |" for name, each in results["gate_us"].items()]
+    return "\n".join(rows)
+
+
+def main() -> int:
+    gates = {name: (gate_of(policy), asked) for name, (policy, asked) in CASES.items()}
+    rounds: dict[str, list[float]] = {name: [] for name in gates}
+    gc.disable()
+    for _ in range(ROUNDS):
+        for name, (gate, asked) in gates.items():
+            rounds[name].append(seconds(gate, asked) * 1e6)
+    gc.enable()
+    micros = {name: round(statistics.median(times), 2) for name, times in rounds.items()}
+    for name, each in micros.items():
+        print(f"{name:<42} {each:>9.2f} µs")
+    results = {
+        "python": platform.python_version(),
+        "sglang": version("sglang"),
+        "gate_us": micros,
+    }
+    store(results, RESULTS)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""What was done to a request: at which positions of its answer, and where tokens were forced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["Acts", "Spans"]
+
+#: Most spans that are kept apart; an answer with more has its last ones in one.
+_MAX_SPANS = 64
+
+
+class Spans:
+    """Positions, as spans in ascending order.
+
+    Attributes:
+        spans: Each as first position and the one after the last.
+        total: How many positions were added, also where spans were joined.
+    """
+
+    __slots__ = ("spans", "total")
+
+    def __init__(self) -> None:
+        self.spans: list[list[int]] = []
+        self.total = 0
+
+    def add(self, start: int, stop: int) -> None:
+        """Add the positions from ``start`` up to ``stop``; those before the newest count once."""
+        spans = self.spans
+        if spans:
+            start = max(start, spans[-1][1])
+        if stop <= start:
+            return
+        self.total += stop - start
+        if spans and (spans[-1][1] == start or len(spans) == _MAX_SPANS):
+            spans[-1][1] = stop
+        else:
+            spans.append([start, stop])
+
+    def before(self, length: int) -> list[list[int]]:
+        """Return the spans of an answer of ``length`` tokens."""
+        return [[start, min(stop, length)] for start, stop in self.spans if start < length]
+
+
+class Acts:
+    """Takes down what becomes of one request.
+
+    Attributes:
+        edited: Positions whose logits were edited.
+        forced: Positions whose token was forced.
+    """
+
+    __slots__ = ("_drafted", "_standing", "edited", "forced")
+
+    def __init__(self) -> None:
+        self.edited, self.forced = Spans(), Spans()
+        #: Where edits began that hold until told otherwise, and whether they force a token.
+        self._standing: tuple[int, bool] | None = None
+        self._drafted: list[tuple[int, list[int], bool]] = []
+
+    def note(self, position: int, *, forced: bool) -> None:
+        """Take down the edits of one position."""
+        if self._standing is not None:  # first what held before it
+            holds = self._standing[1]
+            self._close(position)
+            self._standing = position, holds
+        self.edited.add(position, position + 1)
+        if forced:
+            self.forced.add(position, position + 1)
+
+    def note_drafted(self, position: int, path: Sequence[int], *, forced: bool) -> None:
+        """Take down edits that count if the tokens right before them are accepted."""
+        self._drafted.append((position, [*path], forced))
+
+    def stand(self, position: int, *, some: bool, forced: bool) -> None:
+        """Take down that from here on edits hold, or no longer do."""
+        self._close(position)
+        self._standing = (position, forced) if some else None
+
+    def settle(self, output_ids: Sequence[int]) -> None:
+        """Count what was noted along drafts, as far as the answer has come since."""
+        if not self._drafted:
+            return
+        for position, path, forced in sorted(self._drafted, key=lambda one: one[0]):
+            if [*output_ids[position - len(path) : position]] == path and (
+                position <= len(output_ids)
+            ):
+                self.note(position, forced=forced)
+        self._drafted = []
+
+    def finish(self, output_ids: Sequence[int]) -> None:
+        """Close the account of a whole answer."""
+        self.settle(output_ids)
+        self._close(len(output_ids))
+
+    def _close(self, position: int) -> None:
+        if self._standing is not None:
+            start, forced = self._standing
+            self.edited.add(start, position)
+            if forced:
+                self.forced.add(start, position)
+            self._standing = None

@@ -1,0 +1,64 @@
+"""What an answer says of the processors that ran on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sglang_lp.errors import NotRun, shown
+
+__all__ = ["HEADER", "KEY", "check_ran"]
+
+#: Of a response: names of processors, with commas between them, or ``none``.
+HEADER = "X-SGLang-LP"
+#: Of ``meta_info``.
+KEY = "sglang_lp"
+
+
+def check_ran(names: Iterable[str], answer: Any) -> None:
+    """Make sure that processors ran on an answer.
+
+    Args:
+        names: Of the processors.
+        answer: As for ``Attachment.check``.
+
+    Raises:
+        NotRun: One did not run, or the answer does not tell.
+    """
+    for said in _said(answer):
+        for name in names:
+            if name not in said:
+                raise NotRun(
+                    f"{name} did not run on this answer, which names "
+                    f"{shown(', '.join(said) or 'none', 200)}: something between the client and "
+                    "the server dropped it from the request"
+                )
+
+
+def _said(answer: Any) -> list[list[str]]:
+    """Return the processors that an answer names, for each of its prompts."""
+    if isinstance(answer, list | tuple) and answer:
+        return [one for part in answer for one in _said(part)]
+    if isinstance(answer, Mapping) and isinstance(answer.get("meta_info"), Mapping):
+        report = answer["meta_info"].get(KEY)
+        if isinstance(report, Mapping):
+            return [[*report.get("processors", ())]]
+        raise NotRun(_untold('its meta_info has no "sglang_lp"'))
+    headers = getattr(answer, "headers", answer)
+    if not hasattr(headers, "items"):
+        raise NotRun(
+            "expected a response with headers, headers, or what /generate returned, "
+            f"got {shown(answer)}"
+        )
+    found = (value for name, value in headers.items() if name.lower() == HEADER.lower())
+    value = next(found, None)
+    if value is None:
+        raise NotRun(_untold(f"it has no header {HEADER}"))
+    return [[] if value == "none" else [name.strip() for name in value.split(",")]]
+
+
+def _untold(why: str) -> str:
+    return (
+        f"the answer does not tell which processors ran: {why}; its server runs no sglang-lp, or "
+        "no processor ran, or a proxy dropped it"
+    )

@@ -1,0 +1,470 @@
+"""A policy's decisions, applied to one request at a time: the same in the gate of every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from sglang_lp import builtins
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
+from sglang_lp.params import is_private
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.rules.budget import BUDGET, Wishes, decide_budget
+from sglang_lp.rules.links import (
+    Link,
+    can_join,
+    check_joins,
+    lower,
+    parts,
+    thinks,
+    with_budget,
+)
+from sglang_lp.served import ServedModel
+from sglang_lp.trust import classes
+from sglang_lp.trust.policy import parse_entry
+
+if TYPE_CHECKING:
+    from sglang_lp.trust.decisions import Chosen, Decisions, Profile
+
+__all__ = ["Asked", "Decided", "Rules"]
+
+_CLOSING = "closing_token_ids"
+
+
+class Asked(NamedTuple):
+    """What a request asks for.
+
+    Attributes:
+        payload: Its ``custom_logit_processor``: a payload, the name of a class or of a profile.
+        custom_params: Its own, or ``None``.
+        field: Another field of the request that is a thinking budget.
+        effort: The level of effort that it asks for.
+        limit: How many tokens it can get, if known.
+    """
+
+    payload: Any
+    custom_params: Any = None
+    field: int | None = None
+    effort: str | None = None
+    limit: int | None = None
+
+
+class Decided(NamedTuple):
+    """What a request runs.
+
+    Attributes:
+        processor: The class.
+        params: Parsed parameters that fit the served model; for a class without a schema what it
+            reads as ``custom_params``.
+        names: Of the processors that the client may know of.
+        all_names: Of all of them.
+    """
+
+    processor: type[Any]
+    params: Any
+    names: tuple[str, ...]
+    all_names: tuple[str, ...]
+
+
+class _Profile(NamedTuple):
+    links: list[tuple[type[Any], dict[str, Any]]]
+    may_set: frozenset[str]
+
+
+class _Own(NamedTuple):
+    """What a request runs before anything is added, and what it wishes to think."""
+
+    links: list[Link]
+    wishes: Wishes
+
+
+class Rules:
+    """What a policy decides.
+
+    Args:
+        decisions: Of the policy.
+        find: From a request's payload to an allowed class; raises ``RequestError``.
+
+    Raises:
+        PolicyError: A class cannot be imported or served, or a parameter does not fit it.
+    """
+
+    def __init__(self, decisions: Decisions, find: Callable[[Any], type]) -> None:
+        self._decisions = decisions
+        self._find = find
+        #: Whether requests run what they bring, and nothing else is decided.
+        self.is_empty = decisions.is_empty
+        self._always: list[Link] = []
+        self._delimiters: tuple[Any, Any] | None = None
+        self._always_chosen = [
+            _load(chosen, f"always[{index}]") for index, chosen in enumerate(decisions.always)
+        ]
+        for index, (processor, _) in enumerate(self._always_chosen):
+            _check_always(processor, f"always[{index}]")
+        self._default = _load(decisions.defaults, "defaults") if decisions.defaults else None
+        #: What a budget runs in that comes without a processor.
+        self._template: tuple[type[Any], dict[str, Any]] = (ThinkingBudgetLogitProcessor, {})
+        thinking = self._default is not None and _is_thinking(self._default[0])
+        if self._default is not None and thinking:
+            self._template = self._default
+        self._profiles = {
+            name: _load_profile(profile, f"profiles.{name}")
+            for name, profile in decisions.profiles.items()
+        }
+        for name in decisions.profiles:
+            if name in builtins.__all__:
+                raise PolicyError(f"profiles.{name}: a built-in has this name; choose another one")
+        self._levels = decisions.levels
+        self._ceiling = decisions.ceilings.get(BUDGET)
+        if self._ceiling is not None and not (
+            isinstance(self._ceiling.at_most, int) and self._ceiling.at_most >= 0
+        ):
+            raise PolicyError(
+                f"ceilings.{BUDGET}: expected a whole number of tokens, got {self._ceiling.at_most}"
+            )
+        #: Whether thinking budgets are this server's business, and not the request's alone.
+        self.budgets = thinking or self._ceiling is not None or decisions.effort is not None
+        self._check_names()
+
+    def has_profile(self, payload: object) -> bool:
+        """Tell whether a request's payload is the name of a profile."""
+        return type(payload) is str and payload in self._profiles
+
+    @property
+    def reads_effort(self) -> bool:
+        """Whether the budgets and efforts that clients send count."""
+        return self._decisions.effort is not None
+
+    def fit(self, served: ServedModel) -> None:
+        """Check everything against the served model, and make what every request gets.
+
+        Args:
+            served: The model.
+
+        Raises:
+            PolicyError: Something cannot work with this model.
+        """
+        self._always = []
+        for index, (processor, params) in enumerate(self._always_chosen):
+            with _naming(f"always[{index}]"):
+                self._always.append(_fit(_parse(processor, params, served), served))
+        if self.budgets:
+            with _naming("thinking budgets"):
+                template = _fit(_parse(*self._template, served), served)
+                self._delimiters = template.params.start, template.params.end
+                self._with_budget(template, 0)
+        if self._default is not None:
+            with _naming("defaults"):
+                self.decide(Asked(None), served)
+        for name, profile in self._profiles.items():
+            with _naming(f"profiles.{name}", profile.may_set):
+                self.decide(Asked(name), served)
+
+    def decide(self, asked: Asked, served: ServedModel) -> Decided | None:
+        """Return what a request runs, ``None`` for nothing.
+
+        Args:
+            asked: What it asks for.
+            served: The model.
+
+        Raises:
+            RequestError: Refused.
+        """
+        if self.is_empty:
+            if asked.payload is None:
+                return None
+            own = _parse(self._find(asked.payload), asked.custom_params, served)
+            names = tuple(link.processor.__name__ for link in parts(own))
+            return Decided(own.processor, _fit(own, served).params, names, names)
+        return self._decide(asked, served)
+
+    def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
+        """Return the same where something is decided."""
+        own = self._own(asked, served)
+        links = [lower(link, self._decisions.ceilings) for one in own.links for link in parts(one)]
+        links = self._limit_thinking(links, own.wishes, asked.limit, served)
+        every = [*links, *self._always]
+        if not every:
+            return None
+        check_joins(every)
+        names = tuple(link.processor.__name__ for link in every)
+        if len(every) == 1:
+            fitted = _fit(every[0], served)
+        elif len(own.links) == 1 and _same(parts(own.links[0]), every):
+            fitted = _fit(own.links[0], served)  # a chain as the request wrote it
+        else:
+            joined = [*(_fit(link, served) for link in links), *self._always]
+            params = ChainLogitProcessor.join(joined, unnamed=len(self._always))
+            fitted = Link(ChainLogitProcessor, params)
+        for link in parts(fitted):
+            self._check_delimiters(link)
+        return Decided(fitted.processor, fitted.params, names[: len(links)], names)
+
+    def _own(self, asked: Asked, served: ServedModel) -> _Own:
+        """Return the processors of a request without what the operator adds."""
+        given = asked.custom_params
+        effort = self._levels.get(asked.effort or "")
+        if self.has_profile(asked.payload):
+            return self._of_profile(asked, effort, served)
+        if asked.payload is not None:
+            processor = self._find(asked.payload)
+            _check_plain(processor)
+            link = _parse(processor, given, served)
+            budget = next((one.params for one in parts(link) if thinks(one)), None)
+            if budget is None:
+                return _Own([link], Wishes(field=asked.field, effort=effort))
+            default = self._template[1].get(BUDGET)
+            return _Own([link], Wishes(budget.thinking_budget, asked.field, effort, default))
+        own = self._bare_budget(given)
+        if self._default is None:
+            return _Own([], Wishes(own, asked.field, effort))
+        processor, params = self._default
+        if issubclass(processor, LogitProcessor):
+            fields = processor.Params.__struct_fields__
+            set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
+            link = _parse(processor, {**params, **set_too}, served)
+        else:
+            link = Link(processor, params)
+        return _Own([link], Wishes(own, asked.field, effort, params.get(BUDGET)))
+
+    def _of_profile(self, asked: Asked, effort: int | None, served: ServedModel) -> _Own:
+        """Return what a profile runs, with what it lets the request set."""
+        profile = self._profiles[asked.payload]
+        given = _public(asked.custom_params)
+        for name in given:
+            if name not in profile.may_set:
+                allowed = ", ".join(sorted(profile.may_set)) or "no parameter"
+                raise InvalidParameter(
+                    asked.payload,
+                    None,
+                    f"this profile lets a request set {allowed}, got {shown(name)}",
+                )
+        links, base = [], None
+        for processor, params in profile.links:
+            fields = _fields(processor)
+            own = {name: value for name, value in given.items() if name in fields}
+            links.append(_parse(processor, {**params, **own}, served))
+            if thinks(links[-1]):
+                base = params.get(BUDGET)
+        if BUDGET not in profile.may_set:
+            return _Own(links, Wishes(default=base))
+        wish = None
+        if given.get(BUDGET) is not None:
+            budgets = (link.params.thinking_budget for link in links if thinks(link))
+            wish = next(budgets, None)
+        return _Own(links, Wishes(wish, asked.field, effort, base))
+
+    def _bare_budget(self, given: Any) -> int | None:
+        """Return the ``thinking_budget`` of a request that names no processor."""
+        if not self.budgets or not isinstance(given, Mapping) or given.get(BUDGET) is None:
+            return None
+        parsed = _parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
+        return parsed.params.thinking_budget  # type: ignore[no-any-return]
+
+    def _limit_thinking(
+        self, links: list[Link], wishes: Wishes, limit: int | None, served: ServedModel
+    ) -> list[Link]:
+        """Put the thinking budget that was decided into its link, or add one."""
+        if not self.budgets:
+            return links
+        budget = decide_budget(wishes, self._ceiling, limit, self._decisions.answer_room)
+        place = next((i for i, link in enumerate(links) if thinks(link)), None)
+        if place is not None:
+            return [
+                self._with_budget(link, budget) if i == place else link
+                for i, link in enumerate(links)
+            ]
+        if budget is None:
+            return links
+        return [*links, self._with_budget(_parse(*self._template, served), budget)]
+
+    def _with_budget(self, link: Link, budget: int | None) -> Link:
+        """Give a link its budget; under a ceiling its message counts as thinking."""
+        if budget is None:
+            if link.params.thinking_budget is None or link.params.thinking_budget < 0:
+                return link
+            return link._replace(params=msgspec.structs.replace(link.params, thinking_budget=None))
+        if self._ceiling is not None:
+            message = len(link.params.closing_token_ids)
+            most = int(self._ceiling.at_most)
+            if message > most:
+                raise InvalidParameter(
+                    link.processor.__name__,
+                    _CLOSING,
+                    f"expected at most {most} tokens on this server, got {message}",
+                )
+            budget = min(budget, most - message)
+        return with_budget(link, budget)
+
+    def _check_delimiters(self, link: Link) -> None:
+        """Refuse a budget that watches something else than the served model's thinking."""
+        if self._ceiling is None or not thinks(link) or self._delimiters is None:
+            return
+        if (link.params.start, link.params.end) != self._delimiters:
+            raise InvalidParameter(
+                link.processor.__name__,
+                "thinking_start_token_id",
+                "expected the served model's thinking delimiters, for which this server has a "
+                "ceiling; leave them out",
+            )
+
+    def _check_names(self) -> None:
+        """Refuse a ceiling that nothing could ever reach."""
+        known = [getattr(builtins, name) for name in builtins.__all__]
+        known += [processor for processor, _ in self._always_chosen]
+        known += [processor for one in self._profiles.values() for processor, _ in one.links]
+        known += [self._default[0]] if self._default else []
+        for name in self._decisions.ceilings:
+            if not any(name in _numbers(processor) for processor in known):
+                raise PolicyError(
+                    f"ceilings.{name}: no built-in and no class of this policy's decisions has a "
+                    "parameter of this name that is a number; correct the name"
+                )
+
+
+def _load(chosen: Chosen, where: str) -> tuple[type[Any], dict[str, Any]]:
+    """Import a class that the operator chose, and check its parameters as far as they go."""
+    if chosen.processor in builtins.__all__:
+        module, name = builtins.__name__, chosen.processor
+    else:
+        module, name = parse_entry(chosen.processor, f"{where}.processor")
+    processor = classes.load(module, name, where)
+    for key in chosen.params:
+        if is_private(key) or (
+            issubclass(processor, LogitProcessor) and not _takes(processor, key)
+        ):
+            fields = ", ".join(_fields(processor)) or "none"
+            raise PolicyError(
+                f"{where}.params: {name} has no parameter {shown(key)}; its parameters: {fields}"
+            )
+    return processor, chosen.params
+
+
+def _load_profile(profile: Profile, where: str) -> _Profile:
+    links = [
+        _load(chosen, f"{where}.processors[{index}]")
+        for index, chosen in enumerate(profile.processors)
+    ]
+    for processor, _ in links if len(links) > 1 else ():
+        if issubclass(processor, ChainLogitProcessor) or not can_join(Link(processor, None)):
+            raise PolicyError(
+                f"{where}: {processor.__name__} cannot run beside others; a profile with it has "
+                "this one processor"
+            )
+    if sum(_is_thinking(processor) for processor, _ in links) > 1:
+        raise PolicyError(f"{where}: expected at most one thinking budget")
+    for name in profile.may_set:
+        owners = [processor.__name__ for processor, _ in links if name in _fields(processor)]
+        if len(owners) != 1:
+            raise PolicyError(
+                f"{where}.may_set: expected parameters that one of its processors has, got "
+                f"{shown(name)}, which {' and '.join(owners) or 'none of them'} has"
+            )
+    return _Profile(links, frozenset(profile.may_set))
+
+
+def _check_always(processor: type[Any], where: str) -> None:
+    if _is_thinking(processor):
+        raise PolicyError(
+            f"{where}: a thinking budget is a matter of [defaults] and [ceilings], which know what "
+            "requests ask for; put it there"
+        )
+    if issubclass(processor, ChainLogitProcessor) or not can_join(Link(processor, None)):
+        raise PolicyError(
+            f"{where}: {processor.__name__} cannot run beside a request's own processor; expected "
+            "a class that overrides edit(), each in an entry of its own"
+        )
+
+
+def _check_plain(processor: type[Any]) -> None:
+    """Refuse a chain of another kind, whose links may not be what runs."""
+    own = ("start", "advance", "fork", "edit", "serving")
+    if issubclass(processor, ChainLogitProcessor) and any(
+        getattr(processor, name) is not getattr(ChainLogitProcessor, name) for name in own
+    ):
+        raise Unsupported(
+            f"{processor.__name__}: it is a chain of its own kind, and this server's operator "
+            "decides on each processor that runs; send ChainLogitProcessor"
+        )
+
+
+def _is_thinking(processor: type[Any]) -> bool:
+    return issubclass(processor, ThinkingBudgetLogitProcessor)
+
+
+def _fields(processor: type[Any]) -> Sequence[str]:
+    if issubclass(processor, LogitProcessor):
+        return processor.Params.__struct_fields__
+    return ()
+
+
+def _takes(processor: type[LogitProcessor], name: str) -> bool:
+    return (
+        name in processor.Params.__struct_fields__
+        or name in processor.Params.renamed
+        or issubclass(processor, ChainLogitProcessor)
+    )
+
+
+def _numbers(processor: type[Any]) -> set[str]:
+    """Return the parameters that are numbers."""
+    info: Any = msgspec.inspect.type_info(processor.Params) if _fields(processor) else None
+    return {field.name for field in getattr(info, "fields", ()) if _is_number(field.type)}
+
+
+def _is_number(kind: Any) -> bool:
+    types = msgspec.inspect
+    if isinstance(kind, types.Metadata):
+        return _is_number(kind.type)
+    if isinstance(kind, types.UnionType):
+        return any(map(_is_number, kind.types))
+    return isinstance(kind, types.IntType | types.FloatType)
+
+
+def _parse(processor: type[Any], given: Any, served: ServedModel) -> Link:
+    """Check parameters by the schema of their class, if it has one."""
+    if issubclass(processor, LogitProcessor):
+        return Link(processor, processor.parse_params(given, served.vocab_size))
+    return Link(processor, given)
+
+
+def _fit(link: Link, served: ServedModel) -> Link:
+    """Check parameters against the served model, and fill in what only it knows."""
+    if not link.has_schema:
+        return link
+    return link._replace(params=link.processor.fit_params(link.params, served))
+
+
+def _same(one: Sequence[Link], other: Sequence[Link]) -> bool:
+    return len(one) == len(other) and all(
+        a.params is b.params for a, b in zip(one, other, strict=True)
+    )
+
+
+def _public(given: Any) -> Mapping[str, Any]:
+    """Return what of ``custom_params`` is the client's."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {name: value for name, value in given.items() if not is_private(name)}
+
+
+@contextmanager
+def _naming(where: str, later: frozenset[str] = frozenset()) -> Iterator[None]:
+    """Turn a refusal into an error of the policy that names the place.
+
+    Args:
+        where: The place.
+        later: Parameters that a request has still to give.
+
+    Raises:
+        PolicyError: In place of a ``RequestError``.
+    """
+    try:
+        yield
+    except RequestError as error:
+        if not (isinstance(error, InvalidParameter) and error.parameter in later):
+            raise PolicyError(f"{where}: {error}") from None

@@ -1,0 +1,152 @@
+"""What ``sglang-lp doctor --url`` makes of the answers of a server, or of what stands before it."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import orjson
+import pytest
+
+from sglang_lp.cli import asking, main
+
+REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
+FORCED = "The doctor was here. And more."
+
+
+class Guarded:
+    """Answers as a guarded server does, but for what a test changes."""
+
+    named = "ForcedSequenceLogitProcessor"
+    drops: tuple[str, ...] = ()
+    unpickles = False
+    disabled = False
+    ended = "budget"
+    pair = True
+    models = ("m",)
+
+    def answer(self, path, body, headers):  # noqa: PLR0911 - one for each way
+        self.key = headers.get("Authorization")
+        if path == "/v1/models":
+            return 200, {"data": [{"id": name} for name in self.models]}
+        payload = body["custom_logit_processor"]
+        if self.disabled:
+            return 400, {"error": "Custom logit processor is not enabled. Use --enable-..."}
+        params = body.get("custom_params") or body["sampling_params"]["custom_params"]
+        if "token_ids" in params:
+            return (200, {"text": "x"}) if self.unpickles else (400, {"error": REFUSED})
+        if "thinking_budget" in params:
+            if not self.pair:
+                return 400, {"error": "expected one known pair of thinking delimiters in the"}
+            report = {"thinking": [{"tokens": 3, "ended": self.ended}]}
+            return 200, {"text": "", "meta_info": {"sglang_lp": report}}
+        assert payload
+        text = "something" if path in self.drops else FORCED
+        if path == "/generate":
+            return 200, {"text": text}
+        if path == "/v1/completions":
+            return 200, {"choices": [{"text": text}]}
+        parsed = {"content": None, "reasoning_content": text}
+        return 200, {"choices": [{"message": parsed}]}
+
+
+@pytest.fixture
+def asked(capsys):
+    """Return a function that asks a server and returns the exit code and the lines."""
+    running = []
+
+    def ask(server):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.do_POST()
+
+            def do_POST(self):
+                length = int(self.headers.get("Content-Length") or 0)
+                body = orjson.loads(self.rfile.read(length)) if length else None
+                status, said = server.answer(self.path, body, self.headers)
+                content = orjson.dumps(said) if isinstance(said, dict) else said
+                self.send_response(status)
+                if server.named:
+                    none = self.path in server.drops
+                    self.send_header("x-sglang-lp", "none" if none else server.named)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_args):
+                pass
+
+        http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        running.append(http)
+        code = main(["doctor", "--url", f"http://127.0.0.1:{http.server_port}/v1"])
+        return code, capsys.readouterr().out.splitlines()
+
+    yield ask
+    for http in running:
+        http.shutdown()
+        http.server_close()
+
+
+def changed(**attributes):
+    return type("Changed", (Guarded,), attributes)()
+
+
+def test_a_guarded_server_passes(asked, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    server = Guarded()
+
+    code, said = asked(server)
+
+    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 5)
+    assert server.key == "Bearer k"
+
+
+@pytest.mark.parametrize(
+    ("server", "place", "why"),
+    [
+        (changed(unpickles=True), 0, "FAILED  guard: the server took a payload that no allowed"),
+        (changed(disabled=True), 0, "FAILED  guard: the server takes no custom logit processors"),
+        (
+            changed(drops=("/v1/chat/completions",)),
+            3,
+            "the server never saw the request's custom_logit_processor: something between dropped",
+        ),
+        (
+            changed(drops=("/generate",), named=""),
+            1,
+            "not forced, and no header X-SGLang-LP: the server does not run sglang-lp here",
+        ),
+        (changed(ended="model"), 4, "a budget of 0 did not end the open block"),
+        (changed(models=()), 2, "/v1/models names no model: HTTP 200"),
+        (changed(answer=lambda *_: (502, b"<html>")), 0, "got HTTP 502: '<html>'"),
+    ],
+)
+def test_what_is_wrong_fails_with_what_was_lost_where(asked, server, place, why):
+    code, said = asked(server)
+
+    assert code == 1
+    assert said[place].startswith("FAILED")
+    assert why in said[place]
+
+
+def test_what_cannot_be_told_is_no_failure(asked):
+    code, said = asked(changed(pair=False, named=""))
+
+    assert code == 0
+    assert said[4].startswith("--      /generate thinking budget: the served model's tokenizer")
+    assert "the header X-SGLang-LP was lost on the way" in said[1]
+
+
+def test_nobody_there_is_a_failure_and_no_url_is_wrong_usage(capsys):
+    assert main(["doctor", "--url", "http://127.0.0.1:9"]) == 1
+    assert "no answer" in capsys.readouterr().out
+    assert main(["doctor", "--url", "127.0.0.1:30000"]) == 2
+    assert "--url: expected http://" in capsys.readouterr().err
+
+
+def test_the_odd_payload_is_a_harmless_class_of_sglangs_own():
+    pytest.importorskip("sglang.srt")
+    import pickle
+
+    from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
+
+    assert pickle.loads(asking._ODD_REFERENCE) is DisallowedTokensLogitsProcessor

@@ -1,0 +1,29 @@
+"""``sglang-lp doctor --url`` on real servers: guarded, deciding, and stock."""
+
+import pytest
+
+from sglang_lp.cli import main
+from support.servers import on_servers
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(600),
+    on_servers("default", "decided", "stock"),
+]
+
+
+def test_the_doctor_tells_a_guarded_server_from_a_stock_one(server, capsys, request):
+    guarded = "stock" not in request.node.callspec.id
+
+    code = main(["doctor", "--url", server.url + "/v1/"])
+    said = capsys.readouterr().out.splitlines()
+
+    verdicts = [line.split()[0] for line in said]
+    if guarded:
+        assert code == 0, said
+        # The tiny model has no thinking delimiters.
+        assert verdicts == ["ok", "ok", "ok", "ok", "--"]
+    else:
+        assert code == 1
+        assert said[0].startswith("FAILED  guard: the server took a payload")
+    assert server.is_healthy()

@@ -1,0 +1,117 @@
+"""The Grafana dashboard and the page about operating a server are about metrics that exist."""
+
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.dashboard import Scrape, evaluate
+from sglang_lp.rules import Rules
+from sglang_lp.served import ServedModel
+from sglang_lp.server.metrics import NAMES
+from sglang_lp.trust import Policy, Verifier
+from support.trained import byte_level
+
+DOCS = Path(__file__).parents[2] / "docs"
+PANELS = orjson.loads((DOCS / "grafana.json").read_bytes())["panels"]
+PAGE = (DOCS / "operating.md").read_text()
+
+#: What a histogram is scraped as.
+PARTS = re.compile(r"(?<=_seconds)_(bucket|sum|count)$")
+
+
+def metrics_of(text):
+    found = re.findall(r"\bsglang_lp_\w+", text)
+    return {PARTS.sub("", name) for name in found}
+
+
+def test_every_query_names_metrics_that_exist():
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+    assert all(metrics_of(query) for query in queries)
+    assert {name for query in queries for name in metrics_of(query)} == {*NAMES}
+
+
+def test_every_query_is_whole():
+    for panel in PANELS:
+        for target in panel["targets"]:
+            for opening, closing in ("()", "[]", "{}"):
+                assert target["expr"].count(opening) == target["expr"].count(closing)
+            labels = re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])
+            grouped = re.findall(r"by \(([^)]*)\) \(rate", target["expr"])
+            assert {*labels} <= {name.strip() for one in grouped for name in one.split(",")}
+
+
+def scrapes():
+    """Return what a server would say whose counters grow evenly."""
+    kinds = {
+        'sglang_lp_requests_total|processor="A"': 2.0,
+        'sglang_lp_requests_total|processor="B"': 3.0,
+        'sglang_lp_thinking_blocks_total|ended="budget"': 2.0,
+        'sglang_lp_thinking_blocks_total|ended="model"': 2.0,
+        "sglang_lp_thinking_tokens_total|": 40.0,
+        'sglang_lp_refusals_total|gate="admission",reason="denied"': 1.0,
+        "sglang_lp_forced_tokens_total|": 5.0,
+        "sglang_lp_faults_total|": 0.0,
+        "sglang_lp_awaited_steps_total|": 1.0,
+        "sglang_lp_step_seconds_count|": 4.0,
+        'sglang_lp_step_seconds_bucket|le="0.001"': 2.0,
+        'sglang_lp_step_seconds_bucket|le="0.002"': 4.0,
+        'sglang_lp_step_seconds_bucket|le="+Inf"': 4.0,
+    }
+    return [Scrape(at, {key: each * at for key, each in kinds.items()}) for at in range(9)]
+
+
+def test_the_picture_evaluates_every_query_as_prometheus_does():
+    lines = {
+        panel["title"]: [evaluate(scrapes(), target["expr"]) for target in panel["targets"]]
+        for panel in PANELS
+    }
+    last = {
+        title: [{name: line[-1] for name, line in one.items()} for one in found]
+        for title, found in lines.items()
+    }
+
+    assert last == {
+        "Requests by processor": [{"A": 2.0, "B": 3.0}],
+        "Thinking blocks by what ended them": [{"budget": 2.0, "model": 2.0}],
+        "Tokens of a thinking block": [{"": 10.0}],
+        "Forced tokens": [{"": 5.0}],
+        "Refusals": [{"admission: denied": 1.0}],
+        "Faults": [{"": 0.0}],
+        # Half of the steps are below 1 ms; of the rest, 98 in 100 are below 1.98 ms.
+        "Time of a step in processors": [{"": pytest.approx(0.001)}, {"": pytest.approx(0.00198)}],
+        "Steps that waited for tokens": [{"": 0.25}],
+    }
+
+
+def test_panels_have_places_of_their_own():
+    cells = [
+        (x, y)
+        for panel in PANELS
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+
+    assert len(cells) == len({*cells})
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+
+
+def test_the_page_explains_every_metric_and_no_other():
+    assert metrics_of(PAGE) == {*NAMES}
+
+
+@pytest.mark.parametrize("example", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+def test_every_policy_on_the_page_can_be_served(example, tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text(example)
+    policy = Policy.from_toml(path)
+    tokenizer = byte_level(["a b c"], 300)
+    tokenizer.add_tokens(["<think>", "</think>"])
+
+    rules = Rules(policy, Verifier(policy).resolve)
+    rules.fit(ServedModel(tokenizer, 400, (0,)))
+    assert not rules.is_empty

@@ -1,0 +1,297 @@
+"""The operator's decisions in the gates: the same in both, and for requests that bring nothing."""
+
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_lp._engine.rows import rows_of
+from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
+from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
+from sglang_lp.server import efforts, installation
+from sglang_lp.server.admission import make_admit
+from sglang_lp.server.guard import Guard
+from sglang_lp.server.launch import make_learn
+from sglang_lp.server.own_keys import BUDGET_FIELD, EFFORT, check_origin, check_shape
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.scheduler_gate import make_admit_req, make_from_str
+from sglang_lp.trust import Gate, Policy
+from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
+
+IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
+THINK = "ThinkingBudgetLogitProcessor"
+DEFAULT = Chosen(processor=THINK, params={**IDS, "thinking_budget": 30})
+BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7]})
+POLICY = Policy(
+    defaults=DEFAULT,
+    always=(BAN,),
+    ceilings={"thinking_budget": Ceiling(at_most=40)},
+    effort={"low": 4, "high": -1, "answer_room": 10},
+    profiles={"calm": Profile(processors=(DEFAULT,))},
+)
+
+
+@pytest.fixture
+def deciding():
+    guard = Guard(POLICY)
+    guard.learn(Gate.SCHEDULER, served())
+    return guard
+
+
+def served(**server):
+    arguments = {"speculative_algorithm": None, "enable_custom_logit_processor": True, **server}
+    return SimpleNamespace(
+        model_config=SimpleNamespace(vocab_size=50, is_generation=True, hf_eos_token_id=None),
+        server_args=SimpleNamespace(**arguments),
+        tokenizer=None,
+        preferred_sampling_params=None,
+    )
+
+
+class Req:
+    """As much of SGLang's request as the gate sees."""
+
+    def __init__(self, payload=None, custom_params=None, **attributes):
+        self.custom_logit_processor = payload
+        self.sampling_params = SimpleNamespace(
+            custom_params=custom_params, max_new_tokens=None, **attributes
+        )
+        self.origin_input_ids, self.output_ids = [1] * 5, []
+        self.ended = None
+        if payload is not None and custom_params is not None:
+            self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
+
+    def set_finish_with_abort(self, message, status_code, err_type):
+        self.ended = status_code, message
+
+
+def links_of(guard, req, scheduler=None):
+    pending = PendingResults()
+    pending.scheduler = scheduler
+    make_admit_req(guard, pending)(None, req)
+    assert req.ended is None
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.source.origin_input_ids is req.origin_input_ids
+    return dict(row.request.params.links), row
+
+
+@pytest.mark.parametrize(
+    ("req", "budget"),
+    [
+        (Req(), 30),
+        (Req(None, {"thinking_budget": -1}), 40),
+        (Req("calm", {}), 30),
+        (Req("calm"), 30),
+        (Req(None, {EFFORT: "low"}), 4),
+        (Req(None, {EFFORT: "high"}), 40),
+        (Req(None, {EFFORT: "low", BUDGET_FIELD: 6}), 6),
+        (Req(DisallowedTokensLogitsProcessor.to_str(), {"token_ids": [3], EFFORT: "low"}), 4),
+    ],
+)
+def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, req, budget):
+    links, row = links_of(deciding, req)
+
+    by_name = {kind.__name__: params for kind, params in links.items()}
+    assert by_name[THINK].thinking_budget == budget
+    assert by_name["DisallowedTokensLogitsProcessor"].token_ids == (7,)
+    assert "DisallowedTokensLogitsProcessor" not in row.host.names or len(row.host.names) == 2
+    # SGLang resolves what stands in its batch, and gets what runs nothing.
+    make_from_str(deciding)(None, req.custom_logit_processor)
+
+
+def test_room_for_the_answer_is_left_of_what_the_request_can_get(deciding):
+    scheduler = SimpleNamespace(max_req_len=31)
+
+    links, _ = links_of(deciding, Req(), scheduler)
+    # 31 tokens in all, 5 of the prompt, 1 that SGLang keeps, 10 for the answer.
+    assert next(iter(links.values())).thinking_budget == 31 - 5 - 1 - 10
+
+
+def test_a_request_that_generates_nothing_gets_nothing(deciding):
+    req = Req()
+    req.sampling_params.max_new_tokens = 0
+    make_admit_req(deciding, PendingResults())(None, req)
+
+    assert (req.custom_logit_processor, req.ended) == (None, None)
+
+
+def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
+    beams, mask = Req(beam_width=2), Req()
+    mask.return_sampling_mask = True
+    for req, why in ((beams, "beam search"), (mask, "return_sampling_mask does not combine")):
+        make_admit_req(deciding, PendingResults())(None, req)
+
+        assert req.ended[0] == 400
+        assert why in req.ended[1]
+        assert req.custom_logit_processor is None
+    only_bans = Guard(Policy(always=(BAN,)))
+    only_bans.learn(Gate.SCHEDULER, served())
+    mask.ended = None
+    make_admit_req(only_bans, PendingResults())(None, mask)
+    assert mask.ended is None
+
+
+def test_the_http_process_passes_on_what_was_asked_and_not_what_was_decided(deciding):
+    for payload, params in ((None, None), ("calm", {"a": 1}), ("calm", {})):
+        tokenized = SimpleNamespace(
+            custom_logit_processor=payload,
+            sampling_params=SimpleNamespace(custom_params=params, max_new_tokens=5),
+        )
+        if params:
+            with pytest.raises(ValueError, match="lets a request set no parameter, got 'a'"):
+                make_admit(deciding)(tokenized, served())
+            continue
+        make_admit(deciding)(tokenized, served())
+        assert tokenized.custom_logit_processor == payload
+        assert tokenized.sampling_params.custom_params == params
+
+
+def test_only_what_was_admitted_stands_for_something(guard, deciding):
+    for text in ("calm", "decided by nobody"):
+        with pytest.raises(PayloadRefused):
+            make_from_str(guard)(None, text)
+    make_from_str(deciding)(None, "calm")
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ({"enable_custom_logit_processor": False}, "takes --enable-custom-logit-processor"),
+        ({"dllm_algorithm": "LLaDA"}, "diffusion language model"),
+    ],
+)
+def test_a_server_that_would_not_run_what_is_decided_does_not_start(server, why, capfd):
+    with pytest.raises(SystemExit):
+        make_learn(Guard(POLICY), PendingResults())({}, served(**server))
+    assert why in capfd.readouterr().err
+
+
+def test_a_model_without_thinking_does_not_start_with_budgets(capfd):
+    guard = Guard(Policy(effort={"low": 5}))
+    with pytest.raises(SystemExit):
+        make_learn(guard, PendingResults())({}, served())
+
+    said = capfd.readouterr().err
+    assert "does not serve: thinking budgets: ThinkingBudgetLogitProcessor" in said
+
+
+def test_a_model_that_generates_nothing_does_not_start_with_decisions():
+    process = served()
+    process.model_config.is_generation = False
+    with pytest.raises(PolicyError, match="servers that generate text"):
+        Guard(POLICY).learn(Gate.SCHEDULER, process)
+    Guard(Policy()).learn(Gate.SCHEDULER, process)
+
+
+def test_an_error_in_the_policy_names_the_file():
+    with pytest.raises(PolicyError, match=r"policy in code: defaults.processor: expected"):
+        Guard(Policy(defaults=Chosen(processor="NoSuch")))
+
+
+# What the front ends read
+
+
+def chat(**fields):
+    return SimpleNamespace(custom_params=None, reasoning_effort=None, **fields)
+
+
+def kept(read, *args, custom_params=None):
+    sampling = {"custom_params": custom_params}
+    read(sampling, *args)
+    return sampling["custom_params"]
+
+
+def test_efforts_are_kept_where_no_client_can_send_them():
+    for level in ("none", "low", "max"):
+        request = SimpleNamespace(reasoning_effort=level)
+        found = kept(efforts.read_chat, request)
+        check_origin(found)
+        check_shape({**found}, None)
+        assert found == {EFFORT: level}
+    for level in (None, 0.5, "unknown", ["low"]):
+        assert kept(efforts.read_chat, SimpleNamespace(reasoning_effort=level)) is None
+    responses = SimpleNamespace(reasoning=SimpleNamespace(effort="low"))
+    assert kept(efforts.read_responses, responses, custom_params={"a": 1}) == {
+        "a": 1,
+        EFFORT: "low",
+    }
+    assert kept(efforts.read_responses, SimpleNamespace(reasoning=None)) is None
+
+
+def test_what_a_client_sends_in_their_place_is_refused():
+    for key, value in ((EFFORT, "high"), (BUDGET_FIELD, 1)):
+        found = kept(
+            efforts.read_chat, SimpleNamespace(reasoning_effort="low"), custom_params={key: value}
+        )
+        with pytest.raises(Unsupported, match="is SGLang's own"):
+            check_origin(found)
+    for wrong in ({EFFORT: "much"}, {EFFORT: 1}, {BUDGET_FIELD: "1"}, {BUDGET_FIELD: True}):
+        with pytest.raises(Unsupported):
+            check_shape(wrong, None)
+
+
+def test_completions_are_read_from_the_body_that_was_parsed():
+    converted = SimpleNamespace(sampling_params={"custom_params": None}), None
+    efforts.read_completion(
+        converted, None, None, SimpleNamespace(_json={"reasoning_effort": "low"})
+    )
+    assert converted[0].sampling_params["custom_params"] == {EFFORT: "low"}
+    for raw in (None, SimpleNamespace(), SimpleNamespace(_json=[1])):
+        efforts.read_completion(converted, None, None, raw)
+
+
+def test_anthropics_fields_are_both_kept():
+    request = SimpleNamespace(
+        thinking=SimpleNamespace(budget_tokens=1024), output_config=SimpleNamespace(effort="xhigh")
+    )
+    made = SimpleNamespace(custom_params=None)
+    efforts.read_anthropic(made, None, request)
+
+    assert made.custom_params == {BUDGET_FIELD: 1024, EFFORT: "xhigh"}
+    check_origin(made.custom_params)
+    # What becomes of it in the chat endpoint does not replace it.
+    assert kept(
+        efforts.read_chat,
+        SimpleNamespace(reasoning_effort="max"),
+        custom_params=made.custom_params,
+    ) == {BUDGET_FIELD: 1024, EFFORT: "xhigh"}
+
+
+def test_max_thinking_tokens_is_taken_before_sglang_refuses_it():
+    for samplings in (None, {"top_p": 1}, [{"custom_params": {"a": 1}}, None]):
+        obj = SimpleNamespace(max_thinking_tokens=9, sampling_params=samplings)
+        efforts.read_generate(served(), obj)
+        assert obj.max_thinking_tokens is None
+        made = obj.sampling_params
+        for one in made if isinstance(made, list) else [made]:
+            assert one["custom_params"][BUDGET_FIELD] == 9
+            check_origin(one["custom_params"])
+    for tokens, samplings in ((None, {}), ("9", {}), (9, [3])):
+        obj = SimpleNamespace(max_thinking_tokens=tokens, sampling_params=samplings)
+        efforts.read_generate(served(), obj)
+        assert (obj.max_thinking_tokens, obj.sampling_params) == (tokens, samplings)
+
+
+def test_parameters_that_the_server_prefers_stay_beside_a_budget_field():
+    manager = served()
+    manager.preferred_sampling_params = {"custom_params": {"dry_base": 2}}
+    obj = SimpleNamespace(max_thinking_tokens=9, sampling_params={"top_p": 1})
+    efforts.read_generate(manager, obj)
+
+    assert obj.sampling_params["custom_params"] == {"dry_base": 2, BUDGET_FIELD: 9}
+
+
+def test_a_chain_of_a_kind_of_its_own_is_refused_where_the_operator_decides(deciding):
+    class Own(ChainLogitProcessor):
+        def edit(self, request, edits):
+            pass
+
+    deciding.rules._find = lambda _payload: Own
+    with pytest.raises(Unsupported, match="a chain of its own kind"):
+        deciding.admit(THINK, {"chain": [THINK]})
+
+
+def test_the_process_says_what_is_wrong_and_ends(capfd):
+    with pytest.raises(SystemExit):
+        installation.end(PolicyError("a wrong thing"))
+    assert "this process does not serve: a wrong thing" in capfd.readouterr().err

@@ -1,0 +1,232 @@
+"""What is said of the processors that ran: the header, and the report in meta_info."""
+
+import asyncio
+from array import array
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.reports import AnswerHeader, ran, report, unwrap
+from sglang_lp.testing import FakeRequest
+
+
+def answered(app, kind="http"):
+    """Return the messages that middleware around an app sends."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(AnswerHeader(app)({"type": kind}, None, send))
+    return sent
+
+
+def app_with(*admitted, headers=()):
+    async def app(_scope, _receive, send):
+        for names in admitted:
+            ran(names)
+        await send({"type": "http.response.start", "status": 200, "headers": [*headers]})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("admitted", "value"),
+    [
+        ([()], b"none"),
+        ([("A",)], b"A"),
+        ([("A", "B"), (), ("B", "C")], b"A, B, C"),
+        ([("Ä",)], rb"\xc4"),
+    ],
+)
+def test_the_header_names_what_ran_on_any_prompt_of_a_request(admitted, value):
+    start, body = answered(app_with(*admitted, headers=[(b"a", b"b")]))
+
+    assert start["headers"] == [(b"a", b"b"), (b"x-sglang-lp", value)]
+    assert body == {"type": "http.response.body", "body": b"x"}
+
+
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+
+
+def streaming(*steps):
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
+        for step in steps:
+            if isinstance(step, tuple):
+                ran(step)
+            else:
+                body = {"type": "http.response.body", "body": step, "more_body": step != b""}
+                await send(body)
+
+    return app
+
+
+def test_a_stream_that_begins_before_its_request_is_admitted_waits_for_that():
+    start, *bodies = answered(streaming(b"a", b"b", ("A",), b"c", b""))
+
+    assert start["headers"][-1] == (b"x-sglang-lp", b"A")
+    assert [body["body"] for body in bodies] == [b"a", b"b", b"c", b""]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 30])
+def test_a_stream_of_something_else_comes_whole(count):
+    start, *bodies = answered(streaming(*[b"x"] * count, b""))
+
+    assert start["headers"] == EVENTS
+    assert len(bodies) == count + 1
+
+
+def test_an_answer_without_generation_has_no_header():
+    assert answered(app_with())[0]["headers"] == []
+    assert answered(app_with(("A",)), "lifespan")[0]["headers"] == []
+
+
+def test_requests_at_the_same_time_do_not_name_each_others():
+    async def app(scope, _receive, send):
+        ran([scope["name"]])
+        await asyncio.sleep(0)
+        await asyncio.create_task(other(scope))
+        await send({"type": "http.response.start"})
+
+    async def other(scope):
+        ran([scope["name"].lower()])
+
+    async def both():
+        sent = {}
+
+        def send_to(name):
+            async def send(message):
+                sent[name] = message["headers"][0][1]
+
+            return send
+
+        middleware = AnswerHeader(app)
+        await asyncio.gather(
+            *(middleware({"type": "http", "name": n}, None, send_to(n)) for n in "ABC")
+        )
+        return sent
+
+    assert asyncio.run(both()) == {"A": b"A, a", "B": b"B, b", "C": b"C, c"}
+
+
+def test_outside_of_an_answer_nothing_is_taken_down():
+    ran(["A"])
+
+
+# The report
+
+
+class Broken(LogitProcessor):
+    def edit(self, request, edits):
+        edits.ban([1])
+
+    def report(self, params, prompt_ids, output_ids, forced):
+        raise SystemExit("its own mistake")
+
+
+class Fixed(LogitProcessor):
+    def edit(self, request, edits):
+        if request.position == 0:
+            edits.always().ban([0])
+            edits.wake_at(3)
+        else:
+            edits.force(4)
+            edits.wake_at(10)
+
+
+def decoded(processor, params, script, prompt=(1,)):
+    """Return a request after a decode in which the model prefers the tokens of a script."""
+    req = FakeRequest([*prompt], served=True)
+    req.finished_len = None
+    custom_params = req.custom_params(params)
+    parsed = processor.parse_params(params, 50)
+    attach_row(custom_params, processor().serving(parsed), parsed)
+    batch = Batch()
+    for wish in script:
+        logits = torch.zeros(1, 50)
+        logits[0, wish] = 5.0
+        batch.step(logits, rows_of([custom_params]), [custom_params])
+        req.append(int(logits[0].argmax()))
+    req.output_ids = array("q", req.output_ids)
+    req.sampling_params = SimpleNamespace(custom_params=custom_params)
+    req.customized_info = {"other": [1]}
+    report(req)
+    return req
+
+
+def said(req):
+    assert req.customized_info["other"] == [1]
+    # However SGLang slices by tokens, it gets the whole.
+    (made,) = req.customized_info["sglang_lp"][7:9]
+    return made
+
+
+def test_a_report_says_what_was_forced_and_where_edits_were():
+    req = decoded(ForcedSequenceLogitProcessor, {"token_ids": [7, 8]}, [3, 3, 3, 3])
+
+    assert said(req) == {"processors": [], "forced": 2, "edited": [[0, 2]]}
+
+
+def test_edits_that_hold_are_counted_to_the_end():
+    report = said(decoded(Fixed, {}, [3] * 5))
+
+    assert (report["edited"], report["forced"]) == ([[0, 5]], 1)
+
+
+def test_tokens_behind_the_end_of_an_answer_are_not_counted():
+    req = decoded(ForcedSequenceLogitProcessor, {"token_ids": [7, 8, 9]}, [3] * 4)
+    req.finished_len = 2
+    report(req)
+
+    assert said(req)["edited"] == [[0, 2]]
+
+
+def test_a_chain_reports_its_links_but_for_those_that_are_not_the_clients():
+    links = [(ForcedSequenceLogitProcessor, {"token_ids": [7]}), (Broken, {})]
+    params = ChainLogitProcessor.join(
+        [(kind, kind.parse_params(given)) for kind, given in links], unnamed=1
+    )
+
+    chain = ChainLogitProcessor().serving(params)
+    assert chain.report(params, [1], [7], [[0, 1]]) == {}
+    assert chain.name == "ChainLogitProcessor (ForcedSequenceLogitProcessor)"
+
+
+def test_a_report_that_fails_is_left_out():
+    assert decoded(Broken, {}, [3]).customized_info == {"other": [1]}
+
+
+@pytest.mark.parametrize(
+    ("values", "left"),
+    [
+        ([None, None], {"id": 1}),
+        ([], {"id": 1}),
+        ([{"forced": 1}], {"id": 1, "sglang_lp": {"forced": 1}}),
+        ([None, {"forced": 1}], {"id": 1, "sglang_lp": {"forced": 1}}),
+    ],
+)
+def test_meta_info_has_the_report_itself_and_nothing_for_others(values, left):
+    meta_info = {"id": 1, "sglang_lp": [None, *values]}
+    state = SimpleNamespace(
+        customized_info_accumulated={"sglang_lp": [None]},
+        customized_info_reported_keys={"sglang_lp"},
+    )
+    unwrap(None, None, meta_info, state, {"sglang_lp": [[9], values]}, 1, None)
+
+    assert meta_info == left
+    assert not state.customized_info_accumulated
+    assert not state.customized_info_reported_keys
+
+
+def test_other_plugins_values_are_left_alone():
+    meta_info = {"other": [1]}
+    unwrap(None, None, meta_info, None, {"other": [[1]]}, 0, None)
+
+    assert meta_info == {"other": [1]}
