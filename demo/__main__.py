@@ -14,7 +14,10 @@ from demo.in_process import in_process
 from demo.model import ensure_model
 from demo.server import serve
 from demo.show import Stage
+from demo.traces import write_traces
 from support.processes import EngineError
+
+TRACES = Path(".cache/demo-traces")
 
 
 def main() -> int:
@@ -51,10 +54,14 @@ def main() -> int:
             stage.play(scenes.drafts(http, model, expected))
         stage.say("Starting an engine in this process (another minute)")
         stage.play(in_process(directory, model))
+        stage.say("The traces of these answers, to be opened in a browser:")
+        kept = [keeps for _, keeps in write_traces(stage.scenes, directory, TRACES)]
     except EngineError as error:
         stage.say(str(error))
         return 1
-    return 0 if stage.verdict() else 1
+    if not all(kept):
+        stage.say("a trace contradicts its request")
+    return 0 if stage.verdict() and all(kept) else 1
 
 
 if __name__ == "__main__":

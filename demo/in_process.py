@@ -72,6 +72,8 @@ async def _play(engine: Any, model: Model) -> Scene:
         return_exceptions=True,
     )
     plain, thought, greeting, fault = answers
+    asked = model.budget(BUDGET).engine_kwargs(greedy, prompt=prompt(questions[2]))
+    scene.traces(asked, thought)
     scene.row(questions[1], "none", cut(plain["text"], 160))
     scene.row(questions[2], f"thinking_budget={BUDGET}", cut(thought["text"], 160))
     scene.row(questions[3], f"forced: {GREETING}", greeting["text"])

@@ -103,6 +103,7 @@ def overthinking(http: httpx.Client, model: Model) -> Scene:
     """The model thinks far too long."""
     scene = Scene("Without a processor the model thinks far too long")
     answer = generate(http, body(QUESTION))
+    scene.traces(body(QUESTION), answer)
     thought = model.thought(answer["output_ids"])
     scene.row(QUESTION, "none", cut(answer["text"]))
     scene.proves(
@@ -114,7 +115,10 @@ def overthinking(http: httpx.Client, model: Model) -> Scene:
 def budget(http: httpx.Client, model: Model) -> Scene:
     """The block closes at the budget, once."""
     scene = Scene("A thinking budget closes the block exactly there, once")
-    answer = generate(http, model.budget(BUDGET).generate_body(body(QUESTION)))
+    request = model.budget(BUDGET).generate_body(body(QUESTION))
+    answer = generate(http, request)
+    scene.traces(request, answer)
+    scene.traces(body(QUESTION), generate(http, body(QUESTION)))
     ids = answer["output_ids"]
     opened = ids.index(model.ids.think) + 1
     spent = ids[opened : opened + BUDGET]
@@ -190,7 +194,10 @@ def bans(http: httpx.Client, model: Model) -> Scene:
             "sampling_params": [{"temperature": 0, "max_new_tokens": 300}] * 2,
         }
     )
-    for word, ids, answer in zip(words, banned, generate(http, request), strict=True):
+    answers = generate(http, request)
+    scene.traces(request, answers)
+    scene.traces(body(QUESTION), free)
+    for word, ids, answer in zip(words, banned, answers, strict=True):
         scene.row(QUESTION, f"disallowed:{word}", cut(answer["text"]))
         scene.proves(
             f"no{word} where it is banned, though the model likes the word",
@@ -210,8 +217,11 @@ def no_loop(http: httpx.Client, model: Model) -> Scene:
         whitelist_token_ids=allowed,
     )
     request = body(LOOP_PROMPT, max_new_tokens=160)
-    looping = generate(http, request)["output_ids"]
+    plain = generate(http, request)
+    looping = plain["output_ids"]
     answer = generate(http, processor.generate_body(request))
+    scene.traces(processor.generate_body(request), answer)
+    scene.traces(request, plain)
     ids = answer["output_ids"]
     scene.row(LOOP_PROMPT, "none", cut(model.tokenizer.decode(looping), 160))
     scene.row(LOOP_PROMPT, f"n-grams of {NGRAM}, window {WINDOW}", cut(answer["text"]))
@@ -246,6 +256,7 @@ def forced(http: httpx.Client, model: Model) -> Scene:
         eos_token_ids=[model.ids.end_turn],
     )
     one = generate(http, processor.generate_body(body(QUESTION)))
+    scene.traces(processor.generate_body(body(QUESTION)), one)
     scene.row(QUESTION, f"forced: {GREETING}", one["text"])
     scene.proves(f"the answer is {GREETING!r}", seen=one["text"] == GREETING)
     four = generate(http, processor.generate_body(body(QUESTION, n=4, temperature=1.0)))
@@ -273,6 +284,7 @@ def stock(http: httpx.Client, model: Model) -> Scene:
         ],
     }
     answers = generate(http, request)
+    scene.traces(request, answers)
     for word, answer in zip(words, answers, strict=True):
         scene.row(QUESTION, f"SGLang's own payload, disallowed:{word}", cut(answer["text"], 160))
     scene.proves(

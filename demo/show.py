@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -29,11 +29,13 @@ class Scene:
         title: What it is about.
         rows: What was asked and what came back.
         proofs: What it claims, and whether that was seen.
+        exchanges: Requests with their answers: one to be traced, and one to stand beside it.
     """
 
     title: str
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     proofs: list[tuple[str, bool]] = field(default_factory=list)
+    exchanges: list[tuple[Any, Any]] = field(default_factory=list)
 
     def row(self, asked: str, how: str, came: str) -> None:
         """Add an exchange: the request, what was attached to it, and the answer."""
@@ -42,6 +44,10 @@ class Scene:
     def proves(self, claim: str, *, seen: bool) -> None:
         """Add a claim, and whether this run shows it."""
         self.proofs.append((claim, seen))
+
+    def traces(self, request: Any, answer: Any) -> None:
+        """Keep a request and its answer for a trace."""
+        self.exchanges.append((request, answer))
 
     @property
     def holds(self) -> bool:

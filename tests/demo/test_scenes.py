@@ -13,6 +13,7 @@ import pytest
 from demo import scenes
 from demo.model import QUESTIONS, ensure_model
 from demo.server import serve
+from demo.traces import write_traces
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -52,12 +53,17 @@ def example(name: str) -> ModuleType:
     ],
     ids=lambda scene: scene.__name__,
 )
-def test_a_scene_shows_what_it_claims(scene, url: str, directory: Path) -> None:
+def test_a_scene_shows_what_it_claims_and_its_trace_agrees(
+    scene, url: str, directory: Path, tmp_path: Path
+) -> None:
     with httpx.Client(base_url=url, timeout=120) as http:
         played = scene(http, scenes.Model.of(directory))
 
     assert [claim for claim, seen in played.proofs if not seen] == []
     assert played.holds
+    [(page, keeps)] = write_traces([played], directory, tmp_path)
+    assert keeps, "the trace contradicts what a real server did"
+    assert page.stat().st_size > 0
 
 
 def test_attacks_end_themselves_and_nothing_else(url: str, directory: Path, tmp_path: Path) -> None:
