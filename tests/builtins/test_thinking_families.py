@@ -25,7 +25,7 @@ def contract_of(family):
     class ModelFamily(ProcessorContract):
         processor = getattr(builtins, family.processor)
         valid_params = ({"thinking_budget": 2},)
-        invalid_params = (({}, "thinking_budget"), ({"thinking_budget": "4"}, "thinking_budget"))
+        invalid_params = (({"thinking_budget": "4"}, "thinking_budget"),)
         vocab_size = vocab_size_for(family)
         token_ids = (*family.start_ids, *closing_of(family))
 

@@ -13,7 +13,7 @@ from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
-THINK, OTHER = "ThinkingBudgetLogitProcessor", "DRYLogitProcessor"
+THINK, OTHER = "ThinkingBudgetLogitProcessor", "LoopBreakerLogitProcessor"
 VERIFIER = Verifier(Policy.default())
 BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7]})
 
