@@ -69,13 +69,11 @@ def verifier(tmp_path_factory):
         tables += [one for one in rest if one.partition("\ninterface")[0] not in str(tables)]
     path = folder / "policy.toml"
     path.write_text("\n".join(tables))
-    sys.path.insert(0, str(folder))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
         yield Verifier(Policy.from_toml(path))
-    finally:
-        sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.startswith("my_package")]:
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith("my_package")]:
+        del sys.modules[name]
 
 
 def test_every_example_is_played():
