@@ -45,7 +45,6 @@ def example(name: str) -> ModuleType:
     [
         scenes.overthinking,
         scenes.budget,
-        scenes.efforts,
         scenes.bans,
         scenes.no_loop,
         scenes.forced,
@@ -64,6 +63,14 @@ def test_a_scene_shows_what_it_claims_and_its_trace_agrees(
     [(page, keeps)] = write_traces([played], directory, tmp_path)
     assert keeps, "the trace contradicts what a real server did"
     assert page.stat().st_size > 0
+
+
+def test_efforts_become_budgets_that_no_request_names(url: str, directory: Path) -> None:
+    with httpx.Client(base_url=url, timeout=120) as http:
+        played = scenes.efforts(http, scenes.Model.of(directory))
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
 
 
 def test_attacks_end_themselves_and_nothing_else(url: str, directory: Path, tmp_path: Path) -> None:
