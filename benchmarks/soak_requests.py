@@ -80,6 +80,7 @@ class Sent:
                 {
                     "temperature": temperature,
                     "max_new_tokens": self.tokens,
+                    "ignore_eos": self.kind == "faulty",  # else some end before they fail
                     "n": self.copies,
                     "custom_params": one,
                 }

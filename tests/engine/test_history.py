@@ -208,9 +208,10 @@ def test_four_answers_to_one_prompt(server, oracle):
         steered = [steer(answer[:at]) for at in range(len(answer))]
         assert all(forced in (None, token) for forced, token in zip(steered, answer, strict=True))
     lines = server.records("edit", tag=tag(request))
-    serials = {line["serial"] for line in lines}
-    for serial in serials:
-        own = [line for line in lines if line["serial"] == serial]
+    # Each process counts its rows by itself.
+    rows = {(line["pid"], line["serial"]) for line in lines}
+    for row in rows:
+        own = [line for line in lines if (line["pid"], line["serial"]) == row]
         # The answer that it came to: all others part from it.
         seen = [line["output_ids"] for line in own]
         answer = max(answers, key=lambda answer: sum(answer[: len(one)] == one for one in seen))
