@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import pairwise
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from sglang_lp._engine.ids import Ids, lasting
 from sglang_lp.builtins.choices import MAX_BYTES, Choices, text_choices, token_choices
-from sglang_lp.builtins.sequences import KeptIds, Lengths, SequenceIds, check_lengths, split
+from sglang_lp.builtins.kept import KeptIds
+from sglang_lp.builtins.sequences import Lengths, SequenceIds, check_lengths, split
 from sglang_lp.builtins.texts import check_texts, known_ids
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import FewTokenIds, Parameters, Texts
@@ -33,7 +35,7 @@ class _Path:
         self.choices = choices
         self.place = choices.start
         #: What is allowed at each place, once that is asked for.
-        self.kept: KeptIds | None = None
+        self.kept: KeptIds[Ids | list[int]] | None = None
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
@@ -135,10 +137,10 @@ class ChoiceLogitProcessor(LogitProcessor):
         choices = path.choices
         path.kept = path.kept or _kept_for(choices, eos, edits.vocab_size)
 
-        def allowed(place: Any) -> Iterator[int]:
-            yield from known_ids(choices.continuing(place), edits.vocab_size)
-            if choices.is_complete(place):
-                yield from eos
+        def allowed(place: Any) -> Ids | list[int]:
+            known = known_ids(choices.continuing(place), edits.vocab_size)
+            ends = eos if choices.is_complete(place) else ()
+            return lasting([*dict.fromkeys((*known, *ends))])
 
         edits.allow_only(path.kept.of(path.place, allowed))
 
@@ -148,7 +150,7 @@ class ChoiceLogitProcessor(LogitProcessor):
 
 
 @lru_cache(maxsize=16)
-def _kept_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds:
+def _kept_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
     """Return what is kept for all requests with these choices and end tokens."""
     return KeptIds()
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sglang_lp.builtins.kept import KeptIds
 from sglang_lp.builtins.sequences import Automaton, automaton_of
 from sglang_lp.builtins.texts import served_vocabulary
 from sglang_lp.errors import InvalidParameter, RequestError, shown
@@ -23,9 +24,6 @@ __all__ = ["MAX_BYTES", "Choices", "TextChoices", "TokenChoices", "text_choices"
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 5 ms.
 MAX_BYTES = 8_192
-
-#: Most ids that one list of texts keeps of the places it was at, and what a place takes besides.
-_MAX_KEPT, _KEPT = 262_144, 32
 
 
 class Choices(Protocol):
@@ -90,8 +88,7 @@ class TextChoices:
                         f"{shown(text.decode())}, which no tokens spell"
                     )
                 self._spelled.update(text[at:] for at, (count, _) in enumerate(ways) if count)
-        self._kept: dict[bytes, Sequence[int]] = {}
-        self._kept_ids = 0
+        self._kept: KeptIds[Sequence[int]] = KeptIds()
         self.continuing(b"")  # where every request begins
 
     def after(self, place: bytes, token_id: int) -> bytes | None:
@@ -104,15 +101,7 @@ class TextChoices:
 
     def continuing(self, place: bytes) -> Sequence[int]:
         """Return the tokens that continue a text."""
-        found = self._kept.get(place)
-        if found is None:
-            found = self._found(place)
-            self._kept_ids += len(found) + _KEPT
-            if self._kept_ids > _MAX_KEPT:
-                self._kept.clear()
-                self._kept_ids = len(found) + _KEPT
-            self._kept[place] = found
-        return found
+        return self._kept.of(place, self._found)
 
     def is_complete(self, place: bytes) -> bool:
         """Tell whether a text ends here."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.builtins.kept import KeptIds
 from sglang_lp.params import PositiveInt, TokenId
 
 __all__ = [
     "MAX_SEQUENCE_IDS",
     "Automaton",
-    "KeptIds",
     "Lengths",
     "SequenceIds",
     "automaton_of",
@@ -55,35 +55,6 @@ def split(token_ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int
     """
     ends = [*accumulate(lengths)]
     return [token_ids[end - length : end] for length, end in zip(lengths, ends, strict=True)]
-
-
-#: Most ids that are kept of one list of sequences or texts: 2 MB.
-_MAX_KEPT = 262_144
-
-#: What a place without ids takes, in ids.
-_KEPT = 32
-
-
-class KeptIds:
-    """Lists of token ids by a place, each put together once for all copies of a request."""
-
-    __slots__ = ("_kept", "_total")
-
-    def __init__(self) -> None:
-        self._kept: dict[Any, Ids | list[int]] = {}
-        self._total = 0
-
-    def of(self, place: Any, put_together: Callable[[Any], Iterable[int]]) -> Ids | list[int]:
-        """Return the list of a place, the same object as before if it is still kept."""
-        found = self._kept.get(place)
-        if found is None:
-            found = lasting([*dict.fromkeys(put_together(place))])
-            self._total += len(found) + _KEPT
-            if self._total > _MAX_KEPT:
-                self._kept.clear()
-                self._total = len(found) + _KEPT
-            self._kept[place] = found
-        return found
 
 
 _NONE = array("q")
@@ -132,7 +103,7 @@ class Automaton:
             self._shorter_ending[state] = shorter if has_endings else self._shorter_ending[shorter]
             for token_id, after in self.children[state].items():
                 self.shorter[after] = self.step(shorter, token_id)
-        self._kept = KeptIds()
+        self._kept: KeptIds[Ids | list[int]] = KeptIds()
 
     def by_length(self) -> Iterator[int]:
         """Yield every state but the start, those of shorter prefixes first."""
@@ -155,10 +126,11 @@ class Automaton:
         """
         return self._kept.of(state, self._completing)
 
-    def _completing(self, state: int) -> Iterator[int]:
-        yield from self.endings[state]
+    def _completing(self, state: int) -> Ids | list[int]:
+        found = dict.fromkeys(self.endings[state])
         while (state := self._shorter_ending[state]) > 0:
-            yield from self.endings[state]
+            found.update(dict.fromkeys(self.endings[state]))
+        return lasting([*found])
 
 
 @lru_cache(maxsize=16)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.builtins.kept import KeptIds
 from sglang_lp.builtins.thinking.delimiters import encode
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.vocabulary import Vocabulary, folded, lacking, unfinished, vocabulary_of
@@ -32,12 +33,6 @@ __all__ = [
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
 _MAX_BYTES = 32_768
-
-#: Most ids that one list of texts keeps of the places it was at: 2 MB.
-_MAX_KEPT = 262_144
-
-#: What a place without ids takes, in ids.
-_KEPT = 32
 
 
 def check_texts(name: str, texts: Sequence[str], limit: int = _MAX_BYTES) -> None:
@@ -203,8 +198,7 @@ class BannedTexts:
                 "expected texts that leave the model something to write, but every token of it "
                 f"holds one of them, such as {shown(min(self._texts, key=len).decode())}"
             )
-        self._kept: dict[bytes, array[int]] = {}
-        self._kept_ids = 0
+        self._kept: KeptIds[array[int]] = KeptIds()
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
         """Return what to remember at the start, so that no text begins in the prompt either.
@@ -242,21 +236,17 @@ class BannedTexts:
         Raises:
             RequestError: All tokens would.
         """
-        found = self._kept.get(end)
-        if found is None:
-            found = _ids(self._found(end))
-            if len(found) + len(self.always) >= len(self._pieces) and len(
-                {*found, *self.always}
-            ) == len(self._pieces):
-                raise RequestError(
-                    f"after {shown(end.decode(errors='replace'))} every token of the model "
-                    f"completes a text that may not come, such as {shown(self._likely(end))}"
-                )
-            self._kept_ids += len(found) + _KEPT
-            if self._kept_ids > _MAX_KEPT:
-                self._kept.clear()
-                self._kept_ids = len(found) + _KEPT
-            self._kept[end] = found
+        return self._kept.of(end, self._completing)
+
+    def _completing(self, end: bytes) -> array[int]:
+        found = _ids(self._found(end))
+        if len(found) + len(self.always) >= len(self._pieces) and len(
+            {*found, *self.always}
+        ) == len(self._pieces):
+            raise RequestError(
+                f"after {shown(end.decode(errors='replace'))} every token of the model "
+                f"completes a text that may not come, such as {shown(self._likely(end))}"
+            )
         return found
 
     def _remembered(self, text: bytes) -> bytes:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.ids import Ids
+from sglang_lp.builtins.kept import KeptIds
 from sglang_lp.builtins.texts import served_vocabulary
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.vocabulary import Pieces, Vocabulary, folded, lacking, unfinished
@@ -31,9 +32,6 @@ __all__ = ["WholeWords", "prepare", "whole_words"]
 
 #: Stand for a character of a word, and for any other, where nothing else of it matters.
 _WORD, _OTHER = b"x", b" "
-
-#: Most ids that one list of words keeps of the places it was at, and what a place takes besides.
-_MAX_KEPT, _KEPT = 262_144, 32
 
 _JOINERS = (0x200C, 0x200D)
 
@@ -207,8 +205,7 @@ class WholeWords:
                 "out whole_words"
             )
         self._after_word: dict[int, Iterable[int]] = {}
-        self._kept: dict[bytes, array[int]] = {}
-        self._kept_ids = 0
+        self._kept: KeptIds[array[int]] = KeptIds()
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
         """Return what to remember at the start, if what the prompt ends with counts.
@@ -268,15 +265,10 @@ class WholeWords:
         Raises:
             RequestError: All tokens make a whole word.
         """
-        found = self._kept.get(end)
-        if found is None:
-            found = array("q", self._found(end).tobytes())
-            self._kept_ids += len(found) + _KEPT
-            if self._kept_ids > _MAX_KEPT:
-                self._kept.clear()
-                self._kept_ids = len(found) + _KEPT
-            self._kept[end] = found
-        return found
+        return self._kept.of(end, self._completing)
+
+    def _completing(self, end: bytes) -> array[int]:
+        return array("q", self._found(end).tobytes())
 
     def _remembered(self, text: bytes) -> bytes:
         if self._ignore_case:

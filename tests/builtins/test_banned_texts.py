@@ -124,11 +124,11 @@ def test_case_is_what_unicode_folds(word, said):
 
 
 def test_what_is_kept_of_places_is_bounded(monkeypatch):
-    monkeypatch.setattr("sglang_lp.builtins.texts._MAX_KEPT", 100)
+    monkeypatch.setattr("sglang_lp.builtins.kept._MAX_KEPT", 100)
     tokens = [bytes([byte]) * length for byte in b"abc" for length in (1, 2, 3)]
     banned = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
 
     for end in (b"a", b"aa", b"aab", b"b", b"bb", b"bbc") * 3:
         fresh = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
         assert [*banned.completing(end)] == [*fresh.completing(end)]
-        assert len(banned._kept) <= 3
+        assert len(banned._kept._found) <= 3
