@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from demo.corpus import QUESTIONS, prompt
 from demo.faulty import Faulty
@@ -28,7 +29,7 @@ def in_process(directory: Path, model: Model) -> Scene:
 
     One of the processors has a bug in it. Its operator allowed it, so it runs.
     """
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, patch.dict(os.environ):
         policy = Path(scratch, "policy.toml")
         policy.write_text(POLICY)
         os.environ["SGLANG_LP_POLICY"] = str(policy)
