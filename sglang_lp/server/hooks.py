@@ -148,6 +148,7 @@ def put_in_place() -> None:
     ]
     if guard.rules.reads_effort:
         hooks += [(target, hook, kind) for target, hook, kind in _readers() if optional(target)]
+    hooks += [(target, hook, kind) for target, hook, kind in _halves(guard) if optional(target)]
     hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
@@ -201,6 +202,46 @@ def _readers() -> list[tuple[str, Any, Any]]:
             _SRT + "managers.tokenizer_manager.TokenizerManager.generate_request",
             efforts.read_generate,
             HookType.BEFORE,
+        ),
+    ]
+
+
+def _halves(guard: Guard) -> list[tuple[str, Any, Any]]:
+    """Return the hooks of prefill and decode servers; SGLang 0.5.18 has not all of them."""
+    from sglang.srt.plugins.hook_registry import HookType
+
+    from sglang_lp.server import disaggregated
+
+    scheduler = _SRT + "managers.scheduler.Scheduler."
+    connection = _SRT + "disaggregation.common.conn.CommonKV"
+    decode = _SRT + "disaggregation.decode."
+    return [
+        (
+            scheduler + "_retire_aborted_prefill_result",
+            disaggregated.retire,
+            HookType.AROUND,
+        ),
+        (
+            scheduler + "handle_pending_bootstrap",
+            disaggregated.tell_when_bootstrapped,
+            HookType.AROUND,
+        ),
+        (
+            connection + "BootstrapServer._setup_routes",
+            disaggregated.make_answer(guard),
+            HookType.AFTER,
+        ),
+        (
+            connection + "Manager.try_ensure_parallel_info",
+            disaggregated.make_ask(guard),
+            HookType.AROUND,
+        ),
+        (connection + "Receiver.init", disaggregated.turn_away, HookType.AFTER),
+        (decode + "prepare_abort", disaggregated.say_why, HookType.AROUND),
+        (
+            decode + "DecodeTransferQueue._commit_transfer_to_req",
+            disaggregated.make_resume(guard),
+            HookType.AFTER,
         ),
     ]
 
