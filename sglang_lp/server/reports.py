@@ -17,6 +17,7 @@ from sglang_lp._engine.rows import rows_of
 from sglang_lp.client.answers import HEADER, KEY
 from sglang_lp.server.host import PROCESSOR_FAILED
 from sglang_lp.server.metrics import start, writing
+from sglang_lp.server.versions import untested
 
 __all__ = ["AnswerHeader", "begin", "ran", "report", "unwrap"]
 
@@ -101,6 +102,12 @@ def ran(names: Iterable[str]) -> None:
         answering[0] = {**(answering[0] or {}), **dict.fromkeys(names)}
 
 
+def _warnings() -> list[str]:
+    """Return what stands behind the names in every header."""
+    found = untested()
+    return [] if found is None else [f"untested SGLang {found}"]
+
+
 def _begins_stream(message: dict[str, Any]) -> bool:
     return message["type"] == "http.response.start" and any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
@@ -143,7 +150,8 @@ class AnswerHeader:
             held.clear()
             for one in ready:
                 if one["type"] == "http.response.start" and named is not None:
-                    value = (", ".join(named) or "none").encode("ascii", "backslashreplace")
+                    said = ", ".join([*(named or ["none"]), *_warnings()])
+                    value = said.encode("ascii", "backslashreplace")
                     one["headers"] = [*one.get("headers", ()), (HEADER.lower().encode(), value)]
                 await send(one)
 
