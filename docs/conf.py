@@ -36,6 +36,8 @@ NAVIGATION = {
         "/SECURITY",
         "policy",
         "operating",
+        "front-ends",
+        "disaggregation",
         "performance",
         "api/trust",
     ],
