@@ -49,7 +49,7 @@ bad = pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 def served(**arguments):
     return SimpleNamespace(
         model_config=SimpleNamespace(vocab_size=100, hf_eos_token_id={2}),
-        server_args=SimpleNamespace(**arguments),
+        server_args=SimpleNamespace(speculative_algorithm=None, **arguments),
         preferred_sampling_params=None,
     )
 
