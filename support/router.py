@@ -36,6 +36,13 @@ class Router:
         found = httpx.get(self.url + "/workers", timeout=10, trust_env=False).json()["workers"]
         return {worker["url"]: worker for worker in found}
 
+    def add(self, url: str) -> None:
+        """Add a worker, and wait until it is served to."""
+        others = self.workers()
+        answer = httpx.post(self.url + "/workers", json={"url": url}, timeout=10, trust_env=False)
+        answer.raise_for_status()
+        self.await_workers(*others, url)
+
     def await_workers(self, *urls: str) -> None:
         """Wait until it has exactly these workers and calls them healthy.
 
@@ -71,7 +78,9 @@ def route(workers: Sequence[str], policy: str, directory: Path) -> Iterator[Rout
         *(sys.executable, "-m", "sglang_router.launch_router"),
         *("--host", "127.0.0.1", "--port", str(port), "--prometheus-host", "127.0.0.1"),
         *("--prometheus-port", str(metrics_port), "--worker-startup-check-interval", "1"),
-        *("--health-check-interval-secs", "1", "--policy", policy, "--worker-urls", *workers),
+        # It counts refusals: ten of them would take every worker out.
+        *("--health-check-interval-secs", "1", "--disable-circuit-breaker"),
+        *("--policy", policy, "--worker-urls", *workers),
     ]
     log = directory / f"router-{port}.log"
     with running(command, environment({}), log):
