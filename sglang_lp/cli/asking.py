@@ -227,7 +227,8 @@ def _openai(payload: str | None, params: Any) -> dict[str, Any]:
 
 
 def _responses(_payload: str | None, _params: Any) -> dict[str, Any]:
-    return {"input": "Hello.", "temperature": 0, "max_output_tokens": 24}
+    # The router writes "stream": null where it is left out, which SGLang refuses.
+    return {"input": "Hello.", "temperature": 0, "max_output_tokens": 24, "stream": False}
 
 
 #: SGLang's type for its requests has no field for a processor.

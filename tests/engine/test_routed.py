@@ -153,7 +153,7 @@ def test_a_refusal_reaches_the_client(client, router, server, text, stream):
 
 
 def test_metadata_of_others_disturbs_nothing(client, server):
-    asked = {"model": model(server), "messages": MESSAGES, "max_tokens": 4}
+    asked = {"model": model(server), "messages": MESSAGES, "max_tokens": 4, "temperature": 0}
 
     plain = client.chat.completions.create(**asked)
     noted = client.chat.completions.create(**asked, metadata={"user": "7", "sglang": "x"})
