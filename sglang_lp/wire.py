@@ -29,6 +29,7 @@ from sglang_lp.errors import PayloadRefused, RefusalReason, shown
 
 __all__ = [
     "CANONICAL_PROTOCOL",
+    "ENTRY",
     "MAX_WHOLE",
     "PROTOCOLS",
     "Description",
@@ -51,6 +52,9 @@ CANONICAL_PROTOCOL = 4
 
 #: Pickle protocols that exist.
 PROTOCOLS = range(6)
+
+#: The entry of a request's ``metadata`` that may hold a payload, a name or a whole text.
+ENTRY = "sglang_lp"
 
 #: Longest whole text that is read, in characters: room for the longest list of token ids.
 MAX_WHOLE = 1 << 20

@@ -166,7 +166,7 @@ def _route(path: str, body: dict[str, Any], whole: str) -> dict[str, Any]:
     """Return a body with a processor in the form that sglang-router passes on."""
     if path == "/generate":
         return {**body, "custom_logit_processor": whole}
-    return {**body, "metadata": {KEY: whole}}
+    return {**body, "metadata": {wire.ENTRY: whole}}
 
 
 def _force(url: str, path: str, body: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ __all__ = ["HEADER", "KEY", "POLICY_HEADER", "check_ran"]
 HEADER = "X-SGLang-LP"
 #: Of a response: the fingerprint of its server's policy.
 POLICY_HEADER = "X-SGLang-LP-Policy"
-#: Of ``meta_info``, and of the entry of ``metadata`` that names a processor.
+#: Of ``meta_info``.
 KEY = "sglang_lp"
 
 

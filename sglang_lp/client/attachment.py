@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sglang_lp import builtins, wire
-from sglang_lp.client.answers import KEY, check_ran
+from sglang_lp.client.answers import check_ran
 from sglang_lp.client.json_values import copy_value, to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private
@@ -92,9 +92,11 @@ class Attachment(msgspec.Struct, frozen=True):
             return fields
         given = fields.get("metadata")
         metadata = {} if given is None else copy_mapping(given, "metadata")
-        if KEY in metadata:
-            raise RequestError(f"metadata: this request has a processor in {KEY!r}; leave it out")
-        return _unset(fields) | {"metadata": metadata | {KEY: self._whole(fields)}}
+        if wire.ENTRY in metadata:
+            raise RequestError(
+                f"metadata: this request has a processor in {wire.ENTRY!r}; leave it out"
+            )
+        return _unset(fields) | {"metadata": metadata | {wire.ENTRY: self._whole(fields)}}
 
     def sampling_params(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the ``sampling_params`` of one prompt, with the parameters in them.

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_lp import wire
-from sglang_lp.client.answers import KEY
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.server.own_keys import ROUTED, add_own, check_origin
 
@@ -36,9 +35,9 @@ def read_responses(sampling: dict[str, Any], request: Any, *_args: Any, **_kwarg
 
 
 def _keep(sampling: dict[str, Any], metadata: object) -> None:
-    if isinstance(metadata, Mapping) and KEY in metadata:
+    if isinstance(metadata, Mapping) and wire.ENTRY in metadata:
         custom_params = sampling.get("custom_params")
-        sampling["custom_params"] = add_own(custom_params, ROUTED, metadata[KEY])
+        sampling["custom_params"] = add_own(custom_params, ROUTED, metadata[wire.ENTRY])
 
 
 def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
@@ -58,12 +57,12 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
         if payload is not None:
             raise RequestError(
                 f'expected one processor, got one in custom_logit_processor and one in metadata["'
-                f'{KEY}"]; give it once'
+                f'{wire.ENTRY}"]; give it once'
             )
         payload = custom_params[ROUTED]
         custom_params = {key: custom_params[key] for key in custom_params if key != ROUTED}
         if type(payload) is not str:
-            raise RequestError(f'metadata["{KEY}"]: expected text, got {shown(payload)}')
+            raise RequestError(f'metadata["{wire.ENTRY}"]: expected text, got {shown(payload)}')
     payload, params = wire.unfold(payload)
     if params is None:
         return payload, custom_params
