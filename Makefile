@@ -12,7 +12,7 @@ help:
 	@echo "make test   env, check and every test"
 	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
 	@echo "make test-drafts  the engine tests on further servers with speculative decoding"
-	@echo "make test-fleet  several servers: prefill and decode apart"
+	@echo "make test-fleet  several servers: behind a router, prefill and decode apart"
 	@echo "make canary  try the newest SGLang on the registry, and say what moved"
 	@echo "make docs   the documentation as a site, in build/site; warnings are errors"
 	@echo "make test-docs  open every page of the site in Chromium"

@@ -36,7 +36,7 @@ NAVIGATION = {
         "/SECURITY",
         "policy",
         "operating",
-        "front-ends",
+        "deploying",
         "disaggregation",
         "performance",
         "api/trust",

@@ -32,7 +32,7 @@ def found() -> dict[str, Any]:
     ]
     return {
         "version": version("sglang"),
-        "targets": {target: _described(target) for target in installed},
+        "targets": {target: _described(target) for target, _ in installed},
         "algorithms": sorted(one.name for one in SpeculativeAlgorithm),
         "processors": sorted(processors),
     }

@@ -1,6 +1,6 @@
 """Every way into a server: guarded, or refused before it serves.
 
-``docs/front-ends.md`` shows this table.
+``docs/deploying.md`` shows this table.
 """
 
 from __future__ import annotations

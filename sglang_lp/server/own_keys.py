@@ -19,6 +19,7 @@ __all__ = [
     "BUDGET_FIELD",
     "EFFORT",
     "REFUSED",
+    "ROUTED",
     "add_own",
     "check_origin",
     "check_shape",
@@ -31,6 +32,8 @@ BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
 #: Why admission refused the request in whose place this one stands.
 REFUSED = "__sglang_lp_refused"
+#: The processor that a request names in its ``metadata``. Admission takes it away again.
+ROUTED = "__sglang_lp_routed"
 
 _REQUEST = "__req__"
 _PREFIX = "__sglang_"
@@ -71,7 +74,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD``, ``EFFORT`` or ``REFUSED``.
+        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSED`` or ``ROUTED``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params

@@ -112,7 +112,7 @@ def test_every_way_that_is_refused_is_in_the_table_of_front_ends():
 
 
 def test_the_table_of_the_documents_is_that_of_the_code():
-    page = (Path(__file__).parents[2] / "docs" / "front-ends.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
     rows = re.findall(
         r"^\| ([^|]+) \| ([^|]+) \| (served|refused) \| ([^|]*)\|$", page, re.MULTILINE
     )
