@@ -32,6 +32,7 @@ KINDS = [
             "thinking_budget": 40,
             "thinking_start_token_id": FREQUENT[0],
             "thinking_end_token_id": FREQUENT[1],
+            "new_line_token_id": FREQUENT[2],
         },
     ),
 ]
