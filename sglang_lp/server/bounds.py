@@ -11,11 +11,15 @@ from msgspec import Meta
 
 from sglang_lp.errors import RequestError, Unsupported
 
-__all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "check_entries", "check_flat", "entries"]
+__all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "MAX_LINKS", "check_entries", "check_flat", "entries"]
 
-#: Most entries of list parameters in one HTTP request, over all of its texts and copies: eight
-#: lists of the greatest length.
-MAX_ENTRIES = 524_288
+#: Most entries of list parameters in one HTTP request, over all of its texts and copies: four
+#: lists of the greatest length. Each text brings its own list, and checking one takes its time.
+MAX_ENTRIES = 262_144
+
+#: Most links of chains in one HTTP request, over all of its texts and copies: 48 chains of the
+#: greatest length. Each link of each row is asked at each step (``make bench-bounds``).
+MAX_LINKS = 384
 
 #: Most entries and characters of those parameters of one HTTP request that differ from text to
 #: text: one list of the greatest length. What is the same is prepared once.
@@ -68,14 +72,20 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         copies: Of each text (``n``).
 
     Raises:
-        RequestError: More than ``MAX_ENTRIES`` in all, or different parameters of more than
-            ``MAX_DIFFERENT``.
+        RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
+            of more than ``MAX_DIFFERENT``.
     """
     total = copies * sum(map(entries, texts))
     if total > MAX_ENTRIES:
         raise RequestError(
             f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP "
             f"request, got {total} over all of its texts and copies (n); send several requests"
+        )
+    links = copies * sum(map(_links, texts))
+    if links > MAX_LINKS:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
+            f"{links} over all of its texts and copies (n); send several requests"
         )
     if sum(map(_weight, texts)) <= MAX_DIFFERENT:
         return
@@ -87,6 +97,12 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
             f"those parameters of one HTTP request that differ from text to text, got {total} in "
             f"{len(different)} of them; send several requests"
         )
+
+
+def _links(custom_params: object) -> int:
+    """Return how many links one request has, if it is a chain."""
+    chain = custom_params.get("chain") if isinstance(custom_params, dict) else None
+    return len(chain) if isinstance(chain, list) else 0
 
 
 def _weight(custom_params: object) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, check_entries, entries
+from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, MAX_LINKS, check_entries, entries
 
 
 def test_entries_are_those_of_lists_and_objects():
@@ -58,3 +58,24 @@ def test_more_entries_over_all_copies_are_refused_with_the_limit(texts, copies):
 def test_more_that_differs_from_text_to_text_is_refused_with_the_limit(texts):
     with pytest.raises(RequestError, match=f"at most {MAX_DIFFERENT} entries"):
         check_entries(texts)
+
+
+def chain(links):
+    return {"chain": ["LoopBreakerLogitProcessor"] * links}
+
+
+@pytest.mark.parametrize(
+    ("texts", "copies"),
+    [([chain(8)], MAX_LINKS // 8), ([chain(1), chain(2)], MAX_LINKS // 3), ([{"chain": 7}], 1000)],
+)
+def test_as_many_links_as_the_limit_are_taken(texts, copies):
+    check_entries(texts, copies)
+
+
+@pytest.mark.parametrize(
+    ("texts", "copies"),
+    [([chain(8)], MAX_LINKS // 8 + 1), ([chain(8)] * (MAX_LINKS // 8) + [chain(1)], 1)],
+)
+def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
+    with pytest.raises(RequestError, match=f"at most {MAX_LINKS} links"):
+        check_entries(texts, copies)
