@@ -480,12 +480,12 @@ def _texts() -> list[Dear]:
             {"texts": ["e", "t", "a"]},
             _random(VOCAB, 4096),
         ),
-        ("texts-choices", "ChoiceLogitProcessor", {"choices": words}, _random(VOCAB, 4096)),
+        ("texts-choices", "ChoiceLogitProcessor", {"choices": words[:1000]}, _random(VOCAB, 4096)),
         ("texts-forced", "ForcedSequenceLogitProcessor", {"text": "te" * 2048}, _fresh),
         (
             "texts-forced-words",
             "ForcedWordsLogitProcessor",
-            {"words": words[:1000]} | ends,
+            {"words": words[:500]} | ends,
             _random(VOCAB, 4096),
         ),
         (

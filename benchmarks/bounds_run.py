@@ -23,6 +23,7 @@ from benchmarks.text import some_tokens
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.server import sampling
 from sglang_lp.server.admission import make_admit, make_admit_list
+from sglang_lp.server.bounds import MAX_LINKS
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.scheduler_gate import make_admit_req
@@ -250,7 +251,8 @@ def floors(rows: int) -> dict[str, float]:
     params: dict[str, Any] = {"chain": links}
     for place in range(len(links)):
         params |= {f"{place}.max_pattern_size": 1, f"{place}.min_count": 2**31 - 1}
-    idle = Dear("links", "ChainLogitProcessor", params, lambda: _SHORT, lambda: _SHORT, rows)
+    chains = MAX_LINKS // len(links)
+    idle = Dear("links", "ChainLogitProcessor", params, lambda: _SHORT, lambda: _SHORT, chains)
     run = Run(Server(), idle)
     run.arrive()
     found: dict[str, Callable[[], object]] = {
@@ -259,7 +261,7 @@ def floors(rows: int) -> dict[str, float]:
         f"one reading of {rows} prompts of {LONGEST:,} tokens": prompts.any,
     }
     times = {what: min(_spent(work) for _ in range(3)) for what, work in found.items()}
-    times[f"a step of {rows} chains of 8 links that do next to nothing"] = min(
+    times[f"a step of {chains} chains of 8 links that do next to nothing"] = min(
         run.steps(0, 5, 3.0).each
     )
     return times

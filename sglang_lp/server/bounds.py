@@ -13,8 +13,9 @@ from sglang_lp.errors import RequestError, Unsupported
 
 __all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "MAX_LINKS", "check_entries", "check_flat", "entries"]
 
-#: Most entries of list parameters in one HTTP request, over all of its texts and copies: four
-#: lists of the greatest length. Each text brings its own list, and checking one takes its time.
+#: Most entries of list parameters in one HTTP request, and characters of texts in them, over all
+#: of its texts and copies: four lists of the greatest length. Each brings its own list, and
+#: checking one takes its time.
 MAX_ENTRIES = 262_144
 
 #: Most links of chains in one HTTP request, over all of its texts and copies: 48 chains of the
@@ -58,10 +59,11 @@ def check_flat(custom_params: object) -> None:
 
 
 def entries(custom_params: object) -> int:
-    """Return how many entries the lists of one request have."""
+    """Return how many entries the lists of one request have, and characters the texts in them."""
     if not isinstance(custom_params, dict):
         return 0
-    return sum(len(value) for value in custom_params.values() if isinstance(value, list | dict))
+    lists = [value for value in custom_params.values() if isinstance(value, list | dict)]
+    return sum(map(len, lists)) + sum(map(_characters, lists))
 
 
 def check_entries(texts: Sequence[object], copies: int = 1) -> None:
@@ -79,7 +81,8 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
     if total > MAX_ENTRIES:
         raise RequestError(
             f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP "
-            f"request, got {total} over all of its texts and copies (n); send several requests"
+            f"request and characters of the texts in them, got {total} over all of its texts and "
+            "copies (n); send several requests"
         )
     links = copies * sum(map(_links, texts))
     if links > MAX_LINKS:
@@ -109,12 +112,12 @@ def _weight(custom_params: object) -> int:
     """Return how many entries and characters one request has: what preparing it takes."""
     if not isinstance(custom_params, dict):
         return 0
-    return entries(custom_params) + sum(map(_characters, custom_params.values()))
+    return entries(custom_params) + sum(
+        len(value) for value in custom_params.values() if isinstance(value, str)
+    )
 
 
 def _characters(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
     if isinstance(value, list) and value and isinstance(value[0], str):
         return sum(len(text) for text in value if isinstance(text, str))
     return 0
