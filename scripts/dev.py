@@ -222,6 +222,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
     ),
+    "test-fleet": (
+        *ENV,
+        Step("pytest -m fleet", (PYTHON, "-m", "pytest", "-m", "fleet")),
+    ),
     "docs": (*ENV, *DOCS),
     "test-docs": (
         *ENV,

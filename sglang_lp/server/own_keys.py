@@ -15,11 +15,21 @@ from weakref import ProxyType
 from sglang_lp.errors import Unsupported, shown
 from sglang_lp.trust.decisions import LEVELS
 
-__all__ = ["BUDGET_FIELD", "EFFORT", "add_own", "check_origin", "check_shape", "remember"]
+__all__ = [
+    "BUDGET_FIELD",
+    "EFFORT",
+    "ROUTED",
+    "add_own",
+    "check_origin",
+    "check_shape",
+    "remember",
+]
 
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
+#: The processor that a request names in its ``metadata``. Admission takes it away again.
+ROUTED = "__sglang_lp_routed"
 
 _REQUEST = "__req__"
 _PREFIX = "__sglang_"
@@ -60,7 +70,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD`` or ``EFFORT``.
+        key: ``BUDGET_FIELD``, ``EFFORT`` or ``ROUTED``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params

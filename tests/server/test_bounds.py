@@ -6,10 +6,11 @@ from sglang_lp.errors import RequestError
 from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, MAX_LINKS, check_entries, entries
 
 
-def test_entries_are_those_of_lists_and_objects():
+def test_entries_are_those_of_lists_and_objects_and_characters_of_their_texts():
     params = {"token_ids": [1, 2, 3], "more": {"a": 1}, "thinking_budget": 5, "text": "abc"}
 
     assert entries(params) == 4
+    assert entries({"words": ["ab", "c"], "text": "abc"}) == 5
     assert entries(None) == 0
 
 
@@ -23,7 +24,7 @@ def listing(count, first=0):
         ([listing(MAX_DIFFERENT + 100)], 1),
         ([listing(MAX_ENTRIES // 8)] * 4, 2),
         ([listing(MAX_DIFFERENT // 4, first) for first in range(4)], 1),
-        ([{"words": ["a" * 100]}, {"words": ["b" * (MAX_DIFFERENT - 102)]}], 9),
+        ([{"words": ["a" * 100]}, {"words": ["b" * (MAX_DIFFERENT - 102)]}], 4),
         ([None, {}, {"token_ids": 7}], 100),
         ([], 100),
     ],
