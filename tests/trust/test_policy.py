@@ -93,6 +93,7 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
         ("[ceilings]\na = 3", "Expected `object`, got `int` - at `$.ceilings[...]`"),
         ("[ceilings]\na = {at_most = nan}", "at_most: expected a finite number, got nan"),
         ("[ceilings]\na = {most = 3}", "expected one of at_most, above"),
+        ("[ceilings]\nthinking_budget = 3", "expected a table with at_most, above"),
         (
             "[ceilings]\na = {at_most = 3, above = 'cut'}",
             "above`; expected one of lower, refuse",
