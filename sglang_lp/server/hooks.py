@@ -69,7 +69,6 @@ def put_in_place() -> None:
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
     from sglang_lp.server.workers import refuse_to_be_joined
-
     from sglang_lp.server.xargs import read_xargs
 
     check_version()

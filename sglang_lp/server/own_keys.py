@@ -15,7 +15,15 @@ from weakref import ProxyType
 from sglang_lp.errors import Unsupported, shown
 from sglang_lp.trust.decisions import LEVELS
 
-__all__ = ["BUDGET_FIELD", "EFFORT", "add_given", "add_own", "check_origin", "check_shape", "remember"]
+__all__ = [
+    "BUDGET_FIELD",
+    "EFFORT",
+    "add_given",
+    "add_own",
+    "check_origin",
+    "check_shape",
+    "remember",
+]
 
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"

@@ -81,7 +81,10 @@ def test_vllms_own_field_holds_parameters_in_openais_endpoints(server, path):
     if "chat" in path:
         prompt = {"messages": [{"role": "user", "content": "a"}]}
     request = {
-        **{"model": "tiny", "temperature": 0, "max_tokens": 3, **prompt},
+        "model": "tiny",
+        "temperature": 0,
+        "max_tokens": 3,
+        **prompt,
         "custom_logit_processor": "support.foreign:TargetToken",
         "vllm_xargs": {"target_token": 301},
     }
