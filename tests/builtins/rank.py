@@ -63,7 +63,10 @@ def _kinds() -> Iterator[tuple[str, Any, Any]]:
         yield processor.__name__, processor, params
     for name, params in KINDS:
         if isinstance(name, str) and name != "echo":
-            made: type[AdaptedProcessor] = adapt(load("support.foreign", name, "rank"))
+            made: type[AdaptedProcessor] = adapt(
+                load("support.foreign", name, "rank"),
+                interface="dynamo" if name.startswith("Dynamo") else None,
+            )
             made.begin(EngineSettings(vocab_size=VOCAB))
             yield name, made, params
 

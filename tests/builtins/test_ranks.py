@@ -21,7 +21,7 @@ PARTS = ("_engine", "adapters", "builtins")
 SOURCES = sorted(path for part in PARTS for path in (ROOT / "sglang_lp" / part).rglob("*.py"))
 #: Clocks, and chance that a rank would draw for itself.
 LOCAL = {"datetime", "random", "secrets", "socket", "time", "uuid"}
-CALLS = {"getpid", "id", "hash", "urandom", "rand", "randn", "randint", "multinomial"}
+CALLS = {"getpid", "hash", "urandom", "rand", "randn", "randint", "multinomial"}
 #: Hashes whose matches are the same whatever they are drawn from; two ranks draw other ones here.
 DRAWN = {"builtins/ngrams.py": {"secrets"}}
 
