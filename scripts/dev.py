@@ -222,6 +222,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
     ),
+    "test-fleet": (
+        *ENV,
+        Step("pytest -m fleet", (PYTHON, "-m", "pytest", "-m", "fleet")),
+    ),
     "docs": (*ENV, *DOCS),
     "test-docs": (
         *ENV,
@@ -245,6 +249,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "bench-rules": (
         *ENV,
         Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules")),
+    ),
+    "bench-strict": (
+        *ENV,
+        Step("strict thinking beside this toolkit", (PYTHON, "-m", "benchmarks.strict")),
     ),
     "dashboard": (*ENV, Step("a server under load", (PYTHON, "-m", "benchmarks.dashboard"))),
     "bench-text": (

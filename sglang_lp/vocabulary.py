@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +58,15 @@ class Pieces:
 
     def same_as(self, text: bytes) -> list[int]:
         """Return the ids of all tokens that are exactly this text."""
-        start = bisect_left(self._sorted, text)
+        start = self._first.get(text)
+        if start is None:
+            return []
         found: list[int] = self._ids[start : bisect_right(self._sorted, text, start)].tolist()
         return found
+
+    def first_of(self, text: bytes) -> int:
+        """Return the first id of the tokens that are exactly this text, of which there is one."""
+        return int(self._ids[self._first[text]])
 
     def starting_with(self, prefix: bytes) -> np.ndarray:
         """Return the ids of all tokens that start with these bytes, in no particular order."""
@@ -72,17 +78,38 @@ class Pieces:
         start = bisect_left(self._sorted, prefix)
         return start, bisect_right(self._sorted, prefix, start, key=lambda piece: piece[:length])
 
-    def beginning(self, text: bytes) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the tokens that a text starts with, by their lengths, with the ids of each."""
-        start, stop = 0, len(self._sorted)
-        for length in range(1, len(text) + 1):
-            piece = text[:length]
-            start = bisect_left(self._sorted, piece, start, stop)
-            stop = bisect_right(self._sorted, piece, start, stop, key=lambda one: one[:length])
-            if start == stop:
-                return
-            if same := bisect_right(self._sorted, piece, start, stop) - start:
-                yield length, self._ids[start : start + same]
+    def longest_at(self, text: bytes, place: int, allowed: int = -1) -> int:
+        """Return the length of the longest token that stands at a place in a text; 0 for none.
+
+        Args:
+            text: At least one byte longer than ``place``.
+            place: Where in it.
+            allowed: The lengths that count: bit 3 for 3 bytes.
+        """
+        starts = self._lengths_from
+        lengths = allowed & (
+            starts.get(text[place : place + 2]) or starts.get(text[place : place + 1], 0)
+        )
+        while lengths:
+            length = lengths.bit_length() - 1
+            if text[place : place + length] in self._first:
+                return length
+            lengths -= 1 << length
+        return 0
+
+    def ways(self, text: bytes) -> list[int]:
+        """Return, for each place in a text, how to go on: the length of the longest next token.
+
+        Tokens spell the rest after it. Where none spell it, the length is 0.
+        """
+        all_lengths = (2 << self.longest) - 1
+        ways = [0] * len(text)
+        after = 1  # bit 3: tokens spell what is left 3 bytes later
+        for place in reversed(range(len(text))):
+            after = after << 1 & all_lengths
+            ways[place] = length = self.longest_at(text, place, after)
+            after |= length > 0
+        return ways
 
     def ranges_of(self, joined: bytes, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ask at once for the ranges of many prefixes, by their first eight bytes.
@@ -140,7 +167,7 @@ class Pieces:
         """
         import numpy as np
 
-        eights, heads, places = self._places
+        eights, (heads, places) = self._eights, self._places
         starts = np.cumsum([0, *map(len, texts)])
         lengths = np.diff(starts)
         wanted = _eights(b"".join([*texts, b"\0"]))  # one more, for what is compared to its end
@@ -161,10 +188,15 @@ class Pieces:
         return place[inside], token[inside], after[inside]
 
     def prepare(self) -> None:
-        """Make what searches need, for 200,000 tokens in half a second."""
-        for name in ("alphabet", "lengths", "longest", "single_bytes", "finishing"):
+        """Make what searches need."""
+        for name in ("alphabet", "lengths", "finishing"):
             getattr(self, name)  # is kept from then on
-        for name in ("_heads", "_ends", "_holder", "_places"):
+        for name in ("_eights", "_ends", "_heads", "_holder", "_places"):
+            getattr(self, name)
+
+    def prepare_to_spell(self) -> None:
+        """Make what :meth:`same_as` and :meth:`ways` need."""
+        for name in ("longest", "single_bytes", "_first", "_lengths_from"):
             getattr(self, name)
 
     @cached_property
@@ -177,17 +209,28 @@ class Pieces:
     @cached_property
     def longest(self) -> int:
         """Most bytes of a token."""
-        return max(map(len, self._sorted), default=0)
+        return int(self.lengths.max(initial=0))
 
     @cached_property
     def single_bytes(self) -> frozenset[int]:
         """The bytes that are a token each."""
-        return frozenset(piece[0] for piece in self._sorted if len(piece) == 1)
+        return frozenset(byte for byte in range(256) if bytes([byte]) in self._first)
 
     @cached_property
     def alphabet(self) -> frozenset[int]:
         """The bytes that any token has."""
-        return frozenset(b"".join(self.of))
+        return frozenset(self._joined)
+
+    def ending_with_a_lead(self) -> np.ndarray:
+        """Return the ids of the tokens that end with too few bytes after a character's first."""
+        import numpy as np
+
+        joined = np.frombuffer(self._joined, dtype=np.uint8)
+        found = np.zeros(len(self.of), dtype=np.bool_)
+        for length, lead in ((1, 0xC0), (2, 0xE0), (3, 0xF0)):
+            long = np.flatnonzero(self.lengths >= length)
+            found[long] |= joined[self._ends[long] - length] >= lead
+        return np.flatnonzero(found)
 
     @cached_property
     def finishing(self) -> tuple[dict[bytes, list[int]], ...]:
@@ -205,36 +248,64 @@ class Pieces:
         return found
 
     @cached_property
-    def _heads(self) -> np.ndarray:
-        """The first eight bytes of each byte string, in order."""
+    def _first(self) -> dict[bytes, int]:
+        """Where each byte string stands first among all in order."""
+        places = range(len(self._sorted) - 1, -1, -1)
+        return dict(zip(reversed(self._sorted), places, strict=True))
+
+    @cached_property
+    def _lengths_from(self) -> dict[bytes, int]:
+        """The lengths of the tokens that two bytes, or one, start with: bit 3 for 3 bytes."""
         import numpy as np
 
-        return np.frombuffer(
-            b"".join([piece[:8].ljust(8, b"\0") for piece in self._sorted]), dtype=">u8"
-        ).astype(np.uint64)
+        found = {bytes([byte]): 2 for byte in self.single_bytes}
+        pairs = (self._heads >> 48) << 32 | self.lengths[self._ids].astype(np.uint64)
+        for pair in np.unique(pairs).tolist():
+            length = pair & 0xFFFFFFFF
+            if length > 1:
+                start = (pair >> 32).to_bytes(2, "big")
+                found[start] = found.get(start) or found.get(start[:1], 0)
+                found[start] |= 1 << length
+        return found
+
+    @cached_property
+    def _joined(self) -> bytes:
+        """The bytes of all tokens, one after the other."""
+        return b"".join(self.of)
+
+    @cached_property
+    def _heads(self) -> np.ndarray:
+        """The first eight bytes of each byte string, in order."""
+        first, _ = _bounds(self._eights[(self._ends - self.lengths)], self.lengths)
+        heads: np.ndarray = first[self._ids]
+        return heads
 
     @cached_property
     def _ends(self) -> np.ndarray:
         """Where each token ends when all are joined."""
         import numpy as np
 
-        return np.cumsum([len(piece) for piece in self.of], dtype=np.int64)
+        return np.cumsum(self.lengths)
 
     @cached_property
     def _holder(self) -> np.ndarray:
         """Whose each byte is when all are joined."""
         import numpy as np
 
-        return np.repeat(np.arange(len(self.of), dtype=np.int32), np.diff(self._ends, prepend=0))
+        return np.repeat(np.arange(len(self.of), dtype=np.int32), self.lengths)
 
     @cached_property
-    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The eight bytes from each byte of all on, the same in order, and their places."""
+    def _eights(self) -> np.ndarray:
+        """The eight bytes from each byte of all on, and none after them."""
+        return _eights(self._joined + b"\0")
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same in order, and their places."""
         import numpy as np
 
-        eights = _eights(b"".join(self.of))
-        order = np.argsort(eights)
-        return eights, eights[order], order.astype(np.int32)
+        order = np.argsort(self._eights[:-1])
+        return self._eights[order], order.astype(np.int32)
 
 
 def _eights(joined: bytes) -> np.ndarray:
@@ -267,8 +338,9 @@ class Vocabulary:
         self.tokens = tokens
 
     def prepare(self) -> None:
-        """Make what every search needs, so that no request waits for it."""
+        """Make what every search needs, for 200,000 tokens in a second: no request waits for it."""
         self.exact.prepare()
+        self.exact.prepare_to_spell()
         self.folded.prepare()
         for name in ("characters", "tails"):
             getattr(self, name)  # is kept from then on
@@ -302,37 +374,26 @@ class Vocabulary:
     def tails(self) -> dict[bytes, list[int]]:
         """The tokens that end inside a character: what they have of it, and the ids of those."""
         found: dict[bytes, list[int]] = {}
-        for token_id, token in enumerate(self.tokens):
+        for token_id in self.exact.ending_with_a_lead().tolist():
+            token = self.tokens[token_id]
             if length := unfinished(token):
                 found.setdefault(token[-length:], []).append(token_id)
         return found
 
     def spell(self, text: bytes) -> list[int]:
-        """Return the fewest tokens that spell a text; none at all if no tokens do."""
-        ways, ids = self.ways(text), list[int]()
+        """Return tokens that spell a text, long ones first; none at all if no tokens do."""
+        exact, ids = self.exact, list[int]()
+        # Where every byte is a token, no way ends in the middle.
+        sure = exact.single_bytes.issuperset(text)
+        ways = () if sure else exact.ways(text)
         place = 0
-        while place < len(text) and ways[place][0]:
-            ids.append(ways[place][1])
-            place += len(self.tokens[ids[-1]])
+        while place < len(text):
+            length = exact.longest_at(text, place) if sure else ways[place]
+            if not length:
+                return []
+            ids.append(exact.first_of(text[place : place + length]))
+            place += length
         return ids
-
-    def ways(self, text: bytes) -> list[tuple[int, int]]:
-        """Return, for each place in a text, how few tokens spell the rest, and the first of them.
-
-        Where none do it is no token and -1.
-        """
-        end = len(text)
-        ways = [(0, -1)] * (end + 1)
-        for place in reversed(range(end)):
-            ways[place] = min(
-                (
-                    (ways[place + length][0] + 1, int(ids[0]))
-                    for length, ids in self.exact.beginning(text[place:])
-                    if ways[place + length][0] or place + length == end
-                ),
-                default=(0, -1),
-            )
-        return ways[:end]
 
     def text(self, token_ids: Iterable[int]) -> bytes:
         """Return what tokens spell; an id outside of the vocabulary spells nothing.

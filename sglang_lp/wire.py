@@ -4,6 +4,9 @@ A payload is ``{"callable": "<hex>"}``, the hex being of ``dill.dumps(cls)``. A 
 importable module pickles *by reference*: its module, its name and nothing else, so there is one
 byte string for each pickle protocol, and it can be written from the two names alone. Whatever is
 not exactly such a byte string is code, or would become code once unpickled.
+
+A *whole* text also holds the parameters, for ways on which ``custom_params`` get lost:
+``{"processor": "<payload or name>", "params": {...}}``.
 """
 
 from __future__ import annotations
@@ -18,12 +21,16 @@ from _compat_pickle import (
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from sglang_lp.errors import PayloadRefused, RefusalReason, shown
 
 __all__ = [
     "CANONICAL_PROTOCOL",
+    "ENTRY",
+    "MAX_WHOLE",
     "PROTOCOLS",
     "Description",
     "Kind",
@@ -31,11 +38,13 @@ __all__ = [
     "describe",
     "digest",
     "encode",
+    "fold",
     "opcodes",
     "payload_for",
     "reference_pickle",
     "references",
     "spellings",
+    "unfold",
 ]
 
 #: What dill writes unless told otherwise, on every Python up to 3.13.
@@ -43,6 +52,12 @@ CANONICAL_PROTOCOL = 4
 
 #: Pickle protocols that exist.
 PROTOCOLS = range(6)
+
+#: The entry of a request's ``metadata`` that may hold a payload, a name or a whole text.
+ENTRY = "sglang_lp"
+
+#: Longest whole text that is read, in characters: room for the longest list of token ids.
+MAX_WHOLE = 1 << 20
 
 #: The first protocol that keeps Python 3's own module names, and the first with frames.
 _OWN_NAMES = 3
@@ -192,6 +207,55 @@ def decode(payload: str, max_chars: int) -> bytes:
             size=size,
         )
     return bytes.fromhex(match[1])
+
+
+def fold(payload: str, params: dict[str, Any]) -> str:
+    """Return the whole text of a processor and its parameters.
+
+    Args:
+        payload: A payload text, or the name of a class or profile that the server knows.
+        params: JSON values.
+    """
+    return orjson.dumps({"processor": payload, "params": params}).decode()
+
+
+def unfold(text: Any) -> tuple[Any, dict[str, Any] | None]:
+    """Take a whole text apart; leave anything else to who reads payloads.
+
+    Args:
+        text: Whatever a request has where a payload is expected.
+
+    Returns:
+        The payload, still to be checked, and its parameters; ``None`` if it brings none.
+
+    Raises:
+        PayloadRefused: ``TOO_LARGE`` or ``MALFORMED``.
+    """
+    if type(text) is not str or '"processor"' not in text:
+        return text, None
+    size = len(text)
+    if size > MAX_WHOLE:
+        raise PayloadRefused(
+            f"custom_logit_processor: expected at most {MAX_WHOLE} characters of processor and "
+            f"parameters together, got {size}",
+            reason=RefusalReason.TOO_LARGE,
+            size=size,
+        )
+    try:
+        whole = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        whole = None
+    if type(whole) is dict and whole.keys() == {"processor", "params"}:
+        payload, params = whole["processor"], whole["params"]
+        if type(payload) is str and type(params) is dict:
+            return payload, params
+    raise PayloadRefused(
+        'custom_logit_processor: expected {"processor": "<payload or name>", "params": {...}} with '
+        f"these two keys and no other, got {size} characters of something else; "
+        "a processor without parameters is sent as its payload or name alone",
+        reason=RefusalReason.MALFORMED,
+        size=size,
+    )
 
 
 def _json_name(value: object) -> str:

@@ -161,19 +161,20 @@ def launch(  # noqa: PLR0913 - most have a default
     Raises:
         EngineError: It ended, or was not ready in time.
     """
-    port, variables = free_port(), variables or {}
+    variables = variables or {}
     arguments = {
         **CPU_ARGUMENTS,
         "model_path": model,
         "host": "127.0.0.1",
-        "port": port,
+        "port": free_port(),
         **(arguments or {}),
     }
     log, record = directory / "server.log", directory / "record.jsonl"
     # The models are tiny, and the machine has other work.
     env = environment({"OMP_NUM_THREADS": "1", RECORD: str(record), **variables}, paths)
     with running([*command, *_flags(arguments)], env, log) as process:
-        server = Server(f"http://127.0.0.1:{port}", log, record, process, arguments, variables)
+        url = f"http://127.0.0.1:{arguments['port']}"
+        server = Server(url, log, record, process, arguments, variables)
         _await_health(server)
         yield server
 

@@ -224,37 +224,55 @@ def test_every_two_bytes_are_unfinished_exactly_if_some_character_goes_on_with_t
 
 
 @given(st.lists(few_bytes, max_size=40), few_bytes)
-def test_the_tokens_that_a_text_starts_with_are_found(tokens, text):
-    found = [
-        (length, token_id)
-        for length, ids in Pieces(tokens).beginning(text)
-        for token_id in sorted(ids.tolist())
+def test_the_tokens_that_are_exactly_a_text_are_found(tokens, text):
+    found = Pieces(tokens).same_as(text)
+
+    assert sorted(found) == [
+        token_id for token_id, token in enumerate(tokens) if token and token == text
     ]
 
-    assert found == sorted(
-        (len(token), token_id)
+
+@given(st.lists(st.binary(max_size=5), max_size=60))
+def test_the_tokens_that_end_inside_a_character_are_found_by_what_they_have_of_it(tokens):
+    found = Vocabulary(tokens).tails
+
+    assert {token_id: tail for tail, ids in found.items() for token_id in ids} == {
+        token_id: token[-length:]
         for token_id, token in enumerate(tokens)
-        if token and text.startswith(token)
-    )
+        if (length := unfinished(token))
+    }
 
 
-@given(st.lists(st.binary(min_size=1, max_size=3), max_size=6), st.lists(st.integers(0, 5)))
-def test_a_text_is_spelled_with_the_fewest_tokens(tokens, picked):
-    text = b"".join(tokens[place] for place in picked if place < len(tokens))[:12] + b"\x00"
+@given(
+    st.lists(
+        st.lists(st.sampled_from(b"\x00a\xc3"), min_size=1, max_size=4).map(bytes), max_size=6
+    ),
+    st.lists(st.integers(0, 5)),
+    st.sampled_from([b"", b"\x00", b"aa"]),
+    st.booleans(),
+)
+def test_a_text_is_spelled_with_the_longest_tokens_that_leave_a_way_on(
+    tokens, picked, end, every_byte
+):
+    tokens += [b"\x00", b"a", b"\xc3"] if every_byte else []
+    text = b"".join(tokens[place] for place in picked if place < len(tokens))[:12] + end
     vocabulary = Vocabulary(tokens)
-    fewest = {len(text): 0}
+    longest = {len(text): 0}
     for place in reversed(range(len(text))):
-        after = [
-            fewest[place + len(token)]
+        fitting = [
+            len(token)
             for token in tokens
-            if text.startswith(token, place) and place + len(token) in fewest
+            if text.startswith(token, place) and place + len(token) in longest
         ]
-        if after:
-            fewest[place] = min(after) + 1
+        if fitting:
+            longest[place] = max(fitting)
 
-    assert [count for count, _ in vocabulary.ways(text)] == [
-        fewest.get(place, 0) for place in range(len(text))
-    ]
+    ways = vocabulary.exact.ways(text)
+    assert ways == [longest.get(place, 0) for place in range(len(text))]
+
     spelled = vocabulary.spell(text)
-    assert len(spelled) == fewest.get(0, 0)
-    assert vocabulary.text(spelled) == (text if spelled else b"")
+    assert vocabulary.text(spelled) == (text if 0 in longest else b"")
+    place = 0
+    for token_id in spelled:
+        assert len(tokens[token_id]) == ways[place]
+        place += len(tokens[token_id])

@@ -81,13 +81,13 @@ class TextChoices:
         if not vocabulary.exact.single_bytes.issuperset(b"".join(self._texts)):
             self._spelled = {b""}
             for text in self._texts:
-                ways = vocabulary.ways(text)
-                if not ways[0][0]:
+                ways = vocabulary.exact.ways(text)
+                if not ways[0]:
                     raise RequestError(
                         f"expected texts that the served model can write, got "
                         f"{shown(text.decode())}, which no tokens spell"
                     )
-                self._spelled.update(text[at:] for at, (count, _) in enumerate(ways) if count)
+                self._spelled.update(text[at:] for at, length in enumerate(ways) if length)
         self._kept: KeptIds[Sequence[int]] = KeptIds()
         self.continuing(b"")  # where every request begins
 
@@ -113,13 +113,13 @@ class TextChoices:
         first = bisect_left(self._texts, place)
         last = bisect_right(self._texts, place, first, key=lambda text: text[:said])
         same_as, longest = self._vocabulary.exact.same_as, self._vocabulary.exact.longest
-        found: dict[bytes, list[int]] = {}
-        for text in self._texts[first:last]:
-            for end in range(said + 1, min(len(text), said + longest) + 1):
-                piece = text[said:end]
-                if piece not in found and (self._spelled is None or text[end:] in self._spelled):
-                    found[piece] = same_as(piece)
-        return sorted({token_id for ids in found.values() for token_id in ids})
+        pieces = {
+            text[said:end]
+            for text in self._texts[first:last]
+            for end in range(said + 1, min(len(text), said + longest) + 1)
+            if self._spelled is None or text[end:] in self._spelled
+        }
+        return sorted(token_id for piece in pieces for token_id in same_as(piece))
 
 
 @lru_cache(maxsize=16)

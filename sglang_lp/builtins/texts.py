@@ -126,8 +126,9 @@ def _banned_texts(
 def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:
     """Return the tokens to force for a text.
 
-    Those that the tokenizer itself writes it with, which the model has seen, if they spell exactly
-    it; one of SentencePiece puts a space before. Else the fewest that do.
+    Those that the tokenizer itself writes it with, which the model has seen. One of SentencePiece
+    puts a space before: then the first word is in the longest tokens that spell it without. If it
+    changes the text in other ways, all of it is.
 
     Args:
         processor: The class whose parameter it is, for the message.
@@ -150,8 +151,18 @@ def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[i
 @lru_cache(maxsize=256)
 def _forced_text(vocabulary: Vocabulary, tokenizer: Any, text: str) -> tuple[int, ...]:
     ids = encode(tokenizer, text)
-    written = text.encode()
-    return ids if vocabulary.text(ids) == written else tuple(vocabulary.spell(written))
+    wanted, written = text.encode(), vocabulary.text(ids)
+    if written == wanted:
+        return ids
+    if written.endswith(wanted):
+        pieces = [vocabulary.text([token_id]) for token_id in ids]
+        head, count = len(wanted) - len(written), 0
+        while count < len(ids) and (head <= 0 or not pieces[count].startswith(b" ")):
+            head += len(pieces[count])
+            count += 1
+        if first := vocabulary.spell(wanted[:head]):
+            return (*first, *ids[count:])
+    return tuple(vocabulary.spell(wanted))
 
 
 class BannedTexts:

@@ -44,10 +44,10 @@ def _word_numbers() -> np.ndarray:
     """Return for each number of a character whether it is one of a word."""
     import numpy as np
 
-    category = unicodedata.category
-    found = np.array(
-        [(kind := category(chr(number)))[0] in "LMN" or kind == "Pc" for number in range(0x110000)]
-    )
+    # Two letters each, such as "Lu".
+    categories = "".join(map(unicodedata.category, map(chr, range(0x110000)))).encode()
+    kinds = np.frombuffer(categories, dtype=">u2")
+    found: np.ndarray = np.isin(kinds >> 8, [*b"LMN"]) | (kinds == int.from_bytes(b"Pc", "big"))
     found[[*_JOINERS]] = True
     return found
 

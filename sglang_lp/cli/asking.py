@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,15 +17,19 @@ import orjson
 from sglang_lp import wire
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import PAIRS
-from sglang_lp.client.answers import HEADER, KEY
+from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
 from sglang_lp.errors import SglangLpError, UsageError, shown
 
-__all__ = ["Answer", "Skipped", "checks"]
+__all__ = ["Answer", "Skipped", "base_of", "check_guard", "check_same_policy", "checks", "request"]
 
 _SECONDS = 120
 #: What is forced, and looked for in the answer.
 _WORDS = "The doctor was here."
 _OK, _BAD_REQUEST = 200, 400
+#: Requests that are asked for their policy: a router spreads them over its workers.
+_ASKED = 8
+#: Digits of a fingerprint that are shown.
+_DIGITS = 12
 #: SGLang's own class by name, with a step before it that no to_str() writes: a server that
 #: unpickles accepts it and bans no token; a guarded one takes exact payloads only.
 _ODD_REFERENCE = (
@@ -62,11 +66,10 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     Raises:
         UsageError: That is no such URL.
     """
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url: expected http://... or https://..., got {shown(url)}")
-    url = url.rstrip("/").removesuffix("/v1")
+    url = base_of(url)
     return [
-        ("guard", partial(_check_guard, url)),
+        ("guard", partial(check_guard, url)),
+        ("policy", partial(_check_policy, url)),
         *(
             (f"{path} forced text", partial(_check_forced, url, path, ask))
             for path, ask in _ENDPOINTS.items()
@@ -75,7 +78,54 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     ]
 
 
-def _check_guard(url: str) -> str:
+def base_of(url: str) -> str:
+    """Return a URL to which the paths of endpoints are added.
+
+    Raises:
+        UsageError: That is no such URL.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--url: expected http://... or https://..., got {shown(url)}")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def check_same_policy(urls: Sequence[str]) -> str:
+    """Compare the policies of servers.
+
+    Raises:
+        SglangLpError: They differ, or one is not told.
+    """
+    found = {url: _check_policy(base_of(url)) for url in urls}
+    if len({*found.values()}) > 1:
+        listed = "".join(f"\n          {url}: {policy}" for url, policy in found.items())
+        raise SglangLpError(f"the servers decide differently; start them with one policy{listed}")
+    return next(iter(found.values()))
+
+
+def _check_policy(url: str) -> str:
+    found = set()
+    for number in range(_ASKED):
+        body = {"text": f"{number}, the doctor asks.", "sampling_params": {"max_new_tokens": 1}}
+        answer = _post(url, "/generate", body)
+        found.add(answer.headers.get(POLICY_HEADER.lower(), "")[:_DIGITS])
+    if "" in found:
+        raise SglangLpError(
+            f"no header {POLICY_HEADER}: the server does not run sglang-lp here, or it was lost"
+        )
+    if len(found) > 1:
+        raise SglangLpError(
+            f"the servers behind this URL decide differently: {', '.join(sorted(found))}; start "
+            "them with one policy"
+        )
+    return found.pop()
+
+
+def check_guard(url: str) -> str:
+    """Tell whether a server is guarded.
+
+    Raises:
+        SglangLpError: It is not, or it does not answer.
+    """
     payload = wire.encode(_ODD_REFERENCE)
     answer = _post(url, "/generate", _generate(payload, {"token_ids": []}))
     text = shown(str(answer.body), 400)
@@ -94,10 +144,32 @@ def _check_guard(url: str) -> str:
     raise SglangLpError(f"expected a refusal of sglang-lp, got HTTP {answer.status}: {text}")
 
 
-def _check_forced(url: str, path: str, ask: Callable[[str, Any], dict[str, Any]]) -> str:
-    body = ask(ForcedSequenceLogitProcessor.to_str(), {"text": _WORDS})
-    if path != "/generate":
-        body["model"] = _model(url)
+def _check_forced(url: str, path: str, ask: Callable[[str | None, Any], dict[str, Any]]) -> str:
+    fields = {} if path == "/generate" else {"model": _model(url)}
+    params = {"text": _WORDS}
+    try:
+        if path != _ROUTED_ONLY:
+            plain = ask(ForcedSequenceLogitProcessor.to_str(), params)
+            return _force(url, path, {**plain, **fields})
+        why = ""
+    except SglangLpError as error:
+        why = f"; in the usual form: {error}"
+    whole = wire.fold("ForcedSequenceLogitProcessor", params)
+    try:
+        found = _force(url, path, {**_route(path, ask(None, None), whole), **fields})
+    except SglangLpError as error:
+        raise SglangLpError(f"{error}{why}") from error
+    return f"{found} in the routed form (attach(...), routed=True){why}"
+
+
+def _route(path: str, body: dict[str, Any], whole: str) -> dict[str, Any]:
+    """Return a body with a processor in the form that sglang-router passes on."""
+    if path == "/generate":
+        return {**body, "custom_logit_processor": whole}
+    return {**body, "metadata": {wire.ENTRY: whole}}
+
+
+def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
     answer = _post(url, path, body)
     if answer.status != _OK:
         raise SglangLpError(_refused(answer))
@@ -132,20 +204,20 @@ def _check_budget(url: str) -> str:
     return "a budget of 0 ends an open block at once"
 
 
-def _generate(payload: str, params: Any) -> dict[str, Any]:
+def _generate(payload: str | None, params: Any) -> dict[str, Any]:
     sampling = {"temperature": 0, "max_new_tokens": 24, "custom_params": params}
     return {"text": "Hello.", "sampling_params": sampling, "custom_logit_processor": payload}
 
 
-def _completion(payload: str, params: Any) -> dict[str, Any]:
+def _completion(payload: str | None, params: Any) -> dict[str, Any]:
     return {"prompt": "Hello.", **_openai(payload, params)}
 
 
-def _chat(payload: str, params: Any) -> dict[str, Any]:
+def _chat(payload: str | None, params: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "Hello."}], **_openai(payload, params)}
 
 
-def _openai(payload: str, params: Any) -> dict[str, Any]:
+def _openai(payload: str | None, params: Any) -> dict[str, Any]:
     return {
         "temperature": 0,
         "max_tokens": 24,
@@ -154,15 +226,23 @@ def _openai(payload: str, params: Any) -> dict[str, Any]:
     }
 
 
-_ENDPOINTS: Mapping[str, Callable[[str, Any], dict[str, Any]]] = {
+def _responses(_payload: str | None, _params: Any) -> dict[str, Any]:
+    # The router writes "stream": null where it is left out, which SGLang refuses.
+    return {"input": "Hello.", "temperature": 0, "max_output_tokens": 24, "stream": False}
+
+
+#: SGLang's type for its requests has no field for a processor.
+_ROUTED_ONLY = "/v1/responses"
+_ENDPOINTS: Mapping[str, Callable[[str | None, Any], dict[str, Any]]] = {
     "/generate": _generate,
     "/v1/completions": _completion,
     "/v1/chat/completions": _chat,
+    _ROUTED_ONLY: _responses,
 }
 
 
 def _model(url: str) -> str:
-    answer = _request(url, "/v1/models", None)
+    answer = request("GET", url, "/v1/models")
     try:
         name: str = answer.body["data"][0]["id"]
     except (KeyError, IndexError, TypeError):
@@ -172,6 +252,8 @@ def _model(url: str) -> str:
 
 def _text(body: Any) -> str:
     """Return all text of an answer: what came of a reasoning parser, too."""
+    if "output" in body:
+        return str(body["output"])
     if "text" in body:
         return str(body["text"])
     found = []
@@ -186,16 +268,24 @@ def _refused(answer: Answer) -> str:
 
 
 def _post(url: str, path: str, body: Mapping[str, Any]) -> Answer:
-    return _request(url, path, orjson.dumps(body))
+    return request("POST", url, path, body)
 
 
-def _request(url: str, path: str, data: bytes | None) -> Answer:
+def request(method: str, url: str, path: str, body: Any = None) -> Answer:
+    """Send a request, with OPENAI_API_KEY if it is set; the answer may be a refusal.
+
+    Raises:
+        SglangLpError: Nobody answers.
+    """
+    data = None if body is None else orjson.dumps(body)
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(url + path, data, headers)  # noqa: S310 - checked before
+    asked = urllib.request.Request(  # noqa: S310 - checked before
+        url + path, data, headers, method=method
+    )
     try:
-        with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310
+        with urllib.request.urlopen(asked, timeout=_SECONDS) as response:  # noqa: S310
             return _answer(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         return _answer(error.code, error.headers, error.read())

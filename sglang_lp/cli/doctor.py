@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from sglang_lp.errors import SglangLpError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["add"]
 
@@ -28,7 +29,11 @@ def add(verbs: Any) -> None:
         "loses what. OPENAI_API_KEY is sent if it is set.",
     )
     parser.add_argument(
-        "--url", metavar="URL", help="ask the server there, and check nothing of this environment"
+        "--url",
+        metavar="URL",
+        action="append",
+        help="ask the server there, and check nothing of this environment; given several times, "
+        "compare the policies of all",
     )
     policy_option.add_option(parser)
     parser.set_defaults(run=_run)
@@ -36,7 +41,7 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.url is not None:
-        return _report(asking.checks(arguments.url))
+        return _ask(arguments.url)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", lambda: sys.version.split()[0]),
         ("SGLang", _check_sglang),
@@ -45,6 +50,17 @@ def _run(arguments: argparse.Namespace) -> int:
         ("other engines' processors", lambda: _check_adapted(arguments.policy)),
     ]
     return _report(checks)
+
+
+def _ask(urls: Sequence[str]) -> int:
+    if len(urls) == 1:
+        return _report(asking.checks(urls[0]))
+    code = 0
+    for url in urls:
+        say(f"{url}:")
+        code |= _report(asking.checks(url))
+    say("all of them:")
+    return code | _report([("the same policy", partial(asking.check_same_policy, urls))])
 
 
 def _report(checks: Iterable[tuple[str, Callable[[], str]]]) -> int:

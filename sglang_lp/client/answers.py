@@ -7,10 +7,12 @@ from typing import Any
 
 from sglang_lp.errors import NotRun, shown
 
-__all__ = ["HEADER", "KEY", "check_ran"]
+__all__ = ["HEADER", "KEY", "POLICY_HEADER", "check_ran"]
 
 #: Of a response: names of processors, with commas between them, or ``none``.
 HEADER = "X-SGLang-LP"
+#: Of a response: the fingerprint of its server's policy.
+POLICY_HEADER = "X-SGLang-LP-Policy"
 #: Of ``meta_info``.
 KEY = "sglang_lp"
 

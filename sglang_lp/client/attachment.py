@@ -58,12 +58,16 @@ class Attachment(msgspec.Struct, frozen=True):
         """
         return self.generate_body({**kwargs, "sampling_params": sampling_params})
 
-    def generate_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def generate_body(self, body: Mapping[str, Any], *, routed: bool = False) -> dict[str, Any]:
         """Return the JSON body for ``POST /generate``, of one prompt or a batch.
 
         Args:
             body: The body without the processor.
+            routed: Write the form that also survives sglang-router, for guarded servers only. The
+                router takes one prompt at a time.
         """
+        if routed:
+            return self._route_generate(body)
         result = add_payload(body, self.payload)
         given = result.get("sampling_params")
         if isinstance(given, list | tuple):
@@ -72,13 +76,27 @@ class Attachment(msgspec.Struct, frozen=True):
             result["sampling_params"] = self.sampling_params(given)
         return result
 
-    def extra_body(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def extra_body(
+        self, extra: Mapping[str, Any] | None = None, *, routed: bool = False
+    ) -> dict[str, Any]:
         """Return the ``extra_body`` for the ``openai`` client, chat and completions alike.
 
         Args:
             extra: Other fields that are SGLang's and not OpenAI's.
+            routed: Write the form that also survives sglang-router, for guarded servers only; it
+                is the one for responses, too. It is an entry of ``metadata``: the request's other
+                entries belong into ``extra``, because ``extra_body`` replaces the client's own.
         """
-        return self._join(add_payload({} if extra is None else extra, self.payload))
+        fields = self._join(add_payload({} if extra is None else extra, self.payload))
+        if not routed:
+            return fields
+        given = fields.get("metadata")
+        metadata = {} if given is None else copy_mapping(given, "metadata")
+        if wire.ENTRY in metadata:
+            raise RequestError(
+                f"metadata: this request has a processor in {wire.ENTRY!r}; leave it out"
+            )
+        return _unset(fields) | {"metadata": metadata | {wire.ENTRY: self._whole(fields)}}
 
     def sampling_params(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the ``sampling_params`` of one prompt, with the parameters in them.
@@ -87,6 +105,30 @@ class Attachment(msgspec.Struct, frozen=True):
             given: Those of the prompt so far.
         """
         return self._join({} if given is None else copy_mapping(given, "sampling_params"))
+
+    def resolve(self, tokenizer: Any) -> Attachment:
+        """Return the same with what its texts are for a model, as the server would have it.
+
+        So what the model cannot write is refused before anything is sent, and a server without a
+        tokenizer can be given texts that stand for tokens: forced text, thinking delimiters,
+        tokens that hold a text. A text that is looked for whichever tokens spell it (a banned
+        word, a choice, a trigger) is checked and stays text, for the server's own tokenizer.
+
+        Args:
+            tokenizer: The model's directory, which also tells its end tokens; or its tokenizer, of
+                ``tokenizers`` or ``transformers``.
+
+        Raises:
+            InvalidParameter: The parameters do not fit the model.
+            RequestError: This is no tokenizer, or the processor is of another library.
+        """
+        from sglang_lp.client.models import load_model
+        from sglang_lp.client.resolving import resolve_params
+
+        if tokenizer is None:
+            raise RequestError("resolve: expected the model's directory or its tokenizer, got None")
+        params = resolve_params(self.processor, self._params, load_model(tokenizer))
+        return Attachment(self.processor, self.payload, params)
 
     def trace(
         self,
@@ -136,6 +178,26 @@ class Attachment(msgspec.Struct, frozen=True):
             NotRun: It did not run, or the answer does not tell.
         """
         check_ran(self._names(), response)
+
+    def _route_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        result = add_payload(body, self.payload)
+        given = result.get("sampling_params")
+        if isinstance(given, list | tuple):
+            raise RequestError(
+                "sampling_params: sglang-router takes one prompt at a time, got a list; send each "
+                "prompt in a request of its own"
+            )
+        sampling = self.sampling_params(given)
+        return result | {
+            "custom_logit_processor": self._whole(sampling),
+            "sampling_params": _unset(sampling),
+        }
+
+    def _whole(self, fields: Mapping[str, Any]) -> str:
+        """Return processor and parameters as one text."""
+        module, name = self.processor.__module__, self.processor.__qualname__
+        by_name = "." not in name and self.payload == wire.payload_for(module, name)
+        return wire.fold(f"{module}:{name}" if by_name else self.payload, fields["custom_params"])
 
     def _names(self) -> list[str]:
         """Return the names by which an answer calls what is attached."""
@@ -200,6 +262,12 @@ def attach(
     if issubclass(cls, LogitProcessor):
         cls.parse_params(params)
     return Attachment(cls, to_str(), params)
+
+
+def _unset(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields without those that the router drops."""
+    lost = {"custom_logit_processor", "custom_params"}
+    return {name: value for name, value in fields.items() if name not in lost}
 
 
 def _is_foreign(cls: Any) -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.errors import ProcessorFault, RequestError, shown
+from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
 from sglang_lp.server.bounds import check_entries, check_flat
 from sglang_lp.server.efforts import read_generate
-from sglang_lp.server.own_keys import check_origin
+from sglang_lp.server.own_keys import ROUTED, check_origin
 from sglang_lp.server.reports import ran
+from sglang_lp.server.routed import unfold
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def make_admit(guard: Guard) -> Any:
         if payload is None and not custom_params and not decides:
             ran(())
             return
+        payload, custom_params = _unfold(guard, payload, custom_params)
         # A temperature of 0 has become a top_k of 1.
         sampled = getattr(sampling, "top_k", None) != 1
         beam_width = getattr(sampling, "beam_width", None)
@@ -38,9 +41,9 @@ def make_admit(guard: Guard) -> Any:
         admitted = _admit(
             guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
         )
-        if admitted is not None and payload is not None:
+        if payload is not None:
             # From here on only the operator's own spelling travels.
-            tokenized.custom_logit_processor = admitted.payload
+            tokenized.custom_logit_processor = payload if admitted is None else admitted.payload
             custom_params = custom_params or {}  # without a dict SGLang passes no history
         if type(custom_params) is not dict and isinstance(custom_params, dict):
             custom_params = {**custom_params}
@@ -58,8 +61,10 @@ def make_admit_list(guard: Guard) -> Any:
     def admit_list(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         # SGLang has normalized the request; one for embeddings has no processors.
         payloads = getattr(obj, "custom_logit_processor", None)
-        if payloads is None and not guard.rules.is_empty and hasattr(obj, "max_thinking_tokens"):
-            payloads = [None] * len(obj.sampling_params)
+        if payloads is None and hasattr(obj, "max_thinking_tokens"):
+            samplings = obj.sampling_params
+            if not guard.rules.is_empty or any(map(_is_routed, samplings)):
+                payloads = [None] * len(samplings)
         if payloads is not None:
             size = obj.batch_size
             samplings = obj.sampling_params
@@ -120,8 +125,9 @@ def _admit_all(
         key = id(payload), id(sampling)
         if key not in listed:
             merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
-            listed[key] = payload, merged, _custom_params(obj, merged)
-        texts.append(None if payload is None else listed[key][2])
+            found, custom_params = _unfold(guard, payload, _custom_params(obj, merged))
+            listed[key] = found, merged, custom_params
+        texts.append(None if listed[key][0] is None else listed[key][2])
     check_entries(texts, copies)  # first: what is too much is not looked through either
     for payload, merged, custom_params in listed.values():
         _admit(
@@ -133,6 +139,24 @@ def _admit_all(
             sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
             limit=merged.get("max_new_tokens"),
         )
+
+
+def _unfold(guard: Guard, payload: Any, custom_params: Any) -> tuple[Any, Any]:
+    """Return processor and parameters of a request, without what the front end kept them in.
+
+    Raises:
+        RequestError: Refused.
+    """
+    guard.gate = Gate.ADMISSION
+    with guard.counting():
+        check_origin(custom_params)
+        return unfold(payload, custom_params)
+
+
+def _is_routed(sampling: Any) -> bool:
+    """Tell whether a request named its processor in its metadata."""
+    custom_params = sampling.get("custom_params") if isinstance(sampling, dict) else None
+    return isinstance(custom_params, dict) and ROUTED in custom_params
 
 
 def _admit(  # noqa: PLR0913 - a request has this many parts
@@ -151,10 +175,10 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
         RequestError: Refused.
         HTTPException: The processor failed: HTTP 500, as SGLang answers where a scheduler does.
     """
-    guard.gate = Gate.ADMISSION
     try:
         with guard.counting():
-            check_origin(custom_params)
+            if payload is not None:
+                _check_enabled(manager)
             if not _pickles():
                 check_flat(custom_params)
         if payload is None and guard.rules.is_empty:
@@ -170,6 +194,19 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
         raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
     ran(admitted.names if admitted is not None else ())
     return admitted
+
+
+def _check_enabled(manager: Any) -> None:
+    """Refuse where SGLang calls no processor; it looks for one in its own field only.
+
+    Raises:
+        Unsupported: With what to do.
+    """
+    if not getattr(manager.server_args, "enable_custom_logit_processor", True):
+        raise Unsupported(
+            "this server takes no custom logit processors; ask its operator to add "
+            "--enable-custom-logit-processor"
+        )
 
 
 def _pickles() -> bool:
@@ -216,7 +253,8 @@ def make_supports_sampling_mask(guard: Guard) -> Any:
 
     def supports_sampling_mask(serialized_processor: str) -> bool:
         try:
-            processor = guard.verifier.resolve(serialized_processor)
+            payload, _params = wire.unfold(serialized_processor)
+            processor = guard.verifier.resolve(payload)
         except RequestError:
             return False
         return issubclass(processor, DisallowedTokensLogitsProcessor)

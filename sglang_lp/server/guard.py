@@ -67,7 +67,7 @@ class Guard:
         gate: Where it stands, for the audit trail.
         audit: Counts and logs what was refused.
         rules: What the operator decided.
-        fingerprint: The same in every process that enforces the same policy.
+        fingerprint: The same in every process, of every server, that enforces the same policy.
         diffusion: The server's diffusion language model algorithm, once known.
         speculation: The server's speculative decoding, once known and if there is any.
         tokenizer: The served model's, once known and if there is one.
@@ -82,7 +82,8 @@ class Guard:
         )
         self.rules = self._rules(policy)
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
-        self.fingerprint = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()
+        decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
+        self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
         self.gate = Gate.ADMISSION
         self.diffusion: str | None = None
         self.speculation: Speculation | None = None

@@ -29,6 +29,11 @@ _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 _ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
 _META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
 _JOINED = (_SRT + "entrypoints.engine.write_data_for_multi_tokenizer",)
+_CONVERTERS = (
+    _SRT + "entrypoints.openai.serving_chat.OpenAIServingChat._convert_to_internal_request",
+    _SRT
+    + "entrypoints.openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+)
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -53,7 +58,7 @@ def put_in_place() -> None:
     from sglang_lp.server.own_keys import remember
     from sglang_lp.server.pending import PendingResults
     from sglang_lp.server.release import abandon, finish
-    from sglang_lp.server.reports import begin, unwrap
+    from sglang_lp.server.reports import make_begin, unwrap
     from sglang_lp.server.sampling import Steps, make_apply, rewind
     from sglang_lp.server.scheduler_gate import (
         NoLoads,
@@ -64,6 +69,7 @@ def put_in_place() -> None:
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
     from sglang_lp.server.workers import refuse_to_be_joined
+    from sglang_lp.server.xargs import read_xargs
 
     check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -125,7 +131,7 @@ def put_in_place() -> None:
         (_SRT + "managers.schedule_batch.Req.reset_for_retract", rewind, HookType.AFTER),
         (
             _SRT + "managers.tokenizer_manager.TokenizerManager.__init__",
-            begin,
+            make_begin(guard),
             HookType.AFTER,
         ),
         (_SRT + "server_args.prepare_server_args", check_parsed, HookType.AFTER),
@@ -146,8 +152,10 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
-    if guard.rules.reads_effort:
-        hooks += [(target, hook, kind) for target, hook, kind in _readers() if optional(target)]
+    readers = _routed() + (_readers() if guard.rules.reads_effort else [])
+    hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
+    if _adapts_vllm(guard):
+        hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(*_CONVERTERS)]
     hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
@@ -163,9 +171,44 @@ def put_in_place() -> None:
     stock.CustomLogitProcessor.register(LogitProcessor)
     for target, hook, kind in hooks:
         HookRegistry.register(target, hook, kind)
-        installation.installed[target] = hook
+        installation.installed.append((target, hook))
     installation.guard = guard
     _verify_after(HookRegistry, {name for name, _, kind in hooks if kind is HookType.REPLACE})
+
+
+def _routed() -> list[tuple[str, Any, Any]]:
+    """Return the hooks that read what comes in ``metadata``."""
+    from sglang.srt.plugins.hook_registry import HookType
+
+    from sglang_lp.server import routed
+
+    front = _SRT + "entrypoints.openai."
+    return [
+        (
+            front + "serving_chat.OpenAIServingChat._convert_to_internal_request",
+            routed.read_body,
+            HookType.AFTER,
+        ),
+        (
+            front + "serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+            routed.read_body,
+            HookType.AFTER,
+        ),
+        (
+            front + "protocol.ResponsesRequest.to_sampling_params",
+            routed.read_responses,
+            HookType.AFTER,
+        ),
+    ]
+
+
+def _adapts_vllm(guard: Guard) -> bool:
+    from sglang_lp.adapters import AdaptedProcessor
+
+    return any(
+        issubclass(one.processor, AdaptedProcessor) and one.processor.interface.startswith("vllm")
+        for one in guard.verifier.allowed
+    )
 
 
 def _readers() -> list[tuple[str, Any, Any]]:
@@ -218,7 +261,7 @@ def _verify_after(registry: Any, replaced: set[str]) -> None:
         lost = [target for target, state in installation.status().items() if state != "live"]
         for target in replaced:
             last = [hook for kind, hook, _ in registry._hooks[target] if kind.value == "replace"]  # noqa: SLF001
-            if last[-1] is not installation.installed[target]:
+            if (target, last[-1]) not in installation.installed:
                 lost.append(target)
         if lost:
             refuse(f"not in place after SGLang applied its plugins: {', '.join(sorted(lost))}")

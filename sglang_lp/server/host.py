@@ -81,14 +81,16 @@ class SglangHost(StockHost):
 
     Attributes:
         names: Those.
+        policy: Fingerprint of the policy under which it was admitted.
     """
 
-    __slots__ = ("_pending", "names")
+    __slots__ = ("_pending", "names", "policy")
 
     def __init__(self, req: Any, pending: PendingResults, names: Sequence[str] = ()) -> None:
         super().__init__(req, may_lag=False)
         self._pending = pending
         self.names = names
+        self.policy: str | None = None
 
     def look(self, *, tokens: bool) -> Seen:
         req = self.request

@@ -27,8 +27,8 @@ __all__ = [
 #: Environment variable that names the policy file.
 POLICY_VARIABLE = "SGLANG_LP_POLICY"
 
-#: Name of the function of SGLang -> our function there. Empty until the plugin was loaded.
-installed: dict[str, Any] = {}
+#: Names of functions of SGLang, each with our function there. Empty until the plugin was loaded.
+installed: list[tuple[str, Any]] = []
 guard: Guard | None = None
 #: Whether this process starts its schedulers, or was started as one, through the guard.
 schedulers_are_guarded = False
@@ -49,9 +49,8 @@ def policy_in_force() -> Policy:
 
 def status() -> dict[str, str]:
     """Return ``"live"`` or ``"lost"`` for each hook; empty where the plugin was not loaded."""
-    return {
-        target: "live" if _is_live(target, ours) else "lost" for target, ours in installed.items()
-    }
+    lost = {target for target, ours in installed if not _is_live(target, ours)}
+    return {target: "lost" if target in lost else "live" for target, _ in installed}
 
 
 def installed_guard() -> Guard | None:

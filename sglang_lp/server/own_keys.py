@@ -15,11 +15,22 @@ from weakref import ProxyType
 from sglang_lp.errors import Unsupported, shown
 from sglang_lp.trust.decisions import LEVELS
 
-__all__ = ["BUDGET_FIELD", "EFFORT", "add_own", "check_origin", "check_shape", "remember"]
+__all__ = [
+    "BUDGET_FIELD",
+    "EFFORT",
+    "ROUTED",
+    "add_given",
+    "add_own",
+    "check_origin",
+    "check_shape",
+    "remember",
+]
 
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
+#: The processor that a request names in its ``metadata``. Admission takes it away again.
+ROUTED = "__sglang_lp_routed"
 
 _REQUEST = "__req__"
 _PREFIX = "__sglang_"
@@ -60,7 +71,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD`` or ``EFFORT``.
+        key: ``BUDGET_FIELD``, ``EFFORT`` or ``ROUTED``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params
@@ -68,6 +79,13 @@ def add_own(custom_params: object, key: str, value: object) -> object:
         return custom_params  # to be refused by who checks it
     marked = _Remembered({**known, key: value})
     marked.added = _added(known) | {key}
+    return marked
+
+
+def add_given(custom_params: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``custom_params`` with more that the client sent; what SGLang added stays SGLang's."""
+    marked = _Remembered({**custom_params, **given})
+    marked.added = _added(custom_params)
     return marked
 
 

@@ -8,17 +8,21 @@ stream's header is sent before its first token.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import rows_of
-from sglang_lp.client.answers import HEADER, KEY
+from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
 from sglang_lp.server.host import PROCESSOR_FAILED
 from sglang_lp.server.metrics import start, writing
 
-__all__ = ["AnswerHeader", "begin", "ran", "report", "unwrap"]
+__all__ = ["AnswerHeader", "make_begin", "ran", "report", "unwrap"]
+
+if TYPE_CHECKING:
+    from sglang_lp.server.guard import Guard
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ def report(req: Any) -> None:
         forced = acts.forced.before(length)
         made: dict[str, Any] = {
             "processors": [*getattr(row.host, "names", ())],
+            "policy": getattr(row.host, "policy", None),
             "forced": min(acts.forced.total, length),
             "edited": acts.edited.before(length),
             **row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced),
@@ -109,22 +114,26 @@ def _begins_stream(message: dict[str, Any]) -> bool:
 
 
 class AnswerHeader:
-    """Writes the header: middleware, as ASGI knows it.
+    """Writes the headers: middleware, as ASGI knows it.
+
+    Every answer has the policy's fingerprint, one that was admitted what ran on it.
 
     A stream that begins before its request is admitted, as that of ``/v1/responses`` does, waits
     for that: its first events say that it began.
 
     Args:
         app: What answers.
+        fingerprint: Of the policy.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], fingerprint: str) -> None:
         self._app = app
+        self._policy = (POLICY_HEADER.lower().encode(), fingerprint.encode())
 
     async def __call__(
         self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
     ) -> None:
-        """Answer a request, with the header if it was admitted by this process's gate."""
+        """Answer a request; name what ran if it was admitted by this process's gate."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -142,9 +151,12 @@ class AnswerHeader:
                 return
             held.clear()
             for one in ready:
-                if one["type"] == "http.response.start" and named is not None:
-                    value = (", ".join(named) or "none").encode("ascii", "backslashreplace")
-                    one["headers"] = [*one.get("headers", ()), (HEADER.lower().encode(), value)]
+                if one["type"] == "http.response.start":
+                    added = [self._policy]
+                    if named is not None:
+                        value = (", ".join(named) or "none").encode("ascii", "backslashreplace")
+                        added.append((HEADER.lower().encode(), value))
+                    one["headers"] = [*one.get("headers", ()), *added]
                 await send(one)
 
         token = _answering.set(answering)
@@ -154,16 +166,18 @@ class AnswerHeader:
             _answering.reset(token)
 
 
-def begin(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Begin to report in the HTTP process: after ``TokenizerManager.__init__``.
+def make_begin(guard: Guard) -> Any:
+    """Return the hook that runs after ``TokenizerManager.__init__``.
 
-    The HTTP server takes middleware until it runs, which comes later.
+    It begins to report in the HTTP process, whose server takes middleware until it runs: later.
     """
-    import sys
 
-    start(manager.server_args)
-    front = sys.modules.get("sglang.srt.entrypoints.http_server")
-    app = getattr(front, "app", None)
-    if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
-        return  # an Engine without HTTP
-    app.add_middleware(AnswerHeader)
+    def begin(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        start(manager.server_args)
+        front = sys.modules.get("sglang.srt.entrypoints.http_server")
+        app = getattr(front, "app", None)
+        if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
+            return  # an Engine without HTTP
+        app.add_middleware(AnswerHeader, fingerprint=guard.fingerprint)
+
+    return begin

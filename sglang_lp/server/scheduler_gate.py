@@ -17,6 +17,7 @@ from sglang_lp.errors import InstallError, ProcessorFault, RequestError
 from sglang_lp.server.host import SglangHost
 from sglang_lp.server.metrics import writing
 from sglang_lp.server.own_keys import check_shape
+from sglang_lp.server.routed import unfold
 from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
 
@@ -31,16 +32,13 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
     """Return the hook that runs after ``Req.__init__``."""
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
-        payload = req.custom_logit_processor
-        given = req.sampling_params.custom_params
+        payload, given = req.custom_logit_processor, req.sampling_params.custom_params
         if payload is None and not given and guard.rules.is_empty and writing() is None:
             return
         guard.gate = Gate.SCHEDULER
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
-            with guard.counting():
-                check_shape(given, req)
-            _begin(guard, pending, req, given)
+            _begin(guard, pending, req)
         except RequestError as error:
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
@@ -51,7 +49,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
     return admit_req
 
 
-def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
+def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
     """Make the row of a request.
 
     Raises:
@@ -59,8 +57,11 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         ProcessorFault: The processor failed.
     """
     sampling = req.sampling_params
+    with guard.counting():
+        check_shape(sampling.custom_params, req)
+        payload, given = unfold(req.custom_logit_processor, sampling.custom_params)
     admitted = guard.admit(
-        req.custom_logit_processor,
+        payload,
         given,
         getattr(sampling, "beam_width", None),
         # A temperature of 0 has become a top_k of 1.
@@ -75,12 +76,14 @@ def _begin(guard: Guard, pending: PendingResults, req: Any, given: Any) -> None:
         return
     req.custom_logit_processor = admitted.payload
     own = admitted.custom_params
+    is_same = own is None and given is sampling.custom_params
     # SGLang left the request out if there was no processor, or no dict.
-    if own is not None or not isinstance(given, dict) or "__req__" not in given:
+    if not is_same or not isinstance(given, dict) or "__req__" not in given:
         req.sampling_params = copy.copy(sampling)
         given = {**(own if own is not None else given or {}), "__req__": weakref.proxy(req)}
         req.sampling_params.custom_params = given
     host = SglangHost(given["__req__"], pending, admitted.names)
+    host.policy = guard.fingerprint
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
         attach_row(given, admitted.processor, admitted.params, host).arrive()

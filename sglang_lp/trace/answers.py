@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sglang_lp import wire
 from sglang_lp.errors import RequestError, shown
 
 __all__ = ["Exchange", "Likely", "read_exchange"]
@@ -38,8 +39,8 @@ class Exchange(NamedTuple):
     """A request and its answer.
 
     Attributes:
-        payload: What the request has as ``custom_logit_processor``, or ``None``.
-        custom_params: Its ``custom_params``; empty without any.
+        payload: The request's processor, as a payload or a name, or ``None``.
+        custom_params: Its parameters; empty without any.
         prompt_ids: Token ids of the prompt.
         output_ids: Token ids of the answer.
         text: The text of the answer, or ``None``.
@@ -86,12 +87,13 @@ def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int 
     custom_params = given["custom_params"]
     if custom_params is not None and not isinstance(custom_params, Mapping):
         raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
+    payload, folded = wire.unfold(given["custom_logit_processor"])
     text = _first(chosen, "text")
     if text is None and isinstance(message := chosen.get("message"), Mapping):
         text = _joined(message)
     return Exchange(
-        given["custom_logit_processor"],
-        custom_params or {},
+        payload,
+        {**(custom_params or {}), **(folded or {})},
         _checked_ids(prompt_ids, "the prompt"),
         output := _checked_ids(output_ids, "the answer", _MAX_ID),
         text if isinstance(text, str) else None,
@@ -137,9 +139,11 @@ def _one_of(request: Mapping[str, Any], choice: int, count: int) -> dict[str, An
 
     sampling = pick(request.get("sampling_params"))
     given = sampling if isinstance(sampling, Mapping) else {}
+    metadata = request.get("metadata")
+    entry = metadata.get(wire.ENTRY) if isinstance(metadata, Mapping) else None
     return {
         "prompt": pick(prompt),
-        "custom_logit_processor": pick(request.get("custom_logit_processor")),
+        "custom_logit_processor": pick(request.get("custom_logit_processor")) or entry,
         "custom_params": _first(given, "custom_params") or request.get("custom_params"),
     }
 

@@ -206,6 +206,16 @@ def test_a_space_that_the_tokenizer_puts_before_is_not_forced():
     assert params.token_ids == (1,)
 
 
+def test_after_the_first_word_a_forced_text_has_the_tokens_that_the_tokenizer_writes():
+    tokenizer = sentencepiece_like()
+    own = tokenizer.encode("Sure Sure").ids
+
+    params = fitted(ForcedSequenceLogitProcessor, {"text": "Sure Sure"}, tokenizer)
+
+    assert [*params.token_ids] == [1, *own[len(own) // 2 :]]
+    assert vocabulary_of(tokenizer).text(params.token_ids) == b"Sure Sure"
+
+
 @pytest.mark.parametrize(
     ("processor", "params"),
     [

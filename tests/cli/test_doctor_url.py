@@ -9,6 +9,7 @@ import pytest
 from sglang_lp.cli import asking, main
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
+CHAT = "/v1/chat/completions"
 FORCED = "The doctor was here. And more."
 
 
@@ -17,17 +18,25 @@ class Guarded:
 
     named = "ForcedSequenceLogitProcessor"
     drops: tuple[str, ...] = ()
+    drops_routed: tuple[str, ...] = ()
     unpickles = False
     disabled = False
     ended = "budget"
     pair = True
     models = ("m",)
+    policies = ("0123456789abcdef",)
+    asked = 0
 
     def answer(self, path, body, headers):  # noqa: PLR0911 - one for each way
         self.key = headers.get("Authorization")
+        self.asked += 1
         if path == "/v1/models":
             return 200, {"data": [{"id": name} for name in self.models]}
-        payload = body["custom_logit_processor"]
+        if "metadata" in body or "params" in body.get("custom_logit_processor", ""):
+            return self.forced(path, drops=self.drops_routed)
+        payload = body.get("custom_logit_processor")
+        if payload is None:
+            return 200, {"text": "x"}
         if self.disabled:
             return 400, {"error": "Custom logit processor is not enabled. Use --enable-..."}
         params = body.get("custom_params") or body["sampling_params"]["custom_params"]
@@ -38,8 +47,12 @@ class Guarded:
                 return 400, {"error": "expected one known pair of thinking delimiters in the"}
             report = {"thinking": [{"tokens": 3, "ended": self.ended}]}
             return 200, {"text": "", "meta_info": {"sglang_lp": report}}
-        assert payload
-        text = "something" if path in self.drops else FORCED
+        return self.forced(path, drops=self.drops)
+
+    def forced(self, path, drops):
+        text = "something" if path in drops else FORCED
+        if path == "/v1/responses":
+            return 200, {"output": [{"content": [{"text": text}]}]}
         if path == "/generate":
             return 200, {"text": text}
         if path == "/v1/completions":
@@ -53,7 +66,12 @@ def asked(capsys):
     """Return a function that asks a server and returns the exit code and the lines."""
     running = []
 
-    def ask(server):
+    def ask(*servers):
+        urls = [serve(server) for server in servers]
+        code = main(["doctor", *(part for url in urls for part in ("--url", url))])
+        return code, capsys.readouterr().out.splitlines()
+
+    def serve(server):
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 self.do_POST()
@@ -64,6 +82,9 @@ def asked(capsys):
                 status, said = server.answer(self.path, body, self.headers)
                 content = orjson.dumps(said) if isinstance(said, dict) else said
                 self.send_response(status)
+                if server.policies:
+                    policy = server.policies[server.asked % len(server.policies)]
+                    self.send_header("x-sglang-lp-policy", policy)
                 if server.named:
                     none = self.path in server.drops
                     self.send_header("x-sglang-lp", "none" if none else server.named)
@@ -77,8 +98,7 @@ def asked(capsys):
         http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=http.serve_forever, daemon=True).start()
         running.append(http)
-        code = main(["doctor", "--url", f"http://127.0.0.1:{http.server_port}/v1"])
-        return code, capsys.readouterr().out.splitlines()
+        return f"http://127.0.0.1:{http.server_port}/v1"
 
     yield ask
     for http in running:
@@ -96,7 +116,8 @@ def test_a_guarded_server_passes(asked, monkeypatch):
 
     code, said = asked(server)
 
-    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 5)
+    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 7)
+    assert said[1] == "ok      policy: 0123456789ab"
     assert server.key == "Bearer k"
 
 
@@ -106,17 +127,19 @@ def test_a_guarded_server_passes(asked, monkeypatch):
         (changed(unpickles=True), 0, "FAILED  guard: the server took a payload that no allowed"),
         (changed(disabled=True), 0, "FAILED  guard: the server takes no custom logit processors"),
         (
-            changed(drops=("/v1/chat/completions",)),
-            3,
+            changed(drops=(CHAT,), drops_routed=(CHAT,)),
+            4,
             "the server never saw the request's custom_logit_processor: something between dropped",
         ),
         (
-            changed(drops=("/generate",), named=""),
-            1,
+            changed(drops=("/generate",), drops_routed=("/generate",), named=""),
+            2,
             "not forced, and no header X-SGLang-LP: the server does not run sglang-lp here",
         ),
-        (changed(ended="model"), 4, "a budget of 0 did not end the open block"),
-        (changed(models=()), 2, "/v1/models names no model: HTTP 200"),
+        (changed(ended="model"), 6, "a budget of 0 did not end the open block"),
+        (changed(models=()), 3, "/v1/models names no model: HTTP 200"),
+        (changed(policies=()), 1, "no header X-SGLang-LP-Policy"),
+        (changed(policies=("a", "b")), 1, "behind this URL decide differently: a, b; start them"),
         (changed(answer=lambda *_: (502, b"<html>")), 0, "got HTTP 502: '<html>'"),
     ],
 )
@@ -132,8 +155,31 @@ def test_what_cannot_be_told_is_no_failure(asked):
     code, said = asked(changed(pair=False, named=""))
 
     assert code == 0
-    assert said[4].startswith("--      /generate thinking budget: the served model's tokenizer")
-    assert "the header X-SGLang-LP was lost on the way" in said[1]
+    assert said[6].startswith("--      /generate thinking budget: the served model's tokenizer")
+    assert "the header X-SGLang-LP was lost on the way" in said[2]
+
+
+def test_what_is_lost_but_in_the_routed_form_is_told_and_no_failure(asked):
+    code, said = asked(changed(drops=(CHAT,)))
+
+    assert code == 0
+    assert said[4].startswith(
+        "ok      /v1/chat/completions forced text: comes out as it was forced in the routed form"
+    )
+    assert "something between dropped it" in said[4]
+
+
+def test_several_servers_are_compared(asked):
+    code, said = asked(Guarded(), Guarded())
+    assert code == 0
+    assert said[-2:] == ["all of them:", "ok      the same policy: 0123456789ab"]
+
+    code, said = asked(Guarded(), changed(policies=("another",)))
+    assert code == 1
+    assert said[-3] == (
+        "FAILED  the same policy: the servers decide differently; start them with one policy"
+    )
+    assert [line.rpartition(": ")[2] for line in said[-2:]] == ["0123456789ab", "another"]
 
 
 def test_nobody_there_is_a_failure_and_no_url_is_wrong_usage(capsys):

@@ -44,6 +44,21 @@ def openai(prompt):
     }
 
 
+def routed(path, prompt):
+    """Return how a request is written in the form that sglang-router passes on."""
+    written = generate(prompt) if path == "/generate" else openai(prompt)
+
+    def write(payload, params, copies):
+        if payload is None:
+            return written(payload, params, copies)
+        whole = wire.fold(payload, params)
+        if path == "/generate":
+            return written(whole, None, copies)
+        return {**written(None, None, copies), "metadata": {"sglang_lp": whole, "user": "7"}}
+
+    return path, write
+
+
 def vertex(payload, params, copies):
     asked = generate({})(payload, params, copies)
     return {"instances": [{"text": "a"}, {"text": "b"}], "parameters": asked}
@@ -62,6 +77,13 @@ FORMS = {
     "/v1/completions, lists of ids": ("/v1/completions", openai({"prompt": [[5], [6]]})),
     "/v1/chat/completions": ("/v1/chat/completions", CHAT),
     "/invocations": ("/invocations", CHAT),
+    "/generate, routed": routed("/generate", {"text": "a"}),
+    "/generate, texts, routed": routed("/generate", {"text": ["a", "b", "c"]}),
+    "/v1/completions, routed": routed("/v1/completions", {"prompt": "a"}),
+    "/v1/completions, texts, routed": routed("/v1/completions", {"prompt": ["a", "b", "c"]}),
+    "/v1/chat/completions, routed": routed(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}
+    ),
 }
 #: What must not pass: payload, parameters, number of copies.
 REFUSED = {

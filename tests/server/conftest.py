@@ -30,7 +30,7 @@ def sglang(monkeypatch):
     from sglang_lp.builtins import ChainLogitProcessor
 
     monkeypatch.delenv(installation.POLICY_VARIABLE, raising=False)
-    monkeypatch.setattr(installation, "installed", {})
+    monkeypatch.setattr(installation, "installed", [])
     monkeypatch.setattr(installation, "guard", None)
     monkeypatch.setattr(installation, "schedulers_are_guarded", False)
     HookRegistry.reset()

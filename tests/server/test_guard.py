@@ -154,7 +154,8 @@ def test_the_fingerprint_is_that_of_the_policy():
     policy = Policy.default()
     guard = Guard(policy)
 
-    assert Guard(msgspec.structs.replace(policy)).fingerprint == guard.fingerprint
+    elsewhere = msgspec.structs.replace(policy, source="another place")
+    assert Guard(elsewhere).fingerprint == guard.fingerprint
     few = Limits(logged_refusals_per_minute=7)
     for other in (Policy(builtins=False), Policy(stock="deny"), Policy(limits=few)):
         assert Guard(other).fingerprint != guard.fingerprint

@@ -13,6 +13,8 @@ from sglang_lp.server import installation
 from sglang_lp.server.hooks import put_in_place
 from sglang_lp.server.scheduler_gate import NoLoads, refuse_to_load
 
+ANTHROPIC = "sglang.srt.entrypoints.anthropic"
+OPENAI = "sglang.srt.entrypoints.openai"
 STOCK = "sglang.srt.sampling.custom_logit_processor"
 HOOKED = {
     "sglang.srt.entrypoints.engine.write_data_for_multi_tokenizer": "before",
@@ -39,6 +41,9 @@ HOOKED = {
     "sglang.srt.entrypoints.engine.Engine._launch_subprocesses": "before",
     "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes": "around",
     "sglang.srt.managers.scheduler.Scheduler.get_init_info": "after",
+    f"{OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request": "after",
+    f"{OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request": "after",
+    f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params": "after",
 }
 
 
@@ -62,14 +67,14 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     hooks = registered(registry)
 
     assert {target: kind for target, (kind, _) in hooks.items()} == HOOKED
-    assert {target: hook for target, (_, hook) in hooks.items()} == installation.installed
+    assert {target: hook for target, (_, hook) in hooks.items()} == dict(installation.installed)
     names = {hook.__name__ for _, hook in hooks.values()}
     assert names == {
         *("refuse_to_load", "from_str", "supports_sampling_mask", "admit", "admit_stream"),
         *("admit_req", "apply_custom_logit_processor", "capture", "verify"),
         *("admit_list", "finish", "abandon", "remember", "refuse_to_be_joined"),
         *("check_launch", "check_parsed", "check_engine"),
-        *("launch", "learn", "rewind", "begin", "unwrap"),
+        *("launch", "learn", "rewind", "begin", "unwrap", "read_body", "read_responses"),
     }
 
 
@@ -78,19 +83,47 @@ def test_budgets_and_efforts_are_read_where_the_policy_has_them(registry, tmp_pa
     policy.write_text("[effort]\nlow = 5")
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
-    readers = {target: kind for target, (kind, _) in registered(registry).items()}.items() - (
-        HOOKED.items()
-    )
+    readers = {
+        (target, kind.value)
+        for target, hooks in registry._hooks.items()
+        for kind, hook, _ in hooks
+        if hook.__module__ == "sglang_lp.server.efforts"
+    }
 
-    front = "sglang.srt.entrypoints."
-    assert dict(readers) == {
-        front + "openai.protocol.ChatCompletionRequest.to_sampling_params": "after",
-        front + "openai.protocol.ResponsesRequest.to_sampling_params": "after",
-        front + "openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request": (
-            "after"
+    assert readers == {
+        (f"{OPENAI}.protocol.ChatCompletionRequest.to_sampling_params", "after"),
+        (f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params", "after"),
+        (
+            f"{OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+            "after",
         ),
-        front + "anthropic.serving.AnthropicServing._convert_to_chat_completion_request": "after",
-        "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request": "before",
+        (
+            f"{ANTHROPIC}.serving.AnthropicServing._convert_to_chat_completion_request",
+            "after",
+        ),
+        ("sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request", "before"),
+    }
+
+
+def test_the_field_of_vllms_clients_is_read_where_the_policy_adapts_a_class_of_vllm(
+    registry, tmp_path, monkeypatch
+):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[adapt]]\nclass = "support.foreign:TargetToken"')
+    monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
+    put_in_place()
+
+    readers = {
+        (target, kind.value)
+        for target, hooks in registry._hooks.items()
+        for kind, hook, _ in hooks
+        if hook.__module__ == "sglang_lp.server.xargs"
+    }
+
+    convert = "_convert_to_internal_request"
+    assert readers == {
+        (f"{OPENAI}.serving_chat.OpenAIServingChat.{convert}", "before"),
+        (f"{OPENAI}.serving_completions.OpenAIServingCompletion.{convert}", "before"),
     }
 
 
@@ -98,7 +131,7 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
     put_in_place()
     guards = {
         target: inspect.getclosurevars(hook).nonlocals.get("guard")
-        for target, hook in installation.installed.items()
+        for target, hook in installation.installed
     }
 
     assert {target for target, guard in guards.items() if guard is installation.guard} == {
@@ -111,6 +144,7 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
         "sglang.srt.managers.schedule_batch.Req.__init__",
         "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes",
         "sglang.srt.managers.scheduler.Scheduler.get_init_info",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__",
     }
 
 
@@ -132,7 +166,7 @@ def test_nothing_can_be_unpickled_even_before_hooks_are_applied(sglang):
     assert isinstance(stock.dill, NoLoads)
     with pytest.raises(InstallError):
         stock._cache_from_str(DisallowedTokensLogitsProcessor.to_str())
-    assert installation.installed[f"{STOCK}._cache_from_str"] is refuse_to_load
+    assert dict(installation.installed)[f"{STOCK}._cache_from_str"] is refuse_to_load
 
 
 # Construction 60: hooks leave the original within reach of other code in the process.

@@ -50,7 +50,7 @@ def installed(monkeypatch):
     monkeypatch.setattr(json, "Target", Target, raising=False)
 
     def installed(*names):
-        monkeypatch.setattr(installation, "installed", dict.fromkeys(names, ours))
+        monkeypatch.setattr(installation, "installed", [(name, ours) for name in names])
 
     return installed
 
@@ -96,7 +96,7 @@ def test_a_process_has_a_guard_only_while_every_hook_is_live(installed, monkeypa
 
 
 def test_a_process_that_never_loaded_the_plugin_has_no_guard(monkeypatch):
-    monkeypatch.setattr(installation, "installed", {})
+    monkeypatch.setattr(installation, "installed", [])
     monkeypatch.setattr(installation, "guard", None)
 
     assert installation.status() == {}

@@ -22,7 +22,7 @@ def answered(app, kind="http"):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(AnswerHeader(app)({"type": kind}, None, send))
+    asyncio.run(AnswerHeader(app, "f")({"type": kind}, None, send))
     return sent
 
 
@@ -48,10 +48,11 @@ def app_with(*admitted, headers=()):
 def test_the_header_names_what_ran_on_any_prompt_of_a_request(admitted, value):
     start, body = answered(app_with(*admitted, headers=[(b"a", b"b")]))
 
-    assert start["headers"] == [(b"a", b"b"), (b"x-sglang-lp", value)]
+    assert start["headers"] == [(b"a", b"b"), POLICY, (b"x-sglang-lp", value)]
     assert body == {"type": "http.response.body", "body": b"x"}
 
 
+POLICY = (b"x-sglang-lp-policy", b"f")
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
 
@@ -79,12 +80,12 @@ def test_a_stream_that_begins_before_its_request_is_admitted_waits_for_that():
 def test_a_stream_of_something_else_comes_whole(count):
     start, *bodies = answered(streaming(*[b"x"] * count, b""))
 
-    assert start["headers"] == EVENTS
+    assert start["headers"] == [*EVENTS, POLICY]
     assert len(bodies) == count + 1
 
 
-def test_an_answer_without_generation_has_no_header():
-    assert answered(app_with())[0]["headers"] == []
+def test_an_answer_without_generation_names_the_policy_alone():
+    assert answered(app_with())[0]["headers"] == [POLICY]
     assert answered(app_with(("A",)), "lifespan")[0]["headers"] == []
 
 
@@ -103,11 +104,11 @@ def test_requests_at_the_same_time_do_not_name_each_others():
 
         def send_to(name):
             async def send(message):
-                sent[name] = message["headers"][0][1]
+                sent[name] = message["headers"][1][1]
 
             return send
 
-        middleware = AnswerHeader(app)
+        middleware = AnswerHeader(app, "f")
         await asyncio.gather(
             *(middleware({"type": "http", "name": n}, None, send_to(n)) for n in "ABC")
         )
@@ -171,7 +172,12 @@ def said(req):
 def test_a_report_says_what_was_forced_and_where_edits_were():
     req = decoded(ForcedSequenceLogitProcessor, {"token_ids": [7, 8]}, [3, 3, 3, 3])
 
-    assert said(req) == {"processors": [], "forced": 2, "edited": [[0, 2]]}
+    assert said(req) == {
+        "processors": [],
+        "policy": None,
+        "forced": 2,
+        "edited": [[0, 2]],
+    }
 
 
 def test_edits_that_hold_are_counted_to_the_end():

@@ -48,6 +48,16 @@ FORMS = {
         [{"output_ids": ids(" a")}, {"output_ids": OUTPUT}],
         1,
     ),
+    "generate, routed": (
+        WORDS.generate_body({"input_ids": PROMPT}, routed=True),
+        {"output_ids": OUTPUT},
+        0,
+    ),
+    "completions, routed": (
+        {"prompt": PROMPT, **WORDS.extra_body(routed=True)},
+        {"choices": [{"text": " one two", "token_ids": OUTPUT}]},
+        0,
+    ),
     "engine": (WORDS.engine_kwargs(prompt=" how many"), {"output_ids": OUTPUT}, 0),
     "completions": (
         {"prompt": " how many", **WORDS.extra_body()},
@@ -78,7 +88,8 @@ def test_every_form_is_read(request_, answer, choice):
     found = read_exchange(request_, answer, tokenizer(), choice)
 
     assert (found.prompt_ids, found.output_ids) == (PROMPT, OUTPUT)
-    assert (found.payload, found.custom_params) == (WORDS.payload, WORDS.custom_params)
+    assert found.payload in {WORDS.payload, "sglang_lp.builtins:BadWordsLogitProcessor"}
+    assert found.custom_params == WORDS.custom_params
     assert found.notes == []
 
 

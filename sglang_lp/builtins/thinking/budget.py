@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from sglang_lp._engine.recording import NEVER
 from sglang_lp.builtins.texts import check_texts, forced_text
+from sglang_lp.builtins.thinking.characters import MOST_LACKING, Characters, characters_of
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.builtins.thinking.progress import Block, Markers, Progress, blocks, markers_for
@@ -84,6 +85,10 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     4. ``eos_token_ids``: if one of them is the likeliest token, the next token of the end is
        forced; otherwise they are banned.
 
+    No budget ends inside a character, if the served tokenizer tells what its tokens spell: of the
+    last three tokens before ``thinking_budget`` none may begin a character that the tokens left
+    cannot finish, and rule 3 waits until one is finished.
+
     Each block of an answer gets the same budget. A budget of 0 closes a block as soon as it opens,
     which leaves an empty block in the answer. Outside a block nothing is edited, so an end that
     also ends other messages stays free there.
@@ -95,7 +100,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     known pair that the served tokenizer has.
 
     Given the same history, the parameters of SGLang 0.5.23's class of this name do the same as
-    there, except that a budget or ids that cannot work are refused. A server without the plugin may
+    there, except that characters stay whole, and a budget or ids that cannot work are refused. A
+    server without the plugin may
     lack the newest token of the history. There a plain budget with delimiters of one token still
     works: the model may not close a block at the last token of its budget, so the processor knows
     that the block is open. Anything else ends the request with an error.
@@ -377,17 +383,24 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             return
         if not request.exact:
             raise Unsupported(f"{self.name}: {_NO_LAG}")
+        # A stock server would make the vocabulary while its batch waits.
+        stock = request.may_lag
+        characters = None if stock else characters_of(request.tokenizer, edits.vocab_size)
         if progress.opened < 0:
             # A block opens with the next token at the earliest.
-            edits.wake_at(position + min(1 + _quiet(params, 0), _LONGEST_SLEEP))
+            edits.wake_at(position + min(1 + _quiet(params, 0, characters), _LONGEST_SLEEP))
         else:
             inside = progress.length - progress.opened
             if inside >= params.limit:
                 edits.force(progress.markers.next_token[progress.begun])
             elif inside < params.min_thinking_tokens:
-                _keep_open(request, edits)
-            elif not _close_well(request, edits, inside):
-                edits.wake_at(position + min(_quiet(params, inside), _LONGEST_SLEEP))
+                if not _keep_open(request, edits) and characters:
+                    edits.ban(characters.cutting(params.limit - inside - 1))
+            elif not _close_well(request, edits, inside, characters):
+                if characters:
+                    edits.ban(characters.cutting(params.limit - inside - 1))
+                quiet = _quiet(params, inside, characters)
+                edits.wake_at(position + min(quiet, _LONGEST_SLEEP))
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
 
@@ -403,7 +416,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             return f"{inside} of at least {params.min_thinking_tokens} tokens thought"
         if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
             return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
-        return "the answer may not end while it thinks"
+        if params.eos_token_ids:
+            return "the answer may not end while it thinks"
+        return f"characters end within the {budget - inside} tokens that are left"
 
 
 def _reported(
@@ -444,16 +459,23 @@ def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
     )
 
 
-def _quiet(params: ThinkingBudgetLogitProcessor.Params, inside: int) -> int:
+def _quiet(
+    params: ThinkingBudgetLogitProcessor.Params, inside: int, characters: Characters | None
+) -> int:
     """Return how many more tokens of a block no rule can apply to, after ``inside`` of them."""
     soft = params.soft_thinking_budget
+    due = params.limit - MOST_LACKING if characters else params.limit
     if params.min_thinking_tokens or params.eos_token_ids:
         return 0  # beyond the minimum too: any token may open the next block inside this one
-    return max(0, (params.limit if soft is None else soft) - inside)
+    return max(0, (due if soft is None else min(soft, due)) - inside)
 
 
-def _keep_open(request: Request, edits: Edits) -> None:
-    """Keep the end out of a block that is too short."""
+def _keep_open(request: Request, edits: Edits) -> bool:
+    """Keep the end out of a block that is too short.
+
+    Returns:
+        Whether a token was forced in its place.
+    """
     params, progress = request.params, request.state
     markers, of_end = progress.markers, progress.of_end
     early = markers.others
@@ -467,11 +489,12 @@ def _keep_open(request: Request, edits: Edits) -> None:
         and request.is_among_top(early, 1)
     ):
         edits.force(wait)
-    else:
-        edits.ban(early)
+        return True
+    edits.ban(early)
+    return False
 
 
-def _close_well(request: Request, edits: Edits, inside: int) -> bool:
+def _close_well(request: Request, edits: Edits, inside: int, characters: Characters | None) -> bool:
     """Close the block at a good moment.
 
     Returns:
@@ -480,6 +503,8 @@ def _close_well(request: Request, edits: Edits, inside: int) -> bool:
     params, progress = request.params, request.state
     markers = progress.markers
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
+    if soft and characters and not progress.begun:
+        soft = not characters.is_inside(request.output_ids)
     if soft and (progress.begun or progress.newest == params.new_line_token_id):
         edits.force(progress.markers.next_token[progress.begun])
         return True

@@ -1,0 +1,166 @@
+"""``sglang-lp roll``: restart the workers of a router, one at a time, with no failed request."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from sglang_lp.cli import asking
+from sglang_lp.cli.terminal import say
+from sglang_lp.errors import SglangLpError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+__all__ = ["add"]
+
+_OK, _ACCEPTED = 200, 202
+#: Between two looks at a worker that is waited for.
+_PAUSE = 0.5
+#: A request may be on its way from the router when the router lets go of a worker.
+_IDLE_LOOKS = 3
+
+
+def add(verbs: Any) -> None:
+    """Add the verb's parser."""
+    parser = verbs.add_parser(
+        "roll",
+        help="restart the workers behind sglang-router, one at a time",
+        description="For each worker of a router: take it out, wait until it has answered what it "
+        "has, run a command that restarts it, see that it is guarded, and put it back. Ends at the "
+        "first thing that goes wrong, with the other workers in service. OPENAI_API_KEY is sent if "
+        "it is set.",
+    )
+    parser.add_argument("--router", metavar="URL", required=True, help="where the router listens")
+    parser.add_argument(
+        "--restart",
+        metavar="COMMAND",
+        required=True,
+        help="restarts one worker, and returns once the old process has ended; {url}, {host} and "
+        "{port} stand for the worker's",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=900.0,
+        help="longest wait for a worker to finish, and to come back (default: 900)",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    router = asking.base_of(arguments.router)
+    command = _parse(arguments.restart)
+    found = _workers(router)
+    healthy = [url for url, worker in found.items() if worker["is_healthy"]]
+    if len(healthy) < 2:  # noqa: PLR2004 - one serves while the other restarts
+        raise SglangLpError(
+            f"expected two healthy workers or more, found {len(healthy)}: requests would fail "
+            "while the only one restarts; add one at the router"
+        )
+    for place, url in enumerate(found, 1):
+        say(f"{url} ({place} of {len(found)})")
+        try:
+            _roll(router, url, command, arguments.timeout)
+        except SglangLpError as error:
+            say(f"  FAILED: {error}")
+            return 1
+    return 0
+
+
+def _parse(restart: str) -> list[str]:
+    try:
+        words = shlex.split(restart)
+    except ValueError as error:
+        raise UsageError(f"--restart: expected a command, got {restart!r}: {error}") from error
+    if not words:
+        raise UsageError("--restart: expected a command, got nothing")
+    return words
+
+
+def _roll(router: str, url: str, command: list[str], seconds: float) -> None:
+    """Restart one worker.
+
+    Raises:
+        SglangLpError: Something went wrong; the worker may be out of service.
+    """
+    worker = _workers(router)[url]
+    answer = asking.request("DELETE", router, f"/workers/{worker['id']}")
+    if answer.status not in {_OK, _ACCEPTED}:
+        raise SglangLpError(f"the router does not let go: HTTP {answer.status}: {answer.body}")
+    _wait(lambda: url not in _workers(router), seconds, "the router still lists it")
+    say("  out of the router")
+    for _ in range(_IDLE_LOOKS):
+        _wait(lambda: _is_idle(url), seconds, "it still has requests")
+        time.sleep(_PAUSE)
+    say("  idle")
+    _restart(url, command)
+    _wait(lambda: _is_up(url), seconds, "it does not answer /health")
+    say(f"  restarted; {asking.check_guard(url)}")
+    answer = asking.request("POST", router, "/workers", {"url": url})
+    if answer.status not in {_OK, _ACCEPTED}:
+        raise SglangLpError(f"the router does not take it: HTTP {answer.status}: {answer.body}")
+    _wait(
+        lambda: _workers(router).get(url, {}).get("is_healthy", False),
+        seconds,
+        "the router does not call it healthy",
+    )
+    say("  back in the router")
+
+
+def _workers(router: str) -> Mapping[str, Mapping[str, Any]]:
+    answer = asking.request("GET", router, "/workers")
+    try:
+        return {worker["url"]: worker for worker in answer.body["workers"]}
+    except (KeyError, TypeError):
+        raise SglangLpError(
+            f"--router: expected sglang-router, whose /workers lists its workers, got HTTP "
+            f"{answer.status} from {router}"
+        ) from None
+
+
+def _is_idle(url: str) -> bool:
+    answer = asking.request("GET", url, "/v1/loads?include=core")
+    try:
+        return all(
+            load["num_running_reqs"] + load["num_waiting_reqs"] == 0
+            for load in answer.body["loads"]
+        )
+    except (KeyError, TypeError):
+        raise SglangLpError(
+            f"expected its load from {url}/v1/loads, got HTTP {answer.status}: {answer.body}"
+        ) from None
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return asking.request("GET", url, "/health").status == _OK
+    except SglangLpError:
+        return False
+
+
+def _restart(url: str, command: list[str]) -> None:
+    at = urlsplit(url)
+    named = {"{url}": url, "{host}": at.hostname or "", "{port}": str(at.port or "")}
+    words = list(command)
+    for name, value in named.items():
+        words = [word.replace(name, value) for word in words]
+    try:
+        code = subprocess.run(words, check=False).returncode  # noqa: S603 - the operator's own
+    except OSError as error:
+        raise SglangLpError(f"--restart: {words[0]} does not run: {error}") from error
+    if code:
+        raise SglangLpError(f"--restart: {shlex.join(words)} ended with exit code {code}")
+
+
+def _wait(done: Callable[[], bool], seconds: float, why: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise SglangLpError(f"{why} after {seconds:.0f} s")
+        time.sleep(_PAUSE)

@@ -1,0 +1,153 @@
+"""``sglang-lp roll`` before a router and workers that are played."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+import orjson
+import pytest
+
+from sglang_lp.cli import main, roll
+
+REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
+
+
+class Fleet:
+    """A router and its workers, on one port: ``/0`` and ``/1`` are the workers."""
+
+    guarded = True
+    healthy = True
+    lets_go = True
+    busy = 2
+
+    def __init__(self):
+        self.did = []
+        self.listed = {}
+
+    def answer(self, method, path, body):
+        parts = path.strip("/").split("/")
+        if parts[0] == "workers":
+            return self.route(method, unquote(parts[-1]), body)
+        worker, path = parts[0], "/".join(parts[1:]).partition("?")[0]
+        if path == "v1/loads":
+            self.did.append(f"look {worker}")
+            self.busy -= 1
+            left = max(0, self.busy)
+            return 200, {"loads": [{"num_running_reqs": left, "num_waiting_reqs": 0}]}
+        if path == "health":
+            return 200, {}
+        return (400, {"error": REFUSED}) if self.guarded else (200, {"text": "x"})
+
+    def route(self, method, name, body):
+        if method == "DELETE":
+            self.did.append(f"out {name}")
+            if self.lets_go:
+                self.listed = {u: w for u, w in self.listed.items() if w["id"] != name}
+            return 202, {}
+        if method == "POST":
+            self.did.append(f"in {body['url'][-1]}")
+            self.add(body["url"])
+            return 202, {}
+        return 200, {"workers": [*self.listed.values()]}
+
+    def add(self, url):
+        self.listed[url] = {"url": url, "id": url[-1], "is_healthy": self.healthy}
+
+
+@pytest.fixture
+def rolled(capsys, monkeypatch):
+    """Return a function that rolls a fleet and returns the exit code and what was said."""
+    monkeypatch.setattr(roll, "_PAUSE", 0.01)
+    running = []
+
+    def play(fleet, *more, restart="true", workers=2):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                length = int(self.headers.get("Content-Length") or 0)
+                body = orjson.loads(self.rfile.read(length)) if length else None
+                status, said = fleet.answer(self.command, self.path, body)
+                content = orjson.dumps(said)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_DELETE = do_POST  # noqa: N815 - http.server's names
+
+            def log_message(self, *_args):
+                pass
+
+        http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        running.append(http)
+        url = f"http://127.0.0.1:{http.server_port}"
+        for number in range(workers):
+            fleet.add(f"{url}/{number}")
+        code = main(["roll", "--router", url, "--restart", restart, *more])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    yield play
+    for http in running:
+        http.shutdown()
+        http.server_close()
+
+
+def changed(**attributes):
+    return type("Changed", (Fleet,), attributes)()
+
+
+def test_each_worker_is_out_and_idle_before_its_restart_and_back_before_the_next(rolled, tmp_path):
+    log = tmp_path / "log"
+    fleet = Fleet()
+    code, said = rolled(fleet, restart=f"sh -c 'echo {{url}} {{host}} {{port}} >> {log}'")
+
+    assert code == 0, said
+    steps = [step for step in fleet.did if not step.startswith("look")]
+    assert steps == ["out 0", "in 0", "out 1", "in 1"]
+    first = fleet.did.index("in 0")
+    assert fleet.did[:first].count("look 0") >= 3
+    urls = [*fleet.listed]
+    parts = [urlsplit(url) for url in sorted(urls)]
+    assert log.read_text().splitlines() == [
+        f"{url} {part.hostname} {part.port}" for url, part in zip(sorted(urls), parts, strict=True)
+    ]
+    assert "a payload that a stock server would unpickle is refused" in said
+
+
+@pytest.mark.parametrize(
+    ("fleet", "restart", "why"),
+    [
+        (Fleet(), "false", "--restart: false ended with exit code 1"),
+        (Fleet(), "no-such-program", "--restart: no-such-program does not run"),
+        (changed(guarded=False), "true", "so it unpickles what clients send"),
+        (changed(lets_go=False), "true", "the router still lists it after 0 s"),
+        (changed(busy=10**9), "true", "it still has requests after 0 s"),
+    ],
+)
+def test_it_ends_at_the_first_thing_that_goes_wrong(rolled, fleet, restart, why):
+    code, said = rolled(fleet, "--timeout", "0.1", restart=restart)
+
+    assert code == 1
+    assert why in said
+    assert "in 0" not in fleet.did
+    assert "out 1" not in fleet.did
+
+
+@pytest.mark.parametrize(
+    ("fleet", "workers"), [(Fleet(), 1), (Fleet(), 0), (changed(healthy=False), 3)]
+)
+def test_the_only_worker_is_not_taken_out(rolled, fleet, workers):
+    code, said = rolled(fleet, workers=workers)
+
+    assert code == 2
+    assert "expected two healthy workers or more" in said
+    assert fleet.did == []
+
+
+def test_wrong_usage_is_said(rolled):
+    assert rolled(Fleet(), restart="'")[0] == 2
+    assert rolled(Fleet(), restart="")[0] == 2
+    code, said = rolled(changed(answer=lambda *_: (200, {})))
+    assert code == 2
+    assert "expected sglang-router, whose /workers lists its workers" in said

@@ -1,0 +1,287 @@
+"""Processors that come whole: in one text, or in an entry of metadata."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from fastapi import HTTPException
+
+from sglang_lp import wire
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
+from sglang_lp.errors import RequestError
+from sglang_lp.server import routed
+from sglang_lp.server.admission import (
+    make_admit,
+    make_admit_list,
+    make_admit_stream,
+    make_supports_sampling_mask,
+)
+from sglang_lp.server.bounds import MAX_ENTRIES
+from sglang_lp.server.guard import Guard
+from sglang_lp.server.own_keys import EFFORT, ROUTED, add_own, check_origin, check_shape
+from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.scheduler_gate import make_admit_req
+from sglang_lp.trust import Policy
+from sglang_lp.trust.decisions import Chosen, Profile
+
+BANS = "DisallowedTokensLogitsProcessor"
+PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
+GOOD = {"token_ids": [99]}
+WHOLE = wire.fold(BANS, GOOD)
+#: What must not pass, whichever way it comes.
+BAD = {
+    "a token of no vocabulary": wire.fold(BANS, {"token_ids": [100]}),
+    "an unknown parameter": wire.fold(BANS, {**GOOD, "b": 1}),
+    "another class": wire.fold(wire.payload_for("os", "abort"), GOOD),
+    "another name": wire.fold("os:abort", GOOD),
+    "an own key": wire.fold(BANS, {**GOOD, "__sglang_reasoning_in_grammar": True}),
+    "an own key of the toolkit": wire.fold(BANS, {**GOOD, EFFORT: "low"}),
+    "a text in a text": wire.fold(WHOLE, {}),
+    "the request": wire.fold(BANS, {**GOOD, "__req__": 1}),
+    "no JSON": '{"processor"',
+    "too long": wire.fold(BANS, {"token_ids": [1] * wire.MAX_WHOLE}),
+    "no such name": "nobody",
+    "nothing": "",
+}
+bad = pytest.mark.parametrize("text", BAD.values(), ids=BAD)
+
+
+def served(**arguments):
+    return SimpleNamespace(
+        model_config=SimpleNamespace(vocab_size=100, hf_eos_token_id={2}),
+        server_args=SimpleNamespace(speculative_algorithm=None, **arguments),
+        preferred_sampling_params=None,
+    )
+
+
+def kept(text, custom_params=None):
+    """Return the custom_params of a request with this entry of metadata."""
+    sampling = {"custom_params": custom_params}
+    routed.read_responses(sampling, SimpleNamespace(metadata={"sglang_lp": text}))
+    return sampling["custom_params"]
+
+
+def tokenized(payload, custom_params):
+    return SimpleNamespace(
+        custom_logit_processor=payload,
+        sampling_params=SimpleNamespace(custom_params=custom_params),
+    )
+
+
+# What the front ends keep
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"user": "7"}, "text", ["sglang_lp"]])
+def test_other_metadata_is_left_alone(metadata):
+    sampling = {}
+    routed.read_responses(sampling, SimpleNamespace(metadata=metadata))
+    converted = SimpleNamespace(sampling_params=sampling), None
+    routed.read_body(converted, None, None, SimpleNamespace(_json={"metadata": metadata}))
+    routed.read_body(converted, None, None, SimpleNamespace(_json=[metadata]))
+    routed.read_body(converted, None, None)
+
+    assert sampling == {}
+
+
+def test_the_entry_is_kept_beside_what_the_request_has():
+    sampling = {"custom_params": {"a": 1}}
+    raw = SimpleNamespace(_json={"metadata": {"sglang_lp": WHOLE, "user": "7"}})
+    routed.read_body((SimpleNamespace(sampling_params=sampling), None), None, None, raw)
+
+    assert sampling["custom_params"] == {"a": 1, ROUTED: WHOLE}
+    check_origin(sampling["custom_params"])
+
+
+def test_no_client_sends_the_key_itself():
+    for custom_params in ({ROUTED: WHOLE}, kept(WHOLE, {ROUTED: WHOLE})):
+        with pytest.raises(RequestError, match="is SGLang's own"):
+            check_origin(custom_params)
+    with pytest.raises(RequestError, match="is SGLang's own"):
+        check_shape({ROUTED: WHOLE}, None)
+
+
+# Admission
+
+
+@pytest.mark.parametrize("text", [WHOLE, wire.fold(PAYLOAD, GOOD), json.dumps(json.loads(WHOLE))])
+@pytest.mark.parametrize("entry", [False, True])
+def test_from_here_on_it_is_a_request_like_any_other(guard, text, entry):
+    request = tokenized(None, kept(text)) if entry else tokenized(text, None)
+    make_admit(guard)(request, served())
+
+    assert request == tokenized(PAYLOAD, GOOD)
+    assert type(request.sampling_params.custom_params) is dict
+
+
+def test_a_name_or_payload_alone_may_stand_in_the_entry(guard):
+    dry = DRYLogitProcessor.to_str()
+    for text in ("DRYLogitProcessor", dry):
+        request = tokenized(None, kept(text))
+        make_admit(guard)(request, served())
+
+        assert request == tokenized(dry, {})
+
+
+def test_other_parameters_join_those_of_the_text(guard):
+    request = tokenized(None, kept(wire.fold(BANS, {}), GOOD))
+    make_admit(guard)(request, served())
+
+    assert request == tokenized(PAYLOAD, GOOD)
+
+
+def test_what_sglang_added_stays(guard):
+    added = add_own(None, EFFORT, "low")
+    request = tokenized(WHOLE, added)
+    make_admit(guard)(request, served())
+
+    assert request.sampling_params.custom_params == {**GOOD, EFFORT: "low"}
+
+
+@bad
+@pytest.mark.parametrize("entry", [False, True])
+def test_the_checks_are_the_same(guard, text, entry):
+    request = tokenized(None, kept(text)) if entry else tokenized(text, None)
+    before = request.custom_logit_processor, request.sampling_params.custom_params
+    with pytest.raises(RequestError):
+        make_admit(guard)(request, served())
+
+    assert (request.custom_logit_processor, request.sampling_params.custom_params) == before
+    assert sum(guard.audit.counts.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "custom_params", "why"),
+    [
+        (PAYLOAD, kept(WHOLE), "one in custom_logit_processor and one in metadata"),
+        (None, kept(WHOLE, GOOD), "'token_ids' is given twice"),
+        (WHOLE, GOOD, "'token_ids' is given twice"),
+        (WHOLE, [1], "expected an object"),
+        (None, kept(5), r'metadata\["sglang_lp"\]: expected text, got 5'),
+        (None, kept(None), "expected text, got None"),
+        (None, kept({"processor": BANS}), "expected text"),
+    ],
+)
+def test_what_is_given_twice_or_is_no_text_is_refused(guard, payload, custom_params, why):
+    with pytest.raises(RequestError, match=why):
+        make_admit(guard)(tokenized(payload, custom_params), served())
+
+
+def test_a_server_that_takes_no_processors_says_so(guard):
+    with pytest.raises(RequestError, match="--enable-custom-logit-processor"):
+        make_admit(guard)(tokenized(None, kept(WHOLE)), served(enable_custom_logit_processor=False))
+
+
+def test_a_profile_is_chosen_so_too():
+    chosen = Chosen(processor=BANS, params={"token_ids": [3]})
+    profile = Profile(processors=(chosen,), may_set=("token_ids",))
+    guard = Guard(Policy(builtins=False, profiles={"calm": profile}))
+
+    request = tokenized(None, kept("calm"))
+    make_admit(guard)(request, served())
+    assert request == tokenized("calm", {})
+
+    request = tokenized(None, kept(wire.fold("calm", GOOD)))
+    make_admit(guard)(request, served())
+    assert request == tokenized("calm", GOOD)
+
+    with pytest.raises(RequestError, match="lets a request set token_ids"):
+        make_admit(guard)(tokenized(None, kept(wire.fold("calm", {"eos": 1}))), served())
+
+
+def streaming(payload, custom_params):
+    return SimpleNamespace(
+        text="a",
+        input_ids=None,
+        custom_logit_processor=payload,
+        sampling_params={"custom_params": custom_params},
+        max_thinking_tokens=None,
+    )
+
+
+def test_a_stream_is_refused_before_its_status_is_sent(guard):
+    make_admit_stream(guard)(served(), streaming(None, kept(WHOLE)))
+    for text in BAD.values():
+        for request in (streaming(text, None), streaming(None, kept(text))):
+            with pytest.raises(HTTPException) as refusal:
+                make_admit_stream(guard)(served(), request)
+            assert refusal.value.status_code == 400
+
+
+@pytest.mark.parametrize("entry", [False, True])
+def test_a_list_is_checked_before_any_of_it_is_dispatched(guard, entry):
+    def listed(text):
+        one = {"custom_params": kept(text) if entry else None}
+        return SimpleNamespace(
+            custom_logit_processor=None if entry else [text] * 3,
+            sampling_params=[one] * 3,
+            batch_size=3,
+            max_thinking_tokens=None,
+            parallel_sample_num=1,
+        )
+
+    make_admit_list(guard)(served(), listed(WHOLE))
+    many = wire.fold(BANS, {"token_ids": [1] * (MAX_ENTRIES // 2)})
+    for text in (*BAD.values(), many):
+        with pytest.raises(RequestError):
+            make_admit_list(guard)(served(), listed(text))
+
+
+def test_a_sampling_mask_is_shown_of_bans_however_they_come(guard):
+    supports = make_supports_sampling_mask(guard)
+
+    assert supports(WHOLE)
+    assert not supports(wire.fold("DRYLogitProcessor", {}))
+    assert not supports(BAD["another class"])
+    assert not supports(BAD["no JSON"])
+
+
+# The scheduler
+
+
+class Req:
+    def __init__(self, payload, custom_params):
+        self.custom_logit_processor = payload
+        self.sampling_params = SimpleNamespace(custom_params=custom_params)
+        self.vocab_size = 100
+        self.kv = SimpleNamespace(kv_committed_len=0)
+        self.origin_input_ids, self.output_ids = [1, 2], []
+        self.ended = None
+
+    def set_finish_with_abort(self, message, status_code, err_type):
+        self.ended = (message, status_code, err_type)
+
+
+def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
+    req = Req(WHOLE, None)
+    make_admit_req(guard, PendingResults())(None, req)
+
+    assert req.ended is None
+    assert req.custom_logit_processor == PAYLOAD
+    assert req.sampling_params.custom_params["token_ids"] == [99]
+    assert "__req__" in req.sampling_params.custom_params
+
+
+@bad
+def test_the_scheduler_checks_the_same(guard, text):
+    req = Req(text, None)
+    make_admit_req(guard, PendingResults())(None, req)
+
+    assert req.ended is not None
+    assert req.custom_logit_processor is None
+
+
+# SGLang's own front ends
+
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+
+
+def test_sglangs_types_have_no_place_for_it_but_the_body_and_responses(sglang):
+    from sglang.srt.entrypoints.openai import protocol
+
+    chat = protocol.ChatCompletionRequest(**CHAT, metadata={"sglang_lp": WHOLE})
+    completion = protocol.CompletionRequest(model="m", prompt="?", metadata={"sglang_lp": WHOLE})
+    assert not hasattr(chat, "metadata")
+    assert not hasattr(completion, "metadata")
+    response = protocol.ResponsesRequest(model="m", input="?", metadata={"sglang_lp": WHOLE})
+    assert response.metadata == {"sglang_lp": WHOLE}
