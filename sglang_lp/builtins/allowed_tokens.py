@@ -71,7 +71,9 @@ class AllowedTokensLogitProcessor(LogitProcessor):
                     "ChoiceLogitProcessor",
                 )
             found.update(ids)
-        fitted: Parameters = msgspec.structs.replace(given, token_ids=tuple(sorted(found)))
+        fitted: Parameters = msgspec.structs.replace(
+            given, texts=None, token_ids=tuple(sorted(found))
+        )
         return fitted
 
     def edit(self, request: Request, edits: Edits) -> None:

@@ -59,7 +59,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
         banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)
         found = known_ids(banned.always, served.vocab_size or 1 << 31)
         fitted: Parameters = msgspec.structs.replace(
-            given, token_ids=(*(given.token_ids or ()), *found)
+            given, texts=None, token_ids=(*(given.token_ids or ()), *found)
         )
         return fitted
 

@@ -106,6 +106,30 @@ class Attachment(msgspec.Struct, frozen=True):
         """
         return self._join({} if given is None else copy_mapping(given, "sampling_params"))
 
+    def resolve(self, tokenizer: Any) -> Attachment:
+        """Return the same with what its texts are for a model, as the server would have it.
+
+        So what the model cannot write is refused before anything is sent, and a server without a
+        tokenizer can be given texts that stand for tokens: forced text, thinking delimiters,
+        tokens that hold a text. A text that is looked for whichever tokens spell it (a banned
+        word, a choice, a trigger) is checked and stays text, for the server's own tokenizer.
+
+        Args:
+            tokenizer: The model's directory, which also tells its end tokens; or its tokenizer, of
+                ``tokenizers`` or ``transformers``.
+
+        Raises:
+            InvalidParameter: The parameters do not fit the model.
+            RequestError: This is no tokenizer, or the processor is of another library.
+        """
+        from sglang_lp.client.models import load_model
+        from sglang_lp.client.resolving import resolve_params
+
+        if tokenizer is None:
+            raise RequestError("resolve: expected the model's directory or its tokenizer, got None")
+        params = resolve_params(self.processor, self._params, load_model(tokenizer))
+        return Attachment(self.processor, self.payload, params)
+
     def trace(
         self,
         response: Any,

@@ -1,0 +1,71 @@
+"""Texts of a request as token ids, by a local copy of the model's tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.client.json_values import to_json_value
+from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.params import Parameters
+    from sglang_lp.served import ServedModel
+
+__all__ = ["resolve_params"]
+
+
+def resolve_params(
+    processor: type[Any], given: Mapping[str, Any], served: ServedModel
+) -> dict[str, Any]:
+    """Return ``custom_params`` as a server that serves this model would fill them in.
+
+    Args:
+        processor: The class.
+        given: Its parameters.
+        served: The model.
+
+    Raises:
+        InvalidParameter: They do not fit the model.
+        RequestError: The class is of another library, whose parameters nobody here knows.
+    """
+    if not issubclass(processor, LogitProcessor):
+        raise RequestError(
+            f"{processor.__name__}: expected a processor of this toolkit's kind, whose parameters "
+            "say what is text; resolve the texts of this one yourself"
+        )
+    parsed = processor.parse_params(given, served.vocab_size)
+    fitted: Any = processor.fit_params(parsed, served)
+    if not issubclass(processor, ChainLogitProcessor):
+        return _resolved(processor, given, fitted, served)
+    found = {"chain": given["chain"]}
+    for place, (link, own) in enumerate(fitted.links):
+        start = f"{place}."
+        of_link = {k.removeprefix(start): v for k, v in given.items() if k.startswith(start)}
+        resolved = _resolved(link, of_link, own, served)
+        found |= {start + name: value for name, value in resolved.items()}
+    return found
+
+
+def _resolved(
+    processor: type[LogitProcessor],
+    given: Mapping[str, Any],
+    fitted: Parameters,
+    served: ServedModel,
+) -> dict[str, Any]:
+    """Return the parameters of one processor."""
+    found = {}
+    for field in msgspec.structs.fields(fitted):
+        value = getattr(fitted, field.name)
+        if value != field.default:
+            found[field.name] = to_json_value(processor.__name__, field.name, value)
+    try:
+        again = processor.fit_params(processor.parse_params(found, served.vocab_size), served)
+    except InvalidParameter:
+        again = None
+    # A text that is looked for, whichever tokens spell it, stays text.
+    return found if again == fitted else dict(given)
