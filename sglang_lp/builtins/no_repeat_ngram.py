@@ -196,12 +196,12 @@ class _Window:
                 if end - start < third:
                     self._new = end
                     continue
-                last = thirds.get(hashed, -1)
-                if last < 0 and end - window <= prompted:
-                    last = self._text.last_third(hashed)
-                    last = -1 if last < 0 else last + start
+                last = thirds.get(hashed)
+                if last is None and end - window <= prompted:
+                    in_text = self._text.last_third(hashed)
+                    last = None if in_text < 0 else in_text + start
                 # As a part of an n-gram in the window, the one before begins there.
-                if last - third < end - window:
+                if last is None or last - third < end - window:
                     self._new = end
                 thirds[hashed] = end
                 third_keys.append(hashed)
