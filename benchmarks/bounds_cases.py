@@ -190,6 +190,27 @@ def _lists() -> list[Dear]:
                 copies,
             )
         )
+    found += [
+        Dear(
+            f"cite-from-prompt-x{copies}",
+            "CiteFromPromptLogitProcessor",
+            {"eos_token_ids": _ENDS},
+            _distinct(LONGEST),
+            _fresh,
+            copies,
+        )
+        for copies in (1, 256)
+    ]
+    found.append(
+        Dear(
+            "gen-length-1024-x256",
+            "GenLengthLogitProcessor",
+            {"bias": 0.01, "eos_token_ids": _ENDS},
+            _short,
+            _fresh,
+            256,
+        )
+    )
     found.append(
         Dear(
             "forced-sequence-65536-x8",

@@ -242,17 +242,27 @@ def _chain(rng: random.Random) -> Params:
     return params
 
 
+def _cite(rng: random.Random) -> Params:
+    return {"bias": rng.uniform(-9, 9), "eos_token_ids": rng.choice([[], [EOS]])}
+
+
+def _gen_length(rng: random.Random) -> Params:
+    return {"bias": rng.uniform(-1, 1), "power": rng.randint(0, 3), "eos_token_ids": [EOS]}
+
+
 #: Every built-in but those that are another under the name of a model.
 KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.AllowedTokensLogitProcessor: _allowed,
     builtins.BadWordsLogitProcessor: _bad_words,
     builtins.ChainLogitProcessor: _chain,
     builtins.ChoiceLogitProcessor: _choice,
+    builtins.CiteFromPromptLogitProcessor: _cite,
     builtins.DRYLogitProcessor: _dry,
     builtins.DeepseekOCRNoRepeatNGramLogitProcessor: _ngram,
     builtins.DisallowedTokensLogitsProcessor: _disallowed,
     builtins.ForcedSequenceLogitProcessor: _forced,
     builtins.ForcedWordsLogitProcessor: _forced_words,
+    builtins.GenLengthLogitProcessor: _gen_length,
     builtins.LocateAnythingBoxGrammarLogitProcessor: _boxes,
     builtins.LoopBreakerLogitProcessor: _loop_breaker,
     builtins.MinLengthLogitProcessor: _min_length,

@@ -53,7 +53,7 @@ async def _play(engine: Any, model: Model) -> Scene:
     greedy = {"temperature": 0, "max_new_tokens": 300}
     forced = attach(
         "ForcedSequenceLogitProcessor",
-        token_ids=model.encode(GREETING),
+        text=GREETING,
         eos_token_ids=[model.ids.end_turn],
     )
 

@@ -180,14 +180,13 @@ def efforts(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as eve
     return scene
 
 
-def bans(http: httpx.Client, model: Model) -> Scene:
-    """Two requests of one batch ban different tokens."""
-    scene = Scene("Two requests of one batch ban different tokens")
+def bans(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every scene
+    """Two requests of one batch ban different words."""
+    scene = Scene("Two requests of one batch ban different words")
     free = generate(http, body(QUESTION))
-    words = [" sheep", " five"]
-    banned = [model.encode(word) for word in words]
+    words = ["sheep", "five"]
     request = attach_each(
-        [attach("DisallowedTokensLogitsProcessor", token_ids=ids) for ids in banned]
+        [attach("BadWordsLogitProcessor", words=[word]) for word in words]
     ).generate_body(
         {
             "text": [prompt(QUESTION)] * 2,
@@ -197,11 +196,11 @@ def bans(http: httpx.Client, model: Model) -> Scene:
     answers = generate(http, request)
     scene.traces(request, answers)
     scene.traces(body(QUESTION), free)
-    for word, ids, answer in zip(words, banned, answers, strict=True):
-        scene.row(QUESTION, f"disallowed:{word}", cut(answer["text"]))
+    for word, answer in zip(words, answers, strict=True):
+        scene.row(QUESTION, f"banned: {word}", cut(answer["text"]))
         scene.proves(
-            f"no{word} where it is banned, though the model likes the word",
-            seen=not set(ids) & set(answer["output_ids"]) and word in free["text"],
+            f"no {word!r} where it is banned, however it is spelled, though the model likes it",
+            seen=word not in answer["text"] and word in free["text"],
         )
     return scene
 
@@ -252,7 +251,7 @@ def forced(http: httpx.Client, model: Model) -> Scene:
     scene = Scene("A forced sequence: the answer is what the operator wants it to be")
     processor = attach(
         "ForcedSequenceLogitProcessor",
-        token_ids=model.encode(GREETING),
+        text=GREETING,
         eos_token_ids=[model.ids.end_turn],
     )
     one = generate(http, processor.generate_body(body(QUESTION)))
@@ -301,7 +300,7 @@ def steered(model: Model) -> Mapping[str, dict[str, Any]]:
     """Return what is asked with and without drafts, by the processor that is attached."""
     forced = attach(
         "ForcedSequenceLogitProcessor",
-        token_ids=model.encode(GREETING),
+        text=GREETING,
         eos_token_ids=[model.ids.end_turn],
     )
     once = attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=NGRAM, window_size=WINDOW)

@@ -8,10 +8,12 @@ from sglang_lp.builtins.bad_words import BadWordsLogitProcessor
 from sglang_lp.builtins.box_grammar import LocateAnythingBoxGrammarLogitProcessor
 from sglang_lp.builtins.chain import ChainLogitProcessor
 from sglang_lp.builtins.choice import ChoiceLogitProcessor
+from sglang_lp.builtins.cite_from_prompt import CiteFromPromptLogitProcessor
 from sglang_lp.builtins.disallowed_tokens import DisallowedTokensLogitsProcessor
 from sglang_lp.builtins.dry import DRYLogitProcessor
 from sglang_lp.builtins.forced_sequence import ForcedSequenceLogitProcessor
 from sglang_lp.builtins.forced_words import ForcedWordsLogitProcessor
+from sglang_lp.builtins.gen_length import GenLengthLogitProcessor
 from sglang_lp.builtins.loop_breaker import LoopBreakerLogitProcessor
 from sglang_lp.builtins.min_length import MinLengthLogitProcessor
 from sglang_lp.builtins.no_repeat_ngram import DeepseekOCRNoRepeatNGramLogitProcessor
@@ -39,6 +41,7 @@ __all__ = [
     "BadWordsLogitProcessor",
     "ChainLogitProcessor",
     "ChoiceLogitProcessor",
+    "CiteFromPromptLogitProcessor",
     "DRYLogitProcessor",
     "DeepSeekR1DistillQwenThinkingBudgetLogitProcessor",
     "DeepSeekR1ThinkingBudgetLogitProcessor",
@@ -47,6 +50,7 @@ __all__ = [
     "DisallowedTokensLogitsProcessor",
     "ForcedSequenceLogitProcessor",
     "ForcedWordsLogitProcessor",
+    "GenLengthLogitProcessor",
     "Glm4MoeThinkingBudgetLogitProcessor",
     "Glm5ThinkingBudgetLogitProcessor",
     "GptOssThinkingBudgetLogitProcessor",

@@ -29,6 +29,11 @@ _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 _ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
 _META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
 _JOINED = (_SRT + "entrypoints.engine.write_data_for_multi_tokenizer",)
+_CONVERTERS = (
+    _SRT + "entrypoints.openai.serving_chat.OpenAIServingChat._convert_to_internal_request",
+    _SRT
+    + "entrypoints.openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+)
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -64,6 +69,7 @@ def put_in_place() -> None:
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
     from sglang_lp.server.workers import refuse_to_be_joined
+    from sglang_lp.server.xargs import read_xargs
 
     check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -148,6 +154,8 @@ def put_in_place() -> None:
     ]
     readers = _routed() + (_readers() if guard.rules.reads_effort else [])
     hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
+    if _adapts_vllm(guard):
+        hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(*_CONVERTERS)]
     hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
@@ -192,6 +200,15 @@ def _routed() -> list[tuple[str, Any, Any]]:
             HookType.AFTER,
         ),
     ]
+
+
+def _adapts_vllm(guard: Guard) -> bool:
+    from sglang_lp.adapters import AdaptedProcessor
+
+    return any(
+        issubclass(one.processor, AdaptedProcessor) and one.processor.interface.startswith("vllm")
+        for one in guard.verifier.allowed
+    )
 
 
 def _readers() -> list[tuple[str, Any, Any]]:

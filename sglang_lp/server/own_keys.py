@@ -19,6 +19,7 @@ __all__ = [
     "BUDGET_FIELD",
     "EFFORT",
     "ROUTED",
+    "add_given",
     "add_own",
     "check_origin",
     "check_shape",
@@ -78,6 +79,13 @@ def add_own(custom_params: object, key: str, value: object) -> object:
         return custom_params  # to be refused by who checks it
     marked = _Remembered({**known, key: value})
     marked.added = _added(known) | {key}
+    return marked
+
+
+def add_given(custom_params: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``custom_params`` with more that the client sent; what SGLang added stays SGLang's."""
+    marked = _Remembered({**custom_params, **given})
+    marked.added = _added(custom_params)
     return marked
 
 

@@ -10,7 +10,7 @@ import pytest
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, ThinkingBudgetLogitProcessor
 from support.asking import body
 from support.servers import DRAFTING, on_servers
-from support.tiny_model import EOS, FREQUENT
+from support.tiny_model import EOS, FREQUENT, word
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -72,6 +72,30 @@ def test_answers_are_the_same_alone_and_among_thirty_two(server):
         assert [reply.output_ids for reply in together] == [reply.output_ids for reply in alone]
     if "max_total_tokens" in server.arguments and server.arguments["max_total_tokens"] == 512:
         assert "KV cache pool is full. Retract requests" in server.log_text()
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_vllms_own_field_holds_parameters_in_openais_endpoints(server, path):
+    prompt = {"prompt": "a"}
+    if "chat" in path:
+        prompt = {"messages": [{"role": "user", "content": "a"}]}
+    request = {
+        "model": "tiny",
+        "temperature": 0,
+        "max_tokens": 3,
+        **prompt,
+        "custom_logit_processor": "support.foreign:TargetToken",
+        "vllm_xargs": {"target_token": 301},
+    }
+    (choice,) = server.post(path, request).body["choices"]
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
+
+    assert text == word(301) * 3
+    refused = server.post(path, {**request, "vllm_xargs": {"target_token": "a"}})
+    assert refused.status == 400
+    twice = server.post(path, {**request, "custom_params": {"target_token": 301}})
+    assert (twice.status, "give it once" in twice.body["message"]) == (400, True)
 
 
 @on_servers("default")

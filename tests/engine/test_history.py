@@ -70,6 +70,8 @@ CASES = [
             "none_token_id": 401,
         },
     ),
+    (builtins.CiteFromPromptLogitProcessor, {"bias": 4.0, "eos_token_ids": [EOS]}),
+    (builtins.GenLengthLogitProcessor, {"bias": 2.0, "eos_token_ids": [EOS, FREQUENT[0]]}),
     (builtins.LoopBreakerLogitProcessor, {"max_pattern_size": 3, "min_count": 2}),
     (builtins.MinLengthLogitProcessor, {"min_tokens": 20, "eos_token_ids": [EOS, *FREQUENT]}),
     (builtins.DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 1, "window_size": 20}),

@@ -105,6 +105,28 @@ def test_budgets_and_efforts_are_read_where_the_policy_has_them(registry, tmp_pa
     }
 
 
+def test_the_field_of_vllms_clients_is_read_where_the_policy_adapts_a_class_of_vllm(
+    registry, tmp_path, monkeypatch
+):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[adapt]]\nclass = "support.foreign:TargetToken"')
+    monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
+    put_in_place()
+
+    readers = {
+        (target, kind.value)
+        for target, hooks in registry._hooks.items()
+        for kind, hook, _ in hooks
+        if hook.__module__ == "sglang_lp.server.xargs"
+    }
+
+    convert = "_convert_to_internal_request"
+    assert readers == {
+        (f"{OPENAI}.serving_chat.OpenAIServingChat.{convert}", "before"),
+        (f"{OPENAI}.serving_completions.OpenAIServingCompletion.{convert}", "before"),
+    }
+
+
 def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry):
     put_in_place()
     guards = {

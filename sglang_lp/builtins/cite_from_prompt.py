@@ -1,0 +1,105 @@
+"""Answers in the words of their prompt, or in others."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import Meta
+
+from sglang_lp._engine.ids import lasting
+from sglang_lp.edits import MAX_BIAS
+from sglang_lp.params import Parameters, TokenId
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+from sglang_lp.served import ends_for
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served import ServedModel
+
+Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+_Ends = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
+
+
+class _Prompt:
+    """The tokens of a prompt, each once, and of the end; copies of a request share one."""
+
+    __slots__ = ("__weakref__", "_found", "_token_ids")
+
+    def __init__(self, token_ids: array[int]) -> None:
+        self._token_ids = token_ids
+        self._found: dict[int, Iterable[int]] = {}
+
+    def ids(self, vocab_size: int) -> Iterable[int]:
+        """Return those that are below this, in order: pad values of images are not."""
+        found = self._found.get(vocab_size)
+        if found is None:
+            import numpy as np
+
+            token_ids = np.frombuffer(self._token_ids, dtype=np.int64)
+            held = np.zeros(vocab_size, dtype=np.bool_)
+            held[token_ids[token_ids < vocab_size]] = True
+            ids = array("q", held.nonzero()[0].tobytes())
+            found = self._found[vocab_size] = lasting(ids)
+        return found
+
+
+#: Those of running requests, by their tokens.
+_prompts: WeakValueDictionary[bytes, _Prompt] = WeakValueDictionary()
+
+
+class CiteFromPromptLogitProcessor(LogitProcessor):
+    """Make every token that is in the prompt likelier, or less likely.
+
+    A positive ``bias`` draws an answer to the words of its prompt: names, figures, quotes. A
+    negative one draws it to other words.
+
+    The rule is that of ``CiteFromPromptLogitsProcessor`` in NVIDIA's logits-processor-zoo 0.2.1.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    needs = History.NONE
+    reads_prompt = True
+    example: ClassVar[Mapping[str, Any]] = {"bias": 1.5}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            bias: What is added to the logits of those tokens, at most 10,000 either way.
+            eos_token_ids: Tokens that get the same, so that an answer ends as easily as without.
+                Left out: the end tokens of the served model. None at all: ``[]``.
+        """
+
+        bias: Bias = 1.0
+        eos_token_ids: _Ends | None = None
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Take the end tokens of the served model if the request names none."""
+        ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
+        return msgspec.structs.replace(params, eos_token_ids=ends)
+
+    def start(self, request: Request) -> _Prompt:
+        """Take in the prompt."""
+        token_ids = array("q", request.prompt_ids)
+        token_ids.extend(request.params.eos_token_ids)
+        key = token_ids.tobytes()
+        read = _prompts.get(key)
+        if read is None:
+            read = _prompts[key] = _Prompt(token_ids)
+        return read
+
+    def fork(self, request: Request) -> _Prompt:
+        """Return the same: it does not change."""
+        return request.state  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Add the bias."""
+        if request.params.bias:
+            edits.bias(request.state.ids(edits.vocab_size), request.params.bias)
