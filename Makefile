@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts test-fleet docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-text bench-trust soak dashboard fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts test-fleet docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-bounds  the dearest requests that are accepted, and a search for dearer ones"
 	@echo "make bench-drafts  what the toolkit adds to a verify step of speculative decoding"
 	@echo "make bench-rules  what the operator's decisions cost a request"
+	@echo "make bench-strict  strict thinking beside this toolkit"
 	@echo "make bench-text  what banned words, choices and their vocabulary cost"
 	@echo "make bench-trust  what the trust boundary costs, and what gets past it"
 	@echo "make soak   ten minutes of everything at once on a real server, every answer checked"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sglang_lp.server.bounds import MAX_ENTRIES, entries
+from sglang_lp.server.bounds import MAX_ENTRIES, MAX_LINKS, entries
 
 __all__ = ["BATCH", "LONGEST", "VOCAB", "Dear", "dearest"]
 
@@ -59,10 +59,38 @@ class Dear:
         """Return ``custom_params`` of a copy."""
         return self.params if self.others is None else self.others(copy)
 
+    def twin(self) -> Dear:
+        """Return a request like this one, that shares nothing with it that could be kept."""
+        others = self.others
+
+        return replace(
+            self,
+            params=_shorter(self.params),
+            prompt=lambda: self.prompt()[:-1] or self.prompt(),
+            others=None if others is None else lambda copy: _shorter(others(copy)),
+        )
+
+
+def _shorter(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters whose lists have one sequence, text or id less."""
+    found = {**params}
+    for name, value in params.items():
+        if not isinstance(value, list) or len(value) < 2 or name == "chain":
+            continue
+        lengths = params.get(f"{name.removesuffix('token_ids')}lengths")
+        if lengths is None:
+            found[name] = value[:-1]
+        elif name.endswith("token_ids"):
+            found[name] = value[: -lengths[-1]]
+        else:
+            found[name] = value[:-1]
+    return found
+
 
 def _most(params: Mapping[str, Any]) -> int:
     """Return how many copies of a request are accepted, or as many as a large batch has."""
-    return min(BATCH, MAX_ENTRIES // max(1, entries(params)))
+    links = len(params.get("chain", ()))
+    return min(BATCH, MAX_ENTRIES // max(1, entries(params)), MAX_LINKS // max(1, links))
 
 
 # Texts
@@ -144,7 +172,7 @@ def _lists() -> list[Dear]:
     found = []
     for name in ("AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"):
         short = name.partition("Tokens")[0].lower()
-        for copies, count in ((1, 65_536), (8, 65_536), (9, 65_536), (128, 4096), (256, 2048)):
+        for copies, count in ((1, 65_536), (4, 65_536), (5, 65_536), (64, 4096), (256, 1024)):
             found.append(
                 Dear(
                     f"{short}-{count}-x{copies}",
@@ -158,12 +186,12 @@ def _lists() -> list[Dear]:
             )
     found.append(
         Dear(
-            "allowed-65536-others-x8",
+            "allowed-65536-others-x4",
             "AllowedTokensLogitProcessor",
             {},
             _short,
             _fresh,
-            8,
+            4,
             texts=True,
             others=lambda copy: {"token_ids": _ids(65_536, copy)},
         )
@@ -213,12 +241,12 @@ def _lists() -> list[Dear]:
     )
     found.append(
         Dear(
-            "forced-sequence-65536-x8",
+            "forced-sequence-65536-x4",
             "ForcedSequenceLogitProcessor",
             {"token_ids": ids},
             _short,
             lambda: array("q", ids),
-            8,
+            4,
             texts=True,
         )
     )
@@ -304,12 +332,12 @@ def _repetitions() -> list[Dear]:
             _one(),
         ),
         Dear(
-            "dry-breakers-65536-x8",
+            "dry-breakers-65536-x4",
             "DRYLogitProcessor",
             {"dry_penalty_last_n": 2048, "dry_sequence_breaker_ids": _ids(65_536)},
             _one(),
             _one(),
-            8,
+            4,
             texts=True,
         ),
         Dear(
@@ -361,12 +389,12 @@ def _ngrams() -> list[Dear]:
     ]
     found.append(
         Dear(
-            "ngram-whitelist-65536-x8",
+            "ngram-whitelist-65536-x4",
             _NGRAM,
             {"ngram_size": 1, "window_size": _EVER, "whitelist_token_ids": _ids(65_536)},
             _distinct(LONGEST),
             _fresh,
-            8,
+            4,
             texts=True,
         )
     )
@@ -452,6 +480,61 @@ def _thinking() -> list[Dear]:
     ]
 
 
+def _texts() -> list[Dear]:
+    """Texts in place of ids: what they cost beyond these is finding out which tokens spell them."""
+    some = random.Random(0)
+    words = ["".join(some.choices("etaoinsh", k=8)) for _ in range(4_000)]
+    like = [f"{'tea' * 80}{i:04}" for i in range(128)]
+    ends = {"eos_token_ids": [145_000]}
+    kinds: list[tuple[str, str, dict[str, Any], Callable[[], Tokens]]] = [
+        ("texts-bad-words", "BadWordsLogitProcessor", {"words": words}, _random(VOCAB, 4096)),
+        ("texts-bad-words-like", "BadWordsLogitProcessor", {"words": like}, _random(VOCAB, 4096)),
+        (
+            "texts-whole-words",
+            "BadWordsLogitProcessor",
+            {"words": words, "whole_words": True, "ignore_case": True},
+            _random(VOCAB, 4096),
+        ),
+        (
+            "texts-disallowed",
+            "DisallowedTokensLogitsProcessor",
+            {"texts": ["e", "t", "a"]},
+            _random(VOCAB, 4096),
+        ),
+        ("texts-choices", "ChoiceLogitProcessor", {"choices": words[:1000]}, _random(VOCAB, 4096)),
+        ("texts-forced", "ForcedSequenceLogitProcessor", {"text": "te" * 2048}, _fresh),
+        (
+            "texts-forced-words",
+            "ForcedWordsLogitProcessor",
+            {"words": words[:500]} | ends,
+            _random(VOCAB, 4096),
+        ),
+        (
+            "texts-trigger",
+            "TriggerPhraseLogitProcessor",
+            {"trigger": "te" * 120, "phrase": "te" * 2000},
+            _random(VOCAB, 4096),
+        ),
+        (
+            "texts-script-allow",
+            "ScriptLogitProcessor",
+            {"scripts": ["Latin"], "mode": "allow"},
+            _random(VOCAB, 4096),
+        ),
+        (
+            "texts-script-ban",
+            "ScriptLogitProcessor",
+            {"scripts": ["Han"], "mode": "ban"},
+            _random(VOCAB, 4096),
+        ),
+    ]
+    return [
+        Dear(f"{key}-x{copies}", name, params, _short, output, copies)
+        for key, name, params, output in kinds
+        for copies in (1, _most(params))
+    ]
+
+
 def _chains() -> list[Dear]:
     chain = "ChainLogitProcessor"
     half, other = _ids(65_536)[:32_768], _ids(65_536)[16_384:49_152]
@@ -473,7 +556,8 @@ def _chains() -> list[Dear]:
     ]  # fmt: skip
     few = [("ForcedWords", _single_words(20 * i, 20) | {"eos_token_ids": [150_000]})
            for i in range(8)]  # fmt: skip
-    found.append(Dear("chain-8-few-words-x256", chain, _chain(*few), _short, _one(4096), 256))
+    words = _chain(*few)
+    found.append(Dear("chain-8-few-words", chain, words, _short, _one(4096), _most(words)))
     bias = {"bias": 0.5, "final_bias": 9.5, "end": _EVER}
     loops = (("LoopBreaker", {"max_pattern_size": 1024, "min_count": 2}),) * 8
     kinds: list[tuple[str, dict[str, Any], Callable[[], Tokens], Callable[[], Tokens], int]] = [
@@ -499,7 +583,7 @@ def _chains() -> list[Dear]:
     return found + [
         Dear(f"chain-{key}-x{copies}", chain, params, prompt, output, copies, warm=warm)
         for key, params, prompt, output, warm in kinds
-        for copies in (1, min(_most(params), 32 if warm else BATCH))  # else it warms up for long
+        for copies in (1, _most(params))
     ]
 
 
@@ -512,4 +596,5 @@ def dearest() -> list[Dear]:
         *_ngrams(),
         *_thinking(),
         *_chains(),
+        *_texts(),
     ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import random
 import statistics
 import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,14 +19,16 @@ import orjson
 import torch
 
 from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
+from benchmarks.text import some_tokens
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.server import sampling
 from sglang_lp.server.admission import make_admit, make_admit_list
+from sglang_lp.server.bounds import MAX_LINKS
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.scheduler_gate import make_admit_req
 from sglang_lp.testing import FakeRequest
-from sglang_lp.trust import Policy
+from sglang_lp.trust import Gate, Policy
 
 __all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 
@@ -36,17 +40,34 @@ NEIGHBOURS = 3
 _EOS = (151_645,)
 
 
+@cache
+def tokenizer() -> Any:
+    """Return a tokenizer with as many tokens as a row has logits."""
+    from tokenizers import Tokenizer, decoders, models
+
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = some_tokens(random.Random(0), VOCAB, whole=True)[256:]
+    names += [token.decode().replace(" ", "▁") for token in tokens]
+    vocab = {name: token_id for token_id, name in enumerate(names)}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return made
+
+
 class Server:
     """The two processes of a server with the default policy: all that knows the engine's inside."""
 
     def __init__(self) -> None:
         front, scheduler = Guard(Policy.default()), Guard(Policy.default())
-        scheduler.vocab_size, scheduler.eos_token_ids = VOCAB, _EOS
         self._manager = SimpleNamespace(
             model_config=SimpleNamespace(vocab_size=VOCAB, hf_eos_token_id=_EOS),
             server_args=SimpleNamespace(speculative_algorithm=None),
             preferred_sampling_params=None,
+            tokenizer=tokenizer(),
         )
+        scheduler.learn(Gate.SCHEDULER, self._manager)
         self._admit_list, self._admit = make_admit_list(front), make_admit(front)
         pending = PendingResults()
         self._admit_req = make_admit_req(scheduler, pending)
@@ -230,7 +251,8 @@ def floors(rows: int) -> dict[str, float]:
     params: dict[str, Any] = {"chain": links}
     for place in range(len(links)):
         params |= {f"{place}.max_pattern_size": 1, f"{place}.min_count": 2**31 - 1}
-    idle = Dear("links", "ChainLogitProcessor", params, lambda: _SHORT, lambda: _SHORT, rows)
+    chains = MAX_LINKS // len(links)
+    idle = Dear("links", "ChainLogitProcessor", params, lambda: _SHORT, lambda: _SHORT, chains)
     run = Run(Server(), idle)
     run.arrive()
     found: dict[str, Callable[[], object]] = {
@@ -239,7 +261,7 @@ def floors(rows: int) -> dict[str, float]:
         f"one reading of {rows} prompts of {LONGEST:,} tokens": prompts.any,
     }
     times = {what: min(_spent(work) for _ in range(3)) for what, work in found.items()}
-    times[f"a step of {rows} chains of 8 links that do next to nothing"] = min(
+    times[f"a step of {chains} chains of 8 links that do next to nothing"] = min(
         run.steps(0, 5, 3.0).each
     )
     return times

@@ -174,8 +174,11 @@ def _params(draw: st.DrawFn, name: str, most: int = 65_536) -> dict[str, Any]:
     """Draw from the schema; what contradicts itself is refused, and drawn again."""
     schema = inspect.type_info(getattr(builtins, name).Params)
     params = {}
+    as_text = draw(st.booleans())
     for field in schema.fields:  # type: ignore[attr-defined]
         if not field.required and draw(st.booleans()):
+            continue
+        if not field.required and _is_either(field) and _is_texts(field.type) != as_text:
             continue
         value = draw(_values(field.type, most))
         if value is not None:
@@ -184,7 +187,7 @@ def _params(draw: st.DrawFn, name: str, most: int = 65_536) -> dict[str, Any]:
         params.pop("lengths", None)
     if "lengths" in params:
         params["lengths"] = _lengths(len(params["token_ids"]), draw(st.integers(1, 4096)))
-    if name == "ThinkingBudgetLogitProcessor":  # no tokenizer is served here
+    if name == "ThinkingBudgetLogitProcessor":  # the tokenizer has no such tokens
         params = {key: value for key, value in params.items() if "thinking_start" not in key}
         params = {key: value for key, value in params.items() if "thinking_end" not in key}
         params |= {"thinking_start_token_id": 1000, "thinking_end_token_id": 1001}
@@ -204,10 +207,12 @@ def _values(kind: Any, most: int) -> st.SearchStrategy[Any]:  # noqa: C901 - one
             found = _values(kind.type, most)
         case inspect.UnionType():
             found = st.one_of([_values(one, most) for one in kind.types])
-        case inspect.NoneType() | inspect.StrType():  # texts need a tokenizer
+        case inspect.NoneType():
             found = st.none()
-        case inspect.VarTupleType(item_type=item) if _is_text(item):
-            found = st.none()
+        case inspect.StrType():
+            found = _texts_of(kind).map(lambda texts: texts[-1])
+        case inspect.VarTupleType(item_type=item) if _is_texts(item):
+            found = _texts_of(_plain(item))
         case inspect.BoolType():
             found = st.booleans()
         case inspect.LiteralType():
@@ -231,8 +236,38 @@ def _values(kind: Any, most: int) -> st.SearchStrategy[Any]:  # noqa: C901 - one
     return found
 
 
-def _is_text(kind: Any) -> bool:
-    return isinstance(getattr(kind, "type", kind), inspect.StrType)
+def _plain(kind: Any) -> Any:
+    """Return a type without its limits, and without ``None``."""
+    if isinstance(kind, inspect.Metadata):
+        return _plain(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return _plain(next(one for one in kind.types if not isinstance(one, inspect.NoneType)))
+    return kind
+
+
+def _is_texts(kind: Any) -> bool:
+    """Tell whether a type is a text or a list of texts."""
+    plain = _plain(kind)
+    if isinstance(plain, inspect.VarTupleType):
+        plain = _plain(plain.item_type)
+    return isinstance(plain, inspect.StrType)
+
+
+def _is_either(field: Any) -> bool:
+    """Tell whether a parameter is one of two, ids or text."""
+    return field.name == "lengths" or field.name.endswith("token_ids") or _is_texts(field.type)
+
+
+def _texts_of(kind: inspect.StrType) -> st.SearchStrategy[list[str]]:
+    """Draw a list of texts."""
+    if kind.pattern:
+        return st.sampled_from([["Latin"], ["Han", "Cyrillic"]])
+    some = random.Random(0)
+    words = ["".join(some.choices("etaoinsh", k=8)) for _ in range(4_000)]
+    most = kind.max_length or 4_096
+    return st.sampled_from(
+        [["e"], ["tea", "coffee"], words[:1000], words, ["te" * (most // 2)], ["t" * most]]
+    )
 
 
 def _ids(size: int, distinct: int, first: int) -> list[int]:

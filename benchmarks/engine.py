@@ -1,8 +1,9 @@
 """A whole SGLang engine with a thinking budget that does nothing, beside one without.
 
 The model is random, one layer of 32, so that a step is as cheap as it can be with a vocabulary
-of 151,936. One engine has the toolkit, the other is SGLang alone; in each, runs with and without
-the processor take turns.
+of 151,936. One engine has the toolkit, one has it with a default that gives every request the same
+budget, one is SGLang alone. Where requests may have no processor, runs with and without it take
+turns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ from support.settings import CPU_ARGUMENTS, ROOT, environment
 #: On the import path of an engine, makes SGLang load :mod:`benchmarks.timing`.
 TIMING = Path(__file__).with_name("plugin")
 MODEL = ROOT / ".cache" / "bench-model"
-SIDES = ("ours", "stock")
+SIDES = ("ours", "default", "stock")
+#: Gives the requests of the second engine their budget.
+POLICY = Path(__file__).with_name("default_budget.toml")
 HISTORIES = (64, 8192)
 ROWS = 16
 STEPS = 128
@@ -35,15 +39,16 @@ TIMEOUT = 1800
 
 
 def measure(rounds: int, tick: Callable[[], None]) -> list[dict[str, Any]]:
-    """Measure both engines, one after the other.
+    """Measure the engines, one after the other.
 
     Args:
         rounds: Runs with and without the processor, for each history.
         tick: Called after each.
 
     Returns:
-        For each engine and history the times of a step in microseconds: without a processor,
-        with it, and the part spent in the processor and the code that calls it.
+        For each engine and history the times of a step in microseconds: without a processor
+        (``None`` if every request has one), with it, and the part spent in the processor and the
+        code that calls it.
     """
     results: list[dict[str, Any]] = []
     for side in SIDES:
@@ -59,8 +64,10 @@ def _in_new_process(side: str, rounds: int, directory: Path) -> list[dict[str, A
     variables = {
         "SGLANG_PLUGINS": "sglang_lp_timing",
         "SGLANG_LP_TIMING": str(timing),
-        "SGLANG_LP_TIMING_SIDE": side,
+        "SGLANG_LP_TIMING_SIDE": "stock" if side == "stock" else "ours",
     }
+    if side == "default":
+        variables["SGLANG_LP_POLICY"] = str(POLICY)
     env = environment(variables, [TIMING])
     job = {"side": side, "rounds": rounds}
     results: list[dict[str, Any]] = play(__name__, job, directory, env, TIMEOUT)
@@ -107,7 +114,7 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
     def per_step(*, with_processor: bool, steps: int = STEPS) -> float:
         sampling: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": steps}
         more: dict[str, Any] = {}
-        if with_processor:
+        if with_processor and side != "default":
             sampling["custom_params"] = {"thinking_budget": 1_000_000}
             more["custom_logit_processor"] = payload
         before = timing.stat().st_size
@@ -124,23 +131,19 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
         # Few of them read a prompt, which takes longer.
         return median(found["step"])
 
-    for with_processor in (False, True):
-        per_step(with_processor=with_processor, steps=4)
+    runs = {"without": partial(per_step, with_processor=False)} if side != "default" else {}
+    runs["with"] = partial(per_step, with_processor=True)
+    for run in runs.values():
+        run(steps=4)
     for warm_up in own.values():
         warm_up.clear()
-    times = interleave(
-        {
-            "without": lambda: per_step(with_processor=False),
-            "with": lambda: per_step(with_processor=True),
-        },
-        rounds,
-    )
+    times = interleave(runs, rounds)
     return {
         "engine": side,
         "rows": ROWS,
         "history": history,
         "vocabulary": VOCAB,
-        "without_us": round(median(times["without"]) * 1e6, 1),
+        "without_us": round(median(times["without"]) * 1e6, 1) if "without" in times else None,
         "with_us": round(median(times["with"]) * 1e6, 1),
         # SGLang's own side has no part in deciding which requests end.
         "own_us": round((median(own["apply"]) + ROWS * median(own["finish"] or [0.0])) * 1e6, 1),

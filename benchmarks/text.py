@@ -50,16 +50,22 @@ def some_word(some: random.Random) -> str:
     return "".join(some.choices(_LETTERS, weights=weights, k=some.randint(2, 8)))
 
 
-def some_tokens(some: random.Random) -> list[bytes]:
-    """Return a vocabulary with every byte."""
+def some_tokens(some: random.Random, count: int = VOCAB, *, whole: bool = False) -> list[bytes]:
+    """Return a vocabulary with every byte.
+
+    Args:
+        some: Draws it.
+        count: Its size.
+        whole: Whether every token but those of a byte is whole characters.
+    """
     tokens = dict.fromkeys(bytes([byte]) for byte in range(256))
-    while len(tokens) < VOCAB:
+    while len(tokens) < count:
         if some.random() < 0.7:
             token = (some.choice(["", " "]) + some_word(some)).encode()
         else:
             text = "".join(chr(some.randrange(_FIRST, _LAST)) for _ in range(some.randint(1, 3)))
             token = text.encode()
-            if some.random() < 0.3:
+            if not whole and some.random() < 0.3:
                 start = some.randrange(3)
                 token = token[start : start + some.randint(1, 5)]
         tokens[token] = None

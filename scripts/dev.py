@@ -250,6 +250,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules")),
     ),
+    "bench-strict": (
+        *ENV,
+        Step("strict thinking beside this toolkit", (PYTHON, "-m", "benchmarks.strict")),
+    ),
     "dashboard": (*ENV, Step("a server under load", (PYTHON, "-m", "benchmarks.dashboard"))),
     "bench-text": (
         *ENV,

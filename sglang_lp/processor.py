@@ -314,9 +314,10 @@ class LogitProcessor:
 
     @classmethod
     def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
-        """Tell whether these parameters take longer to check than to compare."""
+        """Tell whether these parameters take longer to check, or to fit, than to compare."""
         return any(
-            isinstance(value, list | tuple) and len(value) >= LONG
+            isinstance(value, list | tuple)
+            and (len(value) >= LONG or (len(value) > 0 and isinstance(value[0], str)))
             for value in custom_params.values()
         )
 

@@ -79,7 +79,9 @@ def route(workers: Sequence[str], policy: str, directory: Path) -> Iterator[Rout
         *("--host", "127.0.0.1", "--port", str(port), "--prometheus-host", "127.0.0.1"),
         *("--prometheus-port", str(metrics_port), "--worker-startup-check-interval", "1"),
         # It counts refusals: ten of them would take every worker out.
-        *("--health-check-interval-secs", "1", "--disable-circuit-breaker"),
+        "--disable-circuit-breaker",
+        # On a busy machine a worker that is well takes long to say so.
+        *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "60"),
         *("--policy", policy, "--worker-urls", *workers),
     ]
     log = directory / f"router-{port}.log"

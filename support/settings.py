@@ -20,6 +20,8 @@ CPU_ARGUMENTS: Mapping[str, Any] = {
     "max_total_tokens": 8192,
     "random_seed": 1,
     "skip_server_warmup": True,
+    # An idle scheduler would spin, on cores that the other servers and the tests need.
+    "sleep_on_idle": True,
     "enable_custom_logit_processor": True,
 }
 #: Names the file into which :mod:`support.recording` writes.

@@ -106,32 +106,34 @@ class ServedRequest(Request):
         return best > -math.inf and not highest.exceed(best, count)
 
 
-#: In so many parts a row is read, which takes no longer than to find its largest logit.
-_PARTS = 16
-
-
 class _Highest:
-    """The highest logits of a row: read once, however often they are asked for."""
+    """The highest logits of a row; the largest is read once, however often it is asked for."""
 
-    __slots__ = ("_columns", "_highest", "_most", "_rest")
+    __slots__ = ("_most", "_row")
 
     def __init__(self, row: torch.Tensor) -> None:
-        whole = len(row) // _PARTS * _PARTS
-        #: The row, in as many columns as a part is long; what is left; and the columns' maxima.
-        self._columns, self._rest = row[:whole].view(_PARTS, -1), row[whole:]
-        self._highest = self._columns.amax(0)
-        parts = [part.amax() for part in (self._highest, self._rest) if len(part)]
-        self._most = max(map(float, parts))
+        self._row = row
+        self._most: float | None = None
 
     def exceed(self, value: float, count: int) -> bool:
         """Tell whether so many logits of the row are larger than a value."""
-        if count == 1 or value >= self._most:
-            return self._most > value
-        above = (self._highest > value).nonzero().view(-1)
-        if len(above) >= count:
-            return True
-        larger = (self._columns[:, above] > value).sum() + (self._rest > value).sum()
-        return bool(larger >= count)
+        if count > 1:
+            return _count_above(self._row, value) >= count
+        if self._most is None:
+            self._most = float(self._row.amax())
+        return self._most > value
+
+
+def _count_above(row: torch.Tensor, value: float) -> int:
+    """Return how many logits are larger than a value."""
+    import torch
+
+    if row.is_cpu and row.dtype == torch.float32:
+        import numpy as np
+
+        # A quarter of torch's time (`make bench-bounds`, thinking-soft-1000).
+        return int(np.count_nonzero(row.numpy() > value))
+    return int((row > value).sum())
 
 
 class Row:

@@ -136,7 +136,7 @@ class Text:
         Args:
             tokens: Of 64 bits. Kept, and not changed.
             before: The n - 1 tokens by which an n-gram is looked up.
-            third: Number of tokens of the sequences that :meth:`last_third` finds.
+            third: Number of tokens of the sequences that :meth:`has_third` finds.
             bases: Of the hashes; others are taken if these do not tell the n-grams apart.
         """
         self.tokens = tokens
@@ -258,12 +258,13 @@ class Text:
         if until:
             yield later.leaving[later.places >= since].tolist()
 
-    def last_third(self, hashed: int) -> int:
-        """Return where the sequence of ``third`` tokens with this hash ended last, or -1."""
+    def has_third(self, hashed: int, since: int) -> bool:
+        """Tell whether ``third`` tokens with this hash ended at ``since`` or later."""
+        if since > len(self.tokens):
+            return False
         bits = self._place_bits
-        at = int(self._sorted_thirds.searchsorted((hashed + 1) << bits)) - 1
-        found = int(self._sorted_thirds[at]) if at >= 0 else -1
-        return found & ((1 << bits) - 1) if found >> bits == hashed else -1
+        at = int(self._sorted_thirds.searchsorted((hashed << bits) + max(0, since)))
+        return at < len(self._sorted_thirds) and int(self._sorted_thirds[at]) >> bits == hashed
 
 
 @lru_cache(maxsize=16)

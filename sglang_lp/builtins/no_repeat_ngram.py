@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-#: Tokens that may come before they are read: 256 rows that wake at once read them in 20 ms.
+#: Tokens that may come before they are read: 256 rows that wake at once read them in 15 ms.
 _LONGEST_SLEEP = 32
+
+#: The largest window whose n-grams wait until they are asked for: 256 rows enter all of it at once
+#: in 15 ms. In a larger one few would leave unasked.
+_SMALL = 96
 
 
 class Scope(StrEnum):
@@ -83,13 +87,15 @@ class _Window:
     own over that, so the window that it is a fork of must not move meanwhile.
 
     An n-gram cannot come again unless its thirds do. So a third that is new to the window puts off
-    the next repetition to when it lies outside the newest n - 1 tokens.
+    the next repetition to when it lies outside the newest n - 1 tokens. Until then thirds alone are
+    noted, and the n-grams of a small window wait: in prose most leave it without being entered.
     """
 
     __slots__ = (
         "_back",
         "_before",
         "_end",
+        "_entered",
         "_first",
         "_inverse",
         "_keys",
@@ -112,24 +118,26 @@ class _Window:
         self,
         params: DeepseekOCRNoRepeatNGramLogitProcessor.Params,
         prompt_ids: Sequence[int],
-        bases: Bases | None = None,
     ) -> None:
         ngram_size: int = params.ngram_size  # type: ignore[assignment]  # a preset set it
-        window_size: int = params.window_size  # type: ignore[assignment]
+        self._window: int = params.window_size  # type: ignore[assignment]
         self._whitelist = params.whitelist_token_ids or frozenset()
-        self._window = window_size
         #: Tokens of an n-gram but for the last one, and of a third.
         self._before = ngram_size - 1
         self._third_size = (ngram_size + 1) // 3
-        self._end = self._text_end = len(prompt_ids)
-        self._start = max(0, self._end - window_size)
+        self._begin(prompt_ids, None)
+
+    def _begin(self, prompt_ids: Sequence[int], bases: Bases | None) -> None:
+        """Take in the prompt, and no more."""
+        self._end = self._entered = self._text_end = len(prompt_ids)
+        self._start = max(0, self._end - self._window)
         self._text: Text = text_of(prompt_ids, self._start, self._before, self._third_size, bases)
         first, second, _ = self._text.bases
         #: What a hash is multiplied by when it moves on by a token, and what that token is.
         self._inverse = pow(first, -1, PRIME), pow(second, -1, PRIME)
         self._top = pow(first, self._before - 1, PRIME), pow(second, self._before - 1, PRIME)
         self._back = pow(first, self._third_size - 1, PRIME)
-        #: Hashes of the newest n - 1 tokens, and of the newest third.
+        #: Hashes of the n - 1 tokens before the next one to enter, and of the newest third.
         self._first, self._second, self._third = self._text.rolled
         #: End of the newest third that was new to the window.
         self._new = self._start + self._text.new
@@ -137,14 +145,15 @@ class _Window:
         self._layers: tuple[_Layer, ...] = ({},)
         #: For each third of the output where it ended last.
         self._thirds: dict[int, int] = {}
-        #: Under which keys each token of the output was entered.
+        #: Under which keys each token of the window's last layer was entered.
         self._keys: deque[int] = deque()
         self._third_keys: deque[int] = deque()
 
-    def fork(self) -> _Window:
+    def fork(self, history: Request | _History) -> _Window:
         """Return a window that moves on by itself."""
+        self._enter(history)  # once for all forks
         forked = copy(self)
-        forked._layers = (*self._layers, {})  # noqa: SLF001 - of its own kind
+        forked._layers, forked._keys = (*self._layers, {}), deque()  # noqa: SLF001 - of its own kind
         return forked
 
     @property
@@ -152,63 +161,97 @@ class _Window:
         """Number of the first token that could complete an n-gram of the window."""
         return self._new + self._before + 1 - self._third_size if self._third_size else 0
 
-    def slide(self, history: Request | _History, count: int) -> None:  # noqa: C901 - see the loop
-        """Take in the next ``count`` tokens.
+    def slide(self, history: Request | _History, token_ids: Sequence[int]) -> None:
+        """Take in the next tokens."""
+        end = self._end
+        self._end = end + len(token_ids)
+        if self._third_size and len(self._layers) == 1:  # a fork sleeps no more
+            self._note(history, end, token_ids)
+        if self._window > _SMALL:
+            self._enter(history)
+
+    def _note(self, history: Request | _History, end: int, token_ids: Sequence[int]) -> None:
+        """Note the thirds that end in tokens from number ``end`` on."""
+        start, third = self._start, self._third_size
+        leaving = self._coefficients(history, start, end - third, len(token_ids))
+        inverse, back, hashed = self._inverse[0], self._back, self._third
+        thirds, third_keys = self._thirds, self._third_keys
+        fresh, last = -1, 0
+        # What is done for each token is most of the time of a batch (benchmarks/cost.py,
+        # ngram-30-90).
+        for new, out in zip(token_ids, leaving, strict=True):
+            end += 1
+            hashed = ((hashed - out) * inverse + new * back) % PRIME
+            if hashed not in thirds:
+                fresh, last = hashed, end
+            thirds[hashed] = end
+            third_keys.append(hashed)
+        self._third = hashed
+        # As a part of an n-gram of the window, a third begins in it.
+        outside = third - self._window
+        if fresh >= 0 and not self._text.has_third(fresh, last + outside - start):
+            self._new = last
+        for number in range(end - len(third_keys) + 1, end + outside + 1):
+            left = third_keys.popleft()
+            if thirds[left] == number:
+                del thirds[left]
+
+    def _enter(self, history: Request | _History) -> None:
+        """Enter the n-grams that have ended since the last time and are in the window."""
+        end = self._end
+        while self._entered < end:
+            try:
+                self._go_on(history)
+            except _Collision:
+                self._begin(history.prompt_ids, draw_bases())
+                self.slide(history, _tokens(history, self._end, end))
+
+    def _go_on(self, history: Request | _History) -> None:
+        """Enter them unless two have the same hash.
 
         Raises:
-            _Collision: This needs a window with other bases.
+            _Collision: They have.
         """
-        start, end, before, third = self._start, self._end, self._before, self._third_size
-        token_ids = _tokens(history, end, end + count)
-        coefficients = self._text.bases.coefficients
-        entering = coefficients(token_ids)
-        leaving = coefficients(_padded(history, start, end - before, count))
-        leaving_third = coefficients(_padded(history, start, end - third, count))
-        (inverse, inverse_2), (top, top_2), back = self._inverse, self._top, self._back
-        first, second, hashed = self._first, self._second, self._third
-        original = len(self._layers) == 1
-        layer, thirds, keys, third_keys = (
-            *(self._layers[-1], self._thirds, self._keys, self._third_keys),
-        )
-        whitelist, window = self._whitelist, self._window
-        prompted = self._text_end - third
-        noted = third if original else 0  # a fork sleeps no more
-        # What is done for each token stands here and not in functions: it is most of the time of
-        # a batch (benchmarks/cost.py, ngram-30-90).
-        for token_id, new, out, out_of_third in zip(
-            token_ids, entering, leaving, leaving_third, strict=True
-        ):
-            if end - start >= before:
+        start, begin, end, before = self._start, self._entered, self._end, self._before
+        # The first token that is the last one of an n-gram of the window.
+        oldest = end - self._window + before
+        if begin - len(self._keys) < oldest:
+            self._drop(history, min(oldest, begin))
+        first, second = self._first, self._second
+        if begin < oldest - before:  # the hashes begin anew there, as at the start of a text
+            start = begin = oldest - before
+            first = second = 0
+        token_ids = _tokens(history, begin, end)
+        leaving = self._coefficients(history, start, begin - before, end - begin)
+        (inverse, inverse_2), (top, top_2) = self._inverse, self._top
+        layer, keys, whitelist = self._layers[-1], self._keys, self._whitelist
+        oldest = max(oldest, self._start + before)
+        for place, new, out in zip(range(begin, end), token_ids, leaving, strict=True):
+            if place >= oldest:
                 key = first << 30 | second
-                if token_id not in whitelist:
+                if new not in whitelist:
                     if key in layer:
-                        self._enter_again(history, key, end, token_id)
+                        self._enter_again(history, key, place, new)
                     else:
-                        layer[key] = end
-                if original:
-                    keys.append(key)
-            end += 1
+                        layer[key] = place
+                keys.append(key)
             if before:
                 first = ((first - out) * inverse + new * top) % PRIME
                 second = ((second - out) * inverse_2 + new * top_2) % PRIME
-            if noted:
-                hashed = ((hashed - out_of_third) * inverse + new * back) % PRIME
-                if end - start < third:
-                    self._new = end
-                    continue
-                last = thirds.get(hashed, -1)
-                if last < 0 and end - window <= prompted:
-                    last = self._text.last_third(hashed)
-                    last = -1 if last < 0 else last + start
-                # As a part of an n-gram in the window, the one before begins there.
-                if last - third < end - window:
-                    self._new = end
-                thirds[hashed] = end
-                third_keys.append(hashed)
-        self._first, self._second, self._third = first, second, hashed
-        self._end = end
-        if original:
-            self._drop(history)
+        self._first, self._second, self._entered = first, second, end
+
+    def _coefficients(
+        self, history: Request | _History, start: int, first: int, count: int
+    ) -> Sequence[int]:
+        """Return what stands for tokens from number ``first`` on, 0 for those before ``start``.
+
+        Tokens of the output stand for themselves: no vocabulary has as many as the prime.
+        """
+        if first >= max(start, self._text_end):
+            return _tokens(history, first, first + count)
+        missing = min(count, max(0, start - first))
+        tokens = _tokens(history, first + missing, first + count)
+        return self._text.bases.coefficients(array("q", bytes(8 * missing)) + tokens)
 
     def _enter_again(
         self, history: Request | _History, key: int, place: int, token_id: int
@@ -229,12 +272,10 @@ class _Window:
         else:
             known.add(token_id, place)
 
-    def _drop(self, history: Request | _History) -> None:
-        """Forget what is no longer in the window."""
-        keys, third_keys, thirds = self._keys, self._third_keys, self._thirds
-        (layer,) = self._layers
-        first = self._end - len(keys)
-        for place in range(first, self._end - self._window + self._before):
+    def _drop(self, history: Request | _History, oldest: int) -> None:
+        """Forget what followed before number ``oldest``."""
+        keys, layer = self._keys, self._layers[-1]
+        for place in range(self._entered - len(keys), oldest):
             key = keys.popleft()
             known = layer.get(key)
             if known == place:  # nearly always
@@ -244,11 +285,6 @@ class _Window:
                 known.leave(token_id, place)
                 if not known.places:
                     del layer[key]
-        first = self._end - len(third_keys) + 1
-        for end in range(first, self._end - self._window + 1):
-            hashed = third_keys.popleft()
-            if thirds[hashed] == end:
-                del thirds[hashed]
 
     def banned(self, history: Request | _History, vocab_size: int) -> Iterator[Ids | Sequence[int]]:
         """Yield the tokens that would complete an n-gram of the window now, in several lists.
@@ -258,6 +294,7 @@ class _Window:
             vocab_size: The lists hold no token from here on: pad values of image prompts are in the
                 history but not in the vocabulary.
         """
+        self._enter(history)
         if self._end - self._start < self._before:
             return
         # The first token that may have followed: the n-gram that it ends begins in the window.
@@ -308,14 +345,6 @@ class _Window:
 def _place_of(known: int | _Followers) -> int:
     """Return the number of the oldest token that followed."""
     return known if isinstance(known, int) else next(iter(known.places.values()))
-
-
-def _padded(history: Request | _History, start: int, first: int, count: int) -> array[int]:
-    """Return ``count`` tokens from number ``first`` on, zeros for those before ``start``."""
-    missing = min(count, max(0, start - first))
-    if not missing:
-        return _tokens(history, first, first + count)
-    return array("q", bytes(8 * missing)) + _tokens(history, first + missing, first + count)
 
 
 def _counted(request: Request) -> Request | _History:
@@ -391,19 +420,11 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
-        history, count = _counted(request), len(token_ids)
-        while True:
-            try:
-                request.state.slide(history, count)
-            except _Collision:
-                request.state = _Window(request.params, history.prompt_ids, draw_bases())
-                count = len(history.output_ids)
-            else:
-                return
+        request.state.slide(_counted(request), token_ids)
 
     def fork(self, request: Request) -> _Window:
         """Lay an empty window over the one of the request."""
-        return request.state.fork()  # type: ignore[no-any-return]
+        return request.state.fork(_counted(request))  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban what would repeat, or sleep until something can."""

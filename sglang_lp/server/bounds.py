@@ -11,11 +11,16 @@ from msgspec import Meta
 
 from sglang_lp.errors import RequestError, Unsupported
 
-__all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "check_entries", "check_flat", "entries"]
+__all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "MAX_LINKS", "check_entries", "check_flat", "entries"]
 
-#: Most entries of list parameters in one HTTP request, over all of its texts and copies: eight
-#: lists of the greatest length.
-MAX_ENTRIES = 524_288
+#: Most entries of list parameters in one HTTP request, and characters of texts in them, over all
+#: of its texts and copies: four lists of the greatest length. Each brings its own list, and
+#: checking one takes its time.
+MAX_ENTRIES = 262_144
+
+#: Most links of chains in one HTTP request, over all of its texts and copies: 48 chains of the
+#: greatest length. Each link of each row is asked at each step (``make bench-bounds``).
+MAX_LINKS = 384
 
 #: Most entries and characters of those parameters of one HTTP request that differ from text to
 #: text: one list of the greatest length. What is the same is prepared once.
@@ -54,10 +59,11 @@ def check_flat(custom_params: object) -> None:
 
 
 def entries(custom_params: object) -> int:
-    """Return how many entries the lists of one request have."""
+    """Return how many entries the lists of one request have, and characters the texts in them."""
     if not isinstance(custom_params, dict):
         return 0
-    return sum(len(value) for value in custom_params.values() if isinstance(value, list | dict))
+    lists = [value for value in custom_params.values() if isinstance(value, list | dict)]
+    return sum(map(len, lists)) + sum(map(_characters, lists))
 
 
 def check_entries(texts: Sequence[object], copies: int = 1) -> None:
@@ -68,14 +74,21 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         copies: Of each text (``n``).
 
     Raises:
-        RequestError: More than ``MAX_ENTRIES`` in all, or different parameters of more than
-            ``MAX_DIFFERENT``.
+        RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
+            of more than ``MAX_DIFFERENT``.
     """
     total = copies * sum(map(entries, texts))
     if total > MAX_ENTRIES:
         raise RequestError(
             f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP "
-            f"request, got {total} over all of its texts and copies (n); send several requests"
+            f"request and characters of the texts in them, got {total} over all of its texts and "
+            "copies (n); send several requests"
+        )
+    links = copies * sum(map(_links, texts))
+    if links > MAX_LINKS:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
+            f"{links} over all of its texts and copies (n); send several requests"
         )
     if sum(map(_weight, texts)) <= MAX_DIFFERENT:
         return
@@ -89,16 +102,22 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         )
 
 
+def _links(custom_params: object) -> int:
+    """Return how many links one request has, if it is a chain."""
+    chain = custom_params.get("chain") if isinstance(custom_params, dict) else None
+    return len(chain) if isinstance(chain, list) else 0
+
+
 def _weight(custom_params: object) -> int:
     """Return how many entries and characters one request has: what preparing it takes."""
     if not isinstance(custom_params, dict):
         return 0
-    return entries(custom_params) + sum(map(_characters, custom_params.values()))
+    return entries(custom_params) + sum(
+        len(value) for value in custom_params.values() if isinstance(value, str)
+    )
 
 
 def _characters(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
     if isinstance(value, list) and value and isinstance(value[0], str):
         return sum(len(text) for text in value if isinstance(text, str))
     return 0

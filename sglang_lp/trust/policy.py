@@ -180,13 +180,16 @@ _PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 
 def _explained(text: str) -> str:
     """Add to msgspec's message what was expected, where it does not say so."""
+    place = text.partition(" - at `")[2]
+    keys = next(
+        (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
+        PolicyFile.__struct_encode_fields__,
+    )
+    if text.startswith("Expected `object`"):
+        return f"{text}; expected a table with {', '.join(keys)}"
     expected: Iterable[str] = ()
     if "contains unknown field" in text:
-        place = text.partition(" - at `")[2]
-        expected = next(
-            (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
-            PolicyFile.__struct_encode_fields__,
-        )
+        expected = keys
     elif "Invalid enum value" in text:
         expected = Stock if "`$.stock" in text else Above
     return text + ("; expected one of " + ", ".join(expected) if expected else "")

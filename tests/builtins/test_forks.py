@@ -53,7 +53,7 @@ def test_a_fork_goes_on_by_itself(case, prompt, output, draft):
             pass
 
     feed(output)
-    before = pickle.dumps(state)
     request.state = processor.fork(request)
+    before = pickle.dumps(state)
     feed(draft)
     assert pickle.dumps(state) == before

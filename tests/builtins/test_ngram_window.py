@@ -2,6 +2,7 @@
 
 import random
 import tracemalloc
+from array import array
 
 import pytest
 import torch
@@ -9,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, ngrams
+from sglang_lp.processor import prepare
+from sglang_lp.request import Request
+from sglang_lp.served import ServedModel
 from sglang_lp.testing import FakeRequest
 from support.oracles import ngram_bans
 
@@ -106,6 +110,106 @@ def test_bans_what_a_search_finds_in_long_texts(size, window):
     tokens = [token_id for _ in range(40) for token_id in rng.choice(phrases)]
 
     check_decode(tokens[:300], tokens[300:900], {"ngram_size": size, "window_size": window})
+
+
+@st.composite
+def new_and_old(draw):
+    """Text that is mostly new, so that a row sleeps, with parts of itself in between."""
+    rng = random.Random(draw(st.integers(0, 99)))
+    tokens = [rng.randrange(VOCAB) for _ in range(5)]
+    for new, length, back in draw(
+        st.lists(
+            st.tuples(st.integers(0, 150), st.integers(0, 60), st.integers(1, 200)),
+            min_size=1,
+            max_size=4,
+        )
+    ):
+        tokens += [rng.randrange(VOCAB) for _ in range(new)]
+        at = max(0, len(tokens) - back)
+        tokens += tokens[at : at + length]
+    return tokens
+
+
+#: As of the presets; small and large ones of which n-grams leave unentered, or have to be entered.
+LONG_SIZES = st.sampled_from(
+    [(30, 90), (9, 9), (12, 20), (35, 128), (10, 96), (20, 5000), (60, 70)]
+)
+
+
+@settings(max_examples=60)
+@given(sizes=LONG_SIZES, tokens=new_and_old(), split=st.floats(0, 0.5))
+def test_bans_what_a_search_finds_after_a_long_sleep(sizes, tokens, split):
+    at = max(1, round(split * len(tokens)))
+
+    check_decode(tokens[:at], tokens[at:], {"ngram_size": sizes[0], "window_size": sizes[1]})
+
+
+@pytest.mark.parametrize("bases", [None, ngrams.Bases(1, 1, 1)])
+@settings(max_examples=50)
+@given(
+    sizes=LONG_SIZES,
+    tokens=new_and_old(),
+    every=st.integers(1, 90),
+    draft=st.integers(1, 40),
+)
+def test_drafts_of_a_sleeping_row_are_banned_what_a_search_finds(
+    bases, sizes, tokens, every, draft
+):
+    size, window = sizes
+    at = len(tokens) // 4
+    with pytest.MonkeyPatch.context() as patch:
+        if bases is not None:  # sums: different sequences have the same hash
+            patch.setattr(ngrams, "_BASES", bases)
+        processor, params = prepare(
+            DeepseekOCRNoRepeatNGramLogitProcessor(),
+            {"ngram_size": size, "window_size": window},
+            ServedModel(vocab_size=VOCAB),
+        )
+        request = Request(params)
+        request.prompt_ids, request.output_ids = array("q", tokens[:at]), array("q")
+        request.state = state = processor.start(request)
+
+        def check():
+            history = [*request.prompt_ids, *request.output_ids]
+            banned = {i for ids in request.state.banned(request, VOCAB) for i in ids}
+            assert banned == ngram_bans(history, size, window)
+
+        def feed(token_id):
+            request.output_ids.append(token_id)
+            processor.advance(request, [token_id])
+
+        for done, token_id in enumerate(tokens[at:], 1):
+            feed(token_id)
+            if done % every:
+                continue
+            length = len(request.output_ids)
+            for drafted in (tokens[at + done :], tokens):  # what comes, and something else
+                request.state = processor.fork(request)
+                check()
+                for guess in drafted[:draft]:
+                    feed(guess)
+                    check()
+                del request.output_ids[length:]
+                request.state = state
+            check()
+
+
+def test_a_row_of_new_text_sleeps_also_while_its_window_is_longer_than_its_history(monkeypatch):
+    asked = []
+    edit = DeepseekOCRNoRepeatNGramLogitProcessor.edit
+    monkeypatch.setattr(
+        DeepseekOCRNoRepeatNGramLogitProcessor,
+        "edit",
+        lambda self, request, edits: (asked.append(request.position), edit(self, request, edits)),
+    )
+    request = FakeRequest([*range(50)])
+    custom_params = request.custom_params({"ngram_size": 30, "window_size": 10_000})
+    processor = DeepseekOCRNoRepeatNGramLogitProcessor()
+    for token_id in random.Random(1).choices(range(VOCAB), k=200):
+        banned_by(processor, custom_params)
+        request.append(token_id)
+
+    assert len(asked) <= 200 / 20 + 1
 
 
 def peak_bytes(text, params, *, generated=100):

@@ -72,10 +72,10 @@ def workers(model, tmp_path_factory):
         yield found
 
 
-@pytest.fixture
-def odd_one(model, tmp_path, another_policy):
-    """A worker of another policy."""
-    worker = Worker(model, tmp_path)
+@pytest.fixture(scope="module")
+def odd_one(model, tmp_path_factory, another_policy):
+    """A worker of another policy, until a test kills it."""
+    worker = Worker(model, tmp_path_factory.mktemp("odd-one"))
     try:
         worker.start(another_policy)
         yield worker

@@ -402,15 +402,15 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
     check = make_admit_list(guard)
     fits, larger = (listed([PAYLOAD] * n, with_params(most) * n, 1) for n in (8, 9))
     assert check(manager(), fits) is None
-    with pytest.raises(RequestError, match=r"at most 524288 entries .* got 589824 over all"):
+    with pytest.raises(RequestError, match=r"at most 262144 entries .* got 294912 over all"):
         check(manager(), larger)
-    with pytest.raises(RequestError, match="got 589824"):
+    with pytest.raises(RequestError, match="got 294912"):
         check(manager(), listed([PAYLOAD] * texts, with_params(most) * texts, copies))
 
 
 def test_one_request_lists_no_more_than_a_list_of_them(guard):
     params = {"token_ids": [5] * (MAX_ENTRIES + 1)}
-    with pytest.raises(RequestError, match="at most 524288 entries"):
+    with pytest.raises(RequestError, match="at most 262144 entries"):
         make_admit(guard)(tokenized(PAYLOAD, params), manager())
 
 

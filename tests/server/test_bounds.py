@@ -3,13 +3,14 @@
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, check_entries, entries
+from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, MAX_LINKS, check_entries, entries
 
 
-def test_entries_are_those_of_lists_and_objects():
+def test_entries_are_those_of_lists_and_objects_and_characters_of_their_texts():
     params = {"token_ids": [1, 2, 3], "more": {"a": 1}, "thinking_budget": 5, "text": "abc"}
 
     assert entries(params) == 4
+    assert entries({"words": ["ab", "c"], "text": "abc"}) == 5
     assert entries(None) == 0
 
 
@@ -23,7 +24,7 @@ def listing(count, first=0):
         ([listing(MAX_DIFFERENT + 100)], 1),
         ([listing(MAX_ENTRIES // 8)] * 4, 2),
         ([listing(MAX_DIFFERENT // 4, first) for first in range(4)], 1),
-        ([{"words": ["a" * 100]}, {"words": ["b" * (MAX_DIFFERENT - 102)]}], 9),
+        ([{"words": ["a" * 100]}, {"words": ["b" * (MAX_DIFFERENT - 102)]}], 4),
         ([None, {}, {"token_ids": 7}], 100),
         ([], 100),
     ],
@@ -58,3 +59,24 @@ def test_more_entries_over_all_copies_are_refused_with_the_limit(texts, copies):
 def test_more_that_differs_from_text_to_text_is_refused_with_the_limit(texts):
     with pytest.raises(RequestError, match=f"at most {MAX_DIFFERENT} entries"):
         check_entries(texts)
+
+
+def chain(links):
+    return {"chain": ["LoopBreakerLogitProcessor"] * links}
+
+
+@pytest.mark.parametrize(
+    ("texts", "copies"),
+    [([chain(8)], MAX_LINKS // 8), ([chain(1), chain(2)], MAX_LINKS // 3), ([{"chain": 7}], 1000)],
+)
+def test_as_many_links_as_the_limit_are_taken(texts, copies):
+    check_entries(texts, copies)
+
+
+@pytest.mark.parametrize(
+    ("texts", "copies"),
+    [([chain(8)], MAX_LINKS // 8 + 1), ([chain(8)] * (MAX_LINKS // 8) + [chain(1)], 1)],
+)
+def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
+    with pytest.raises(RequestError, match=f"at most {MAX_LINKS} links"):
+        check_entries(texts, copies)

@@ -90,9 +90,9 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
         ("[profiles.a]\nprocessors = []", "profiles.a: expected at least one of processors"),
         ("[profiles.'a b']\nprocessors = []", "expected a name like an identifier, got 'a b'"),
         ("[profiles.a]\nmay = []", "expected one of processors, may_set"),
-        ("[ceilings]\na = 3", "Expected `object`, got `int` - at `$.ceilings[...]`"),
         ("[ceilings]\na = {at_most = nan}", "at_most: expected a finite number, got nan"),
         ("[ceilings]\na = {most = 3}", "expected one of at_most, above"),
+        ("[ceilings]\nthinking_budget = 3", "expected a table with at_most, above"),
         (
             "[ceilings]\na = {at_most = 3, above = 'cut'}",
             "above`; expected one of lower, refuse",

@@ -1,0 +1,22 @@
+"""An SGLang plugin that makes ``--enable-strict-thinking`` run on a machine without a GPU.
+
+SGLang 0.5.23 masks logits on a CPU for a request's own grammar, and not for strict thinking alone,
+which uses the function of the backend. The two functions are the same but for that.
+"""
+
+from __future__ import annotations
+
+__all__ = ["NAME", "install"]
+
+#: What ``SGLANG_PLUGINS`` calls this plugin.
+NAME = "sglang_lp_cpu_strict"
+
+
+def install() -> None:
+    """Let the backend mask as its grammars do."""
+    from sglang.srt.constrained import xgrammar_backend
+
+    def apply_vocab_mask(logits: object, vocab_mask: object) -> None:
+        xgrammar_backend.XGrammarGrammar.apply_vocab_mask(None, logits, vocab_mask)
+
+    xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask = staticmethod(apply_vocab_mask)
