@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts test-fleet docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
+TARGETS := env demo test test-oldest test-drafts test-fleet canary docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -12,7 +12,8 @@ help:
 	@echo "make test   env, check and every test"
 	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
 	@echo "make test-drafts  the engine tests on further servers with speculative decoding"
-	@echo "make test-fleet  several servers: behind a router"
+	@echo "make test-fleet  several servers: behind a router, prefill and decode apart"
+	@echo "make canary  try the newest SGLang on the registry, and say what moved"
 	@echo "make docs   the documentation as a site, in build/site; warnings are errors"
 	@echo "make test-docs  open every page of the site in Chromium"
 	@echo "make check  ruff and mypy"

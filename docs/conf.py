@@ -36,6 +36,8 @@ NAVIGATION = {
         "/SECURITY",
         "policy",
         "operating",
+        "deploying",
+        "disaggregation",
         "performance",
         "api/trust",
     ],

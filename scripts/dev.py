@@ -36,6 +36,10 @@ OLDEST_VENV = Path(".venv-oldest")
 OLDEST_PYTHON = f"{OLDEST_VENV}/bin/python"
 OLDEST_LOCK = Path("requirements-oldest.lock")
 DOCS_LOCK = Path("requirements-docs.lock")
+CANARY_VENV = Path(".venv-canary")
+CANARY_PYTHON = f"{CANARY_VENV}/bin/python"
+FLEET_LOCK = Path("requirements-fleet.lock")
+FLEET_PACKAGES = Path(".cache/fleet")
 SITE = Path("build/site")
 MODEL = Path(".cache/demo-model")
 
@@ -180,6 +184,46 @@ OLDEST = (
         venv=OLDEST_VENV,
     ),
 )
+#: The newest SGLang on the registry, whatever it is today: only its environment is kept.
+CANARY = (
+    _venv_step(
+        "make the environment of the newest SGLang",
+        *(BASE_PYTHON, "-m", "venv", "--clear", str(CANARY_VENV)),
+        product="bin/python",
+        venv=CANARY_VENV,
+    ),
+    Step(
+        "install the newest packages",
+        (
+            *(UV, "pip", "install", "--quiet", "--upgrade", "--python", CANARY_PYTHON),
+            *("--requirements", "requirements-canary.in"),
+            *("--override", "requirements-oldest.override"),
+        ),
+        online=True,
+    ),
+    Step(
+        "install the project there",
+        (
+            *(UV, "pip", "install", "--quiet", "--python", CANARY_PYTHON),
+            *("--no-deps", "--no-build-isolation", "--editable", "."),
+        ),
+        online=True,
+    ),
+)
+#: Mooncake, which carries the KV cache between servers, in a folder that only those import from.
+FLEET = (
+    SetUp(
+        "install what servers of a fleet need",
+        (
+            *(UV, "pip", "install", "--quiet", "--no-deps", "--python", PYTHON),
+            *("--target", str(FLEET_PACKAGES), "--requirements", str(FLEET_LOCK)),
+        ),
+        online=True,
+        mark=FLEET_PACKAGES.with_suffix(".done"),
+        product=FLEET_PACKAGES / "mooncake",
+        inputs=(FLEET_LOCK,),
+    ),
+)
 #: The documentation, with its tools in the same environment: it imports what it documents.
 DOCS = (
     _venv_step(
@@ -204,6 +248,8 @@ DOCS = (
         ),
     ),
 )
+#: Mooncake and SGLang's transfers listen on every interface, so they get one that is nobody's.
+ALONE = ("unshare", "--map-root-user", "--net", PYTHON, "-m", "scripts.alone")
 CHECK = (
     Step("ruff check", (PYTHON, "-m", "ruff", "check", ".")),
     Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", ".")),
@@ -224,8 +270,10 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     ),
     "test-fleet": (
         *ENV,
-        Step("pytest -m fleet", (PYTHON, "-m", "pytest", "-m", "fleet")),
+        *FLEET,
+        Step("pytest -m fleet", (*ALONE, PYTHON, "-m", "pytest", "-m", "fleet")),
     ),
+    "canary": (*ENV, *CANARY, Step("what moved", (PYTHON, "-m", "scripts.canary"))),
     "docs": (*ENV, *DOCS),
     "test-docs": (
         *ENV,

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.testing import FakeRequest
-from support.oracles import bad_word_bans, ngram_bans, scheduled_bias, thinking_force
+from support import tiny_model
+from support.oracles import bad_word_bans, ngram_bans, scheduled_bias, thinking_force, thought
 from support.recording import steer
-from support.tiny_model import VOCAB_SIZE
+from support.tiny_model import VOCAB_SIZE, beginnings
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,9 @@ def rule(processor: Any, params: Mapping[str, Any], tokenizer: Any = None) -> Ru
     Args:
         processor: Its class.
         params: Its parameters.
-        tokenizer: The model's, for parameters that are text.
+        tokenizer: The model's, if it is not the tiny one.
     """
+    tokenizer = tokenizer or tiny_model.tokenizer()
     is_text = not {"words", "texts", "text"}.isdisjoint(params)
     documented = None if is_text else _DOCUMENTED.get(processor.__name__)
 
@@ -94,13 +96,22 @@ def _forced(params: Mapping[str, Any], _prompt: list[int], history: list[int]) -
     return next(iter([*rest, *ends]), None)
 
 
-def _thinking(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> int | None:
+def _thinking(
+    params: Mapping[str, Any], prompt: list[int], history: list[int]
+) -> int | set[int] | None:
     delimiters = (
         params["thinking_start_token_id"],
         params["thinking_end_token_id"],
         params["new_line_token_id"],
     )
-    return thinking_force(prompt, history, params["thinking_budget"], delimiters)
+    budget = params["thinking_budget"]
+    inside = thought(prompt, history, delimiters)
+    if inside is None:
+        return None
+    if inside >= budget:
+        return thinking_force(prompt, history, budget, delimiters)
+    # A character that begins has to end within the budget.
+    return {i for i, lacking in beginnings().items() if lacking >= budget - inside}
 
 
 def _ngram(params: Mapping[str, Any], prompt: list[int], history: list[int]) -> set[int]:

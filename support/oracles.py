@@ -42,7 +42,18 @@ def thinking_force(
         delimiters: The token that opens a block, the one that closes it, and the newline that is
             forced before it.
     """
-    start, end, newline = delimiters
+    _, end, newline = delimiters
+    inside = thought(prompt, output, delimiters)
+    if inside is None or inside < thinking_budget:
+        return None
+    return end if output and output[-1] == newline else newline
+
+
+def thought(
+    prompt: Sequence[int], output: Sequence[int], delimiters: tuple[int, int, int]
+) -> int | None:
+    """Return how many tokens the open block has, ``None`` if none is open; as above."""
+    start, end, _ = delimiters
     opened = None
     tokens = [*prompt, *output]
     for at, token in enumerate(tokens):
@@ -50,9 +61,7 @@ def thinking_force(
             opened = at + 1
         elif token == end:
             opened = None
-    if opened is None or len(tokens) - opened < thinking_budget:
-        return None
-    return end if output and output[-1] == newline else newline
+    return None if opened is None else len(tokens) - opened
 
 
 def bad_word_bans(words: Sequence[Sequence[int]], output: Sequence[int]) -> set[int]:

@@ -7,9 +7,15 @@ repeating one; ``FREQUENT`` ones come every few steps, which makes them good tok
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 BOS, EOS = 0, 1
 VOCAB_SIZE = 1024
@@ -22,7 +28,6 @@ FREQUENT = (720, 386, 325, 164, 870)
 def make(directory: Path) -> Path:
     """Write the checkpoint into ``directory`` and return it."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -42,13 +47,7 @@ def make(directory: Path) -> Path:
             narrow = name.endswith("c_proj.weight")
             torch.nn.init.normal_(weight, std=0.15 if narrow else 0.3, generator=generator)
     model.save_pretrained(directory)
-    words = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    words += [f"Ġw{i}" for i in range(len(words), VOCAB_SIZE)]
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(words[:2])
-    tokenizer.save(str(directory / "tokenizer.json"))
+    tokenizer().save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_bytes(
         orjson.dumps(
             {
@@ -60,6 +59,29 @@ def make(directory: Path) -> Path:
         )
     )
     return directory
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """Return the model's tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words += [f"Ġw{i}" for i in range(len(words), VOCAB_SIZE)]
+    made = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(words[:2])
+    return made
+
+
+@cache
+def beginnings() -> Mapping[int, int]:
+    """Return for each token that begins a character of several bytes how many it lacks then."""
+    numbers = [*range(0x80, 0x800, 0x20), *range(0x800, 0xD800, 0x400), 0xE000, 0xF000]
+    numbers += range(0x10000, 0x110000, 0x10000)
+    spelled = (tokenizer().encode(chr(number)).ids for number in numbers)
+    return {first: len(rest) for first, *rest in spelled}
 
 
 def word(token_id: int) -> str:

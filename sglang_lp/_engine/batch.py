@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.faults import as_fault
+from sglang_lp._engine.faults import as_fault, from_signal
 from sglang_lp._engine.plan import Cells, Plan, place, place_standing, pool
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Batch", "check_computed"]
+__all__ = ["Batch", "ask_again", "check_computed"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
@@ -256,6 +256,36 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
     if not recording.is_empty:
         step.acting.append((index, recording))
     return recording
+
+
+def ask_again(row: Row, vocab_size: int) -> str | None:
+    """Ask for the edits of a first token that was sampled elsewhere, and take them down.
+
+    Args:
+        row: Of a request that has just arrived: its processor was told of no token yet. It starts
+            again, because asking may have changed its state.
+        vocab_size: Number of logits in a row of the model.
+
+    Returns:
+        Why the request ends with that token, or ``None`` if it goes on. Unknown, and so ``None``,
+        where the processor asks for the logits, which are elsewhere.
+    """
+    if row.dense:
+        row.acts.note(0, forced=False)
+        return None
+    recording = Recording(vocab_size)
+    try:
+        row.processor.edit(row.request, recording)
+    except BaseException as error:
+        if from_signal(error):
+            raise
+        return None  # where it was sampled, it did not fail
+    finally:
+        row.restart()
+    recording.act()
+    if not recording.is_empty:
+        row.acts.note(0, forced=recording.forced is not None)
+    return recording.reason
 
 
 def _take_pools(step: _Step, index: int, row: Row, recording: Recording) -> None:

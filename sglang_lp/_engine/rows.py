@@ -293,6 +293,10 @@ class Row:
             if self._started:
                 self.processor.rewind(self.request)
 
+    def restart(self) -> None:
+        """Begin again at the next look, with a new state."""
+        self._started = False
+
     def settle(self, recording: Recording) -> None:
         """Look at this row no more, and make these edits at every step."""
         self.wake = NEVER

@@ -106,8 +106,8 @@ class ChainLogitProcessor(LogitProcessor):
     ``chain`` names the links; each parameter of a link carries the link's place in ``chain`` and
     a dot before its own name::
 
-        {"chain": ["DisallowedTokensLogitsProcessor", "Qwen3ThinkingBudgetLogitProcessor"],
-         "0.token_ids": [5, 6], "1.thinking_budget": 100}
+        {"chain": ["BadWordsLogitProcessor", "ThinkingBudgetLogitProcessor"],
+         "0.words": ["as an AI"], "1.thinking_budget": 100}
 
     A link is named as in ``custom_logit_processor``: a built-in by its name, another class as
     ``module:Class``. A server takes those that its policy allows and no others; each link's
@@ -125,8 +125,8 @@ class ChainLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     example: ClassVar[Mapping[str, Any]] = {
-        "chain": ["DisallowedTokensLogitsProcessor", "DRYLogitProcessor"],
-        "0.token_ids": [1234],
+        "chain": ["BadWordsLogitProcessor", "DRYLogitProcessor"],
+        "0.words": ["as an AI"],
         "1.dry_multiplier": 1.2,
     }
 
@@ -135,7 +135,7 @@ class ChainLogitProcessor(LogitProcessor):
 
         Attributes:
             chain: Names of the links, 1 to 8. The first is number 0, and its parameter
-                ``token_ids`` is ``0.token_ids`` here.
+                ``words`` is ``0.words`` here.
         """
 
         chain: Names

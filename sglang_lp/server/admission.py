@@ -14,6 +14,7 @@ from sglang_lp.server.efforts import read_generate
 from sglang_lp.server.own_keys import ROUTED, check_origin
 from sglang_lp.server.reports import ran
 from sglang_lp.server.routed import unfold
+from sglang_lp.server.stand_in import standing_in
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -25,31 +26,36 @@ __all__ = ["make_admit", "make_admit_list", "make_admit_stream", "make_supports_
 def make_admit(guard: Guard) -> Any:
     """Return the hook that runs after ``TokenizerManager._create_tokenized_object``."""
 
-    def admit(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-        sampling: Any = getattr(tokenized, "sampling_params", None)
-        custom_params = getattr(sampling, "custom_params", None)
-        payload = getattr(tokenized, "custom_logit_processor", None)
-        decides = not guard.rules.is_empty and sampling is not None
-        if payload is None and not custom_params and not decides:
-            ran(())
-            return
-        payload, custom_params = _unfold(guard, payload, custom_params)
-        # A temperature of 0 has become a top_k of 1.
-        sampled = getattr(sampling, "top_k", None) != 1
-        beam_width = getattr(sampling, "beam_width", None)
-        limit = getattr(sampling, "max_new_tokens", None)
-        admitted = _admit(
-            guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
-        )
-        if payload is not None:
-            # From here on only the operator's own spelling travels.
-            tokenized.custom_logit_processor = payload if admitted is None else admitted.payload
-            custom_params = custom_params or {}  # without a dict SGLang passes no history
-        if type(custom_params) is not dict and isinstance(custom_params, dict):
-            custom_params = {**custom_params}
-        sampling.custom_params = custom_params
+    def admit(tokenized: Any, manager: Any, obj: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        with standing_in(manager, obj):
+            _admit_one(guard, manager, tokenized)
 
     return admit
+
+
+def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> None:
+    sampling: Any = getattr(tokenized, "sampling_params", None)
+    custom_params = getattr(sampling, "custom_params", None)
+    payload = getattr(tokenized, "custom_logit_processor", None)
+    decides = not guard.rules.is_empty and sampling is not None
+    if payload is None and not custom_params and not decides:
+        ran(())
+        return
+    payload, custom_params = _unfold(guard, payload, custom_params)
+    # A temperature of 0 has become a top_k of 1.
+    sampled = getattr(sampling, "top_k", None) != 1
+    beam_width = getattr(sampling, "beam_width", None)
+    limit = getattr(sampling, "max_new_tokens", None)
+    admitted = _admit(
+        guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
+    )
+    if payload is not None:
+        # From here on only the operator's own spelling travels.
+        tokenized.custom_logit_processor = payload if admitted is None else admitted.payload
+        custom_params = custom_params or {}  # without a dict SGLang passes no history
+    if type(custom_params) is not dict and isinstance(custom_params, dict):
+        custom_params = {**custom_params}
+    sampling.custom_params = custom_params
 
 
 def make_admit_list(guard: Guard) -> Any:
@@ -74,7 +80,8 @@ def make_admit_list(guard: Guard) -> Any:
                     f"requests, got {len(payloads)} and {len(samplings)}"
                 )
             pairs = [*zip(payloads[:size], samplings[:size], strict=True)]
-            _admit_all(guard, manager, obj, pairs, getattr(obj, "parallel_sample_num", 1))
+            with standing_in(manager, obj):
+                _admit_all(guard, manager, obj, pairs, getattr(obj, "parallel_sample_num", 1))
 
     return admit_list
 
@@ -103,7 +110,8 @@ def make_admit_stream(guard: Guard) -> Any:
             payloads = [payloads] * len(samplings)  # as SGLang will
         try:
             pairs = [*zip(payloads, samplings, strict=False)]
-            _admit_all(guard, manager, obj, pairs, _copies(samplings))
+            with standing_in(manager, obj):
+                _admit_all(guard, manager, obj, pairs, _copies(samplings))
         except RequestError as error:
             from fastapi import HTTPException
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["end_request", "update_finish_state"]
+__all__ = ["end_at_first", "end_request", "update_finish_state"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,16 @@ def end_request(req: Any, pending: Sequence[int], path: Sequence[int], reason: A
     processed = len(req.output_ids)
     ending = _Ending(processed, (*pending, *path), processed + len(pending), reason)
     setattr(req, _ENDINGS, [*getattr(req, _ENDINGS, ()), ending])
+
+
+def end_at_first(req: Any, reason: Any) -> None:
+    """End a request with its first token, which another server has sampled.
+
+    Args:
+        req: SGLang's request; the token is its whole output, and not looked at yet.
+        reason: SGLang's finish reason.
+    """
+    setattr(req, _ENDINGS, [_Ending(0, (), 0, reason)])
 
 
 def update_finish_state(

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from sglang_lp.params import Parameters
 
-__all__ = ["Admitted", "Guard"]
+__all__ = ["DECIDED", "Admitted", "Guard"]
 
 
 #: Stands in SGLang's batch for what a request runs without having asked for it.
-_DECIDED = "decided by the operator"
+DECIDED = "decided by the operator"
 
 
 class Admitted(NamedTuple):
@@ -138,7 +138,7 @@ class Guard:
         Raises:
             PayloadRefused: It stands for nothing that this process admits.
         """
-        if payload != _DECIDED and not self.rules.has_profile(payload):
+        if payload != DECIDED and not self.rules.has_profile(payload):
             self.verifier.resolve(payload)
 
     def admit(  # noqa: PLR0913 - a request has this many parts
@@ -198,7 +198,7 @@ class Guard:
             RequestError: It is not allowed, or its parameters cannot travel.
         """
         if payload is None:
-            return _DECIDED, "what the operator decided"
+            return DECIDED, "what the operator decided"
         if self.rules.has_profile(payload):
             return payload, payload
         allowed = self.verifier.lookup(payload)

@@ -152,7 +152,7 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
-    readers = _routed() + (_readers() if guard.rules.reads_effort else [])
+    readers = _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard)
     hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
     if _adapts_vllm(guard):
         hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(*_CONVERTERS)]
@@ -244,6 +244,46 @@ def _readers() -> list[tuple[str, Any, Any]]:
             _SRT + "managers.tokenizer_manager.TokenizerManager.generate_request",
             efforts.read_generate,
             HookType.BEFORE,
+        ),
+    ]
+
+
+def _halves(guard: Guard) -> list[tuple[str, Any, Any]]:
+    """Return the hooks of prefill and decode servers; SGLang 0.5.18 has not all of them."""
+    from sglang.srt.plugins.hook_registry import HookType
+
+    from sglang_lp.server import disaggregated
+
+    scheduler = _SRT + "managers.scheduler.Scheduler."
+    connection = _SRT + "disaggregation.common.conn.CommonKV"
+    decode = _SRT + "disaggregation.decode."
+    return [
+        (
+            scheduler + "_retire_aborted_prefill_result",
+            disaggregated.retire,
+            HookType.AROUND,
+        ),
+        (
+            scheduler + "handle_pending_bootstrap",
+            disaggregated.tell_when_bootstrapped,
+            HookType.AROUND,
+        ),
+        (
+            connection + "BootstrapServer._setup_routes",
+            disaggregated.make_answer(guard),
+            HookType.AFTER,
+        ),
+        (
+            connection + "Manager.try_ensure_parallel_info",
+            disaggregated.make_ask(guard),
+            HookType.AROUND,
+        ),
+        (connection + "Receiver.init", disaggregated.turn_away, HookType.AFTER),
+        (decode + "prepare_abort", disaggregated.say_why, HookType.AROUND),
+        (
+            decode + "DecodeTransferQueue._commit_transfer_to_req",
+            disaggregated.make_resume(guard),
+            HookType.AFTER,
         ),
     ]
 

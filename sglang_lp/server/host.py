@@ -15,7 +15,7 @@ from sglang_lp.server.versions import committed_length
 if TYPE_CHECKING:
     from sglang_lp.server.pending import PendingResults
 
-__all__ = ["PROCESSOR_FAILED", "SglangHost", "StockHost"]
+__all__ = ["PROCESSOR_FAILED", "SglangHost", "StockHost", "stop"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class StockHost(Host):
 
     def finish(self, reason: str) -> None:
         if getattr(self.request, "to_finish", reason) is None:
-            self.request.to_finish = _stop(reason)
+            self.request.to_finish = stop(reason)
 
 
 class SglangHost(StockHost):
@@ -113,13 +113,13 @@ class SglangHost(StockHost):
             return
 
     def finish(self, reason: str) -> None:
-        self._end((), _stop(reason))
+        self._end((), stop(reason))
 
     def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:  # noqa: ARG002
         self._end(drafted, _error(error))
 
     def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:  # noqa: ARG002
-        self._end(drafted, _stop(reason))
+        self._end(drafted, stop(reason))
 
     def _end(self, drafted: Sequence[int], reason: Any) -> None:
         end_request(self.request, self._pending.of(self.request), drafted, reason)
@@ -136,7 +136,8 @@ def _error(error: SglangLpError) -> Any:
     return reason
 
 
-def _stop(reason: str) -> Any:
+def stop(reason: str) -> Any:
+    """Return SGLang's finish reason for an end that a processor decided."""
     from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
     return FINISH_MATCHED_STR(reason)

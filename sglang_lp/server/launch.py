@@ -84,6 +84,14 @@ REFUSED = (
         ),
     ),
     Refused(
+        "--disaggregation-mode without --enable-custom-logit-processor",
+        "a request with a processor would be refused here, and waited for by the other server",
+        lambda server_args: (
+            server_args.disaggregation_mode != "null"
+            and not server_args.enable_custom_logit_processor
+        ),
+    ),
+    Refused(
         "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)",
         "SMG's requests have no custom logit processor",
         lambda _server_args: "SMG_SGLANG_ZMQ_HANDSHAKE" in os.environ,

@@ -12,23 +12,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import ProxyType
 
-from sglang_lp.errors import Unsupported, shown
+from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.trust.decisions import LEVELS
 
 __all__ = [
     "BUDGET_FIELD",
     "EFFORT",
+    "REFUSED",
     "ROUTED",
     "add_given",
     "add_own",
     "check_origin",
     "check_shape",
+    "check_stands",
     "remember",
 ]
 
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
+#: Why admission refused the request in whose place this one stands.
+REFUSED = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
 ROUTED = "__sglang_lp_routed"
 
@@ -71,7 +75,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD``, ``EFFORT`` or ``ROUTED``.
+        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSED`` or ``ROUTED``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params
@@ -132,10 +136,22 @@ def check_shape(custom_params: object, req: object) -> None:
             fits = type(value) is int
         elif key == EFFORT:
             fits = value in LEVELS
+        elif key == REFUSED:
+            fits = type(value) is str
         else:
             fits = key == _IN_GRAMMAR and value is True
         if not fits:
             _refuse(key)
+
+
+def check_stands(custom_params: object) -> None:
+    """Refuse a request that stands in the place of one that admission refused.
+
+    Raises:
+        RequestError: With what admission said.
+    """
+    if isinstance(custom_params, dict) and REFUSED in custom_params:
+        raise RequestError(custom_params[REFUSED])
 
 
 def _own(custom_params: Mapping[Any, Any]) -> frozenset[str]:

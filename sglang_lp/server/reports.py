@@ -18,6 +18,7 @@ from sglang_lp._engine.rows import rows_of
 from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
 from sglang_lp.server.host import PROCESSOR_FAILED
 from sglang_lp.server.metrics import start, writing
+from sglang_lp.server.versions import untested
 
 __all__ = ["AnswerHeader", "make_begin", "ran", "report", "unwrap"]
 
@@ -106,6 +107,12 @@ def ran(names: Iterable[str]) -> None:
         answering[0] = {**(answering[0] or {}), **dict.fromkeys(names)}
 
 
+def _warnings() -> list[str]:
+    """Return what stands behind the names in every header."""
+    found = untested()
+    return [] if found is None else [f"untested SGLang {found}"]
+
+
 def _begins_stream(message: dict[str, Any]) -> bool:
     return message["type"] == "http.response.start" and any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
@@ -154,7 +161,8 @@ class AnswerHeader:
                 if one["type"] == "http.response.start":
                     added = [self._policy]
                     if named is not None:
-                        value = (", ".join(named) or "none").encode("ascii", "backslashreplace")
+                        said = ", ".join([*(named or ["none"]), *_warnings()])
+                        value = said.encode("ascii", "backslashreplace")
                         added.append((HEADER.lower().encode(), value))
                     one["headers"] = [*one.get("headers", ()), *added]
                 await send(one)

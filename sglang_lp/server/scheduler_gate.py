@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.guard import DECIDED
 from sglang_lp.server.host import SglangHost
 from sglang_lp.server.metrics import writing
-from sglang_lp.server.own_keys import check_shape
+from sglang_lp.server.own_keys import check_shape, check_stands
 from sglang_lp.server.routed import unfold
 from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
     from sglang_lp.server.guard import Guard
     from sglang_lp.server.pending import PendingResults
 
@@ -40,6 +46,11 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
         try:
             _begin(guard, pending, req)
         except RequestError as error:
+            if _is_awaited(req, pending.scheduler):
+                req.custom_logit_processor = DECIDED
+                given = _own_params(req, {})
+                attach_row(given, _Refusing(error), None, SglangHost(given["__req__"], pending))
+                return
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
         except ProcessorFault as error:
@@ -60,6 +71,7 @@ def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
     with guard.counting():
         check_shape(sampling.custom_params, req)
         payload, given = unfold(req.custom_logit_processor, sampling.custom_params)
+    check_stands(given)
     admitted = guard.admit(
         payload,
         given,
@@ -79,9 +91,7 @@ def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
     is_same = own is None and given is sampling.custom_params
     # SGLang left the request out if there was no processor, or no dict.
     if not is_same or not isinstance(given, dict) or "__req__" not in given:
-        req.sampling_params = copy.copy(sampling)
-        given = {**(own if own is not None else given or {}), "__req__": weakref.proxy(req)}
-        req.sampling_params.custom_params = given
+        given = _own_params(req, own if own is not None else given or {})
     host = SglangHost(given["__req__"], pending, admitted.names)
     host.policy = guard.fingerprint
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
@@ -90,6 +100,31 @@ def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
     except BaseException as error:  # noqa: BLE001 - the class's own code
         name = type(admitted.processor).__name__
         raise as_fault(name, "before its request began", error) from None
+
+
+def _own_params(req: Any, custom_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a request sampling parameters of its own, which name it as SGLang does."""
+    given = {**custom_params, "__req__": weakref.proxy(req)}
+    req.sampling_params = copy.copy(req.sampling_params)
+    req.sampling_params.custom_params = given
+    return given
+
+
+def _is_awaited(req: Any, scheduler: Any) -> bool:
+    """Tell whether a decode server waits for the first token of this request."""
+    mode = getattr(scheduler, "disaggregation_mode", None)
+    return getattr(mode, "value", None) == "prefill" and req.bootstrap_room is not None
+
+
+class _Refusing(LogitProcessor):
+    """Ends a request that is refused where its decode server hears of it: at the first token."""
+
+    def __init__(self, error: RequestError) -> None:
+        self._error = error
+
+    def edit(self, request: Request, edits: Edits) -> None:  # noqa: ARG002 - the base's
+        """Raise."""
+        raise self._error
 
 
 def _limit(req: Any, scheduler: Any) -> int | None:

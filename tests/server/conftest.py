@@ -21,6 +21,8 @@ def guard():
 @pytest.fixture
 def sglang(monkeypatch):
     """SGLang without plugins, to be hooked; whatever a test does to it is undone."""
+    import sglang.srt.disaggregation.common.conn
+    import sglang.srt.disaggregation.decode
     import sglang.srt.entrypoints.engine
     import sglang.srt.managers.scheduler
     import sglang.srt.managers.tp_worker
@@ -45,6 +47,10 @@ def sglang(monkeypatch):
             sglang.srt.entrypoints.engine.Engine,
             sglang.srt.managers.scheduler.Scheduler,
             sglang.srt.server_args.ServerArgs,
+            sglang.srt.disaggregation.common.conn.CommonKVBootstrapServer,
+            sglang.srt.disaggregation.common.conn.CommonKVManager,
+            sglang.srt.disaggregation.common.conn.CommonKVReceiver,
+            sglang.srt.disaggregation.decode.DecodeTransferQueue,
             HookRegistry,
             ChainLogitProcessor,
         ),

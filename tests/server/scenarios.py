@@ -65,6 +65,14 @@ def sglang_is_too_new() -> None:
     load()
 
 
+def nothing_is_wrong_with_an_untested_sglang_that_the_operator_takes() -> None:
+    from sglang_lp.server import versions
+
+    os.environ[versions.ALLOW_UNTESTED] = "1"
+    versions.version = lambda _name: "0.5.24"  # type: ignore[assignment]
+    nothing_is_wrong()
+
+
 def policy_file_is_missing() -> None:
     os.environ["SGLANG_LP_POLICY"] = "there/is/no/such/policy.toml"
     load()
@@ -371,6 +379,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         plugin_raises,
         sglang_renamed_a_function,
         sglang_is_too_new,
+        nothing_is_wrong_with_an_untested_sglang_that_the_operator_takes,
         policy_file_is_missing,
         another_plugin_replaces_the_sink,
         another_plugin_replaces_the_sampler_by_assignment,

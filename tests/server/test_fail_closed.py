@@ -22,7 +22,12 @@ pytestmark = pytest.mark.timeout(1000)
 
 REPOSITORY = Path(__file__).parents[2]
 REFUSES, WRONG_USAGE = 78, 2
-SERVES = ("nothing_is_wrong", "nothing_is_wrong_with_a_plugin_that_is_loaded_twice", "serve")
+SERVES = (
+    "nothing_is_wrong",
+    "nothing_is_wrong_with_a_plugin_that_is_loaded_twice",
+    "nothing_is_wrong_with_an_untested_sglang_that_the_operator_takes",
+    "serve",
+)
 #: Why a process of a scenario does not serve, where it is for a way to start that is refused.
 NOT_IN_PLACE = "the guard is not in place in this process"
 RAY = "SGLang loads no plugin in Ray's actors"

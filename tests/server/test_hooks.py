@@ -15,6 +15,7 @@ from sglang_lp.server.scheduler_gate import NoLoads, refuse_to_load
 
 ANTHROPIC = "sglang.srt.entrypoints.anthropic"
 OPENAI = "sglang.srt.entrypoints.openai"
+CONNECTION = "sglang.srt.disaggregation.common.conn.CommonKV"
 STOCK = "sglang.srt.sampling.custom_logit_processor"
 HOOKED = {
     "sglang.srt.entrypoints.engine.write_data_for_multi_tokenizer": "before",
@@ -44,6 +45,13 @@ HOOKED = {
     f"{OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request": "after",
     f"{OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request": "after",
     f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params": "after",
+    "sglang.srt.managers.scheduler.Scheduler._retire_aborted_prefill_result": "around",
+    "sglang.srt.managers.scheduler.Scheduler.handle_pending_bootstrap": "around",
+    f"{CONNECTION}BootstrapServer._setup_routes": "after",
+    f"{CONNECTION}Manager.try_ensure_parallel_info": "around",
+    f"{CONNECTION}Receiver.init": "after",
+    "sglang.srt.disaggregation.decode.prepare_abort": "around",
+    "sglang.srt.disaggregation.decode.DecodeTransferQueue._commit_transfer_to_req": "after",
 }
 
 
@@ -75,6 +83,7 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
         *("admit_list", "finish", "abandon", "remember", "refuse_to_be_joined"),
         *("check_launch", "check_parsed", "check_engine"),
         *("launch", "learn", "rewind", "begin", "unwrap", "read_body", "read_responses"),
+        *("retire", "tell_when_bootstrapped", "answer", "ask", "turn_away", "say_why", "resume"),
     }
 
 
@@ -145,6 +154,9 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
         "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes",
         "sglang.srt.managers.scheduler.Scheduler.get_init_info",
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__",
+        f"{CONNECTION}BootstrapServer._setup_routes",
+        f"{CONNECTION}Manager.try_ensure_parallel_info",
+        "sglang.srt.disaggregation.decode.DecodeTransferQueue._commit_transfer_to_req",
     }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from sglang_lp._engine.faults import interrupt
 from sglang_lp.server import installation, launch
+from sglang_lp.server.front_ends import FRONT_ENDS
 from sglang_lp.server.launch import (
     REFUSED,
     check_engine,
@@ -46,6 +49,9 @@ def nothing_is_set(monkeypatch):
         {"grpc_port": 1},
         {"skip_tokenizer_init": True},
         {"encoder_only": True, "grpc_mode": True},
+        {"nnodes": 2, "node_rank": 1},
+        {"disaggregation_mode": "prefill", "enable_custom_logit_processor": True},
+        {"disaggregation_mode": "decode", "enable_custom_logit_processor": True},
     ],
 )
 def test_a_server_whose_processes_are_all_guarded_starts(arguments, given):
@@ -66,6 +72,10 @@ ASKED = {
     "--use-ray": ({"use_ray": True}, {}),
     "SGLANG_RUST_SERVER=1": ({}, {"SGLANG_RUST_SERVER": "1"}),
     "--smg-grpc-mode": ({"grpc_mode": True}, {}),
+    "--disaggregation-mode without --enable-custom-logit-processor": (
+        {"disaggregation_mode": "prefill"},
+        {},
+    ),
     "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)": (
         {},
         {"SMG_SGLANG_ZMQ_HANDSHAKE": "tcp://127.0.0.1:1"},
@@ -85,6 +95,32 @@ def test_a_way_to_start_that_is_refused_is_named(monkeypatch, capfd, arguments, 
 
     assert end.value.code == 78
     assert capfd.readouterr().err.endswith(f": {refused.way}: {refused.why}\n")
+
+
+#: Refused in part: the table has them as served, with a note.
+IN_PART = {
+    "--tokenizer-worker-num above 1",
+    "--disaggregation-mode without --enable-custom-logit-processor",
+}
+
+
+def test_every_way_that_is_refused_is_in_the_table_of_front_ends():
+    ways = [one.way for one in FRONT_ENDS if one.way is not None]
+
+    assert {*ways, *IN_PART} == {refused.way for refused in REFUSED}
+    assert all(one.why for one in FRONT_ENDS if one.way)
+
+
+def test_the_table_of_the_documents_is_that_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| (served|refused) \| ([^|]*)\|$", page, re.MULTILINE
+    )
+
+    assert [(name, started, state, why.strip()) for name, started, state, why in rows] == [
+        (one.name, one.started, "refused" if one.way else "served", one.why or one.note)
+        for one in FRONT_ENDS
+    ]
 
 
 def test_what_sglang_decided_counts_and_not_only_what_was_given(monkeypatch, arguments):

@@ -10,7 +10,10 @@ import torch
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.client.answers import check_ran
+from sglang_lp.errors import NotRun
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.server import reports
 from sglang_lp.server.reports import AnswerHeader, ran, report, unwrap
 from sglang_lp.testing import FakeRequest
 
@@ -53,6 +56,23 @@ def test_the_header_names_what_ran_on_any_prompt_of_a_request(admitted, value):
 
 
 POLICY = (b"x-sglang-lp-policy", b"f")
+
+
+@pytest.mark.parametrize(("names", "value"), [((), "none"), (("A", "B"), "A, B")])
+def test_the_header_says_that_sglang_is_untested_and_a_client_still_finds_the_names(
+    monkeypatch, names, value
+):
+    monkeypatch.setattr(reports, "untested", lambda: "0.5.24")
+    start, _body = answered(app_with(names))
+
+    said = f"{value}, untested SGLang 0.5.24".encode()
+    assert start["headers"] == [POLICY, (b"x-sglang-lp", said)]
+    said = {name.decode(): value.decode() for name, value in start["headers"]}
+    check_ran(names, said)
+    with pytest.raises(NotRun):
+        check_ran(["C"], said)
+
+
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
 

@@ -41,8 +41,33 @@ def test_any_other_version_is_refused(sglang_is, found):
 
     assert str(caught.value) == (
         f"expected SGLang 0.5.18 to 0.5.23, found {found}: install a version of sglang-lp that "
-        "supports it, or uninstall sglang-lp to run without its guard"
+        "supports it, uninstall sglang-lp to run without its guard, or set "
+        "SGLANG_LP_ALLOW_UNTESTED=1 to run it though no test has"
     )
+
+
+def test_the_operator_can_take_an_untested_version_which_is_said(sglang_is, monkeypatch, caplog):
+    monkeypatch.setenv("SGLANG_LP_ALLOW_UNTESTED", "1")
+    sglang_is("0.5.24")
+
+    assert check_version() == "0.5.24"
+    assert "no test ran on SGLang 0.5.24 (tested: 0.5.18 to 0.5.23)" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["", "0", "true", "yes"])
+def test_nothing_but_1_takes_it(sglang_is, monkeypatch, value):
+    monkeypatch.setenv("SGLANG_LP_ALLOW_UNTESTED", value)
+    sglang_is("0.5.24")
+    with pytest.raises(InstallError):
+        check_version()
+
+
+def test_a_tested_version_is_taken_without_a_warning(sglang_is, monkeypatch, caplog):
+    monkeypatch.setenv("SGLANG_LP_ALLOW_UNTESTED", "1")
+    sglang_is("0.5.23")
+
+    assert check_version() == "0.5.23"
+    assert caplog.text == ""
 
 
 def test_without_sglang_there_is_nothing_to_guard(monkeypatch):

@@ -1,0 +1,55 @@
+"""Prints as JSON what the plugin takes hold of in the SGLang of this environment.
+
+Nothing is hooked: every target is looked up, with its signature and a digest of its source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import pkgutil
+import sys
+from importlib.metadata import version
+from typing import Any
+
+__all__ = ["found"]
+
+
+def found() -> dict[str, Any]:
+    """Return the version, the targets, and the names that the toolkit keeps tables of."""
+    from sglang.srt.sampling import custom_logit_processor as stock
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    from sglang_lp.server.hooks import put_in_place
+    from sglang_lp.server.installation import installed
+
+    put_in_place()  # registers, and leaves applying to SGLang
+    processors = [
+        name
+        for name, value in vars(stock).items()
+        if inspect.isclass(value) and issubclass(value, stock.CustomLogitProcessor)
+    ]
+    return {
+        "version": version("sglang"),
+        "targets": {target: _described(target) for target, _ in installed},
+        "algorithms": sorted(one.name for one in SpeculativeAlgorithm),
+        "processors": sorted(processors),
+    }
+
+
+def _described(target: str) -> dict[str, str] | None:
+    try:
+        function = pkgutil.resolve_name(target)
+    except (AttributeError, ImportError):
+        return None
+    function = inspect.unwrap(function)
+    source = inspect.getsource(function)
+    return {
+        "signature": str(inspect.signature(function)),
+        "source": hashlib.sha256(source.encode()).hexdigest(),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(found()) + "\n")

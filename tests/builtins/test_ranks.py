@@ -1,0 +1,76 @@
+"""Every rank of a model makes the same edits: they depend on what all ranks hold alike."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from sglang_lp import builtins
+from tests.builtins.rank import TEXTS
+from tests.engine.test_history import CASES
+
+ROOT = Path(__file__).parents[2]
+#: What runs inside a step.
+PARTS = ("_engine", "adapters", "builtins")
+SOURCES = sorted(path for part in PARTS for path in (ROOT / "sglang_lp" / part).rglob("*.py"))
+#: Clocks, and chance that a rank would draw for itself.
+LOCAL = {"datetime", "random", "secrets", "socket", "time", "uuid"}
+CALLS = {"getpid", "hash", "urandom", "rand", "randn", "randint", "multinomial"}
+#: Hashes whose matches are the same whatever they are drawn from; two ranks draw other ones here.
+DRAWN = {"builtins/ngrams.py": {"secrets"}}
+
+
+def rank(number):
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.builtins.rank", str(number)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(number)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return orjson.loads(run.stdout)
+
+
+@pytest.mark.timeout(600)
+def test_two_ranks_make_the_same_edits():
+    one, other = rank(1), rank(2)
+
+    assert [
+        name for (name, digest), (_, same) in zip(one, other, strict=True) if digest != same
+    ] == []
+    assert len({digest for _, digest in one}) > len(one) // 2  # they did edit
+
+
+def test_every_builtin_is_played():
+    covered = tuple(processor for processor, _ in (*CASES, *TEXTS))
+    assert [
+        name for name in builtins.__all__ if not issubclass(getattr(builtins, name), covered)
+    ] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_in_a_step_asks_a_clock_or_chance(path):
+    tree = ast.parse(path.read_text())
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    called = {
+        getattr(node.func, "attr", getattr(node.func, "id", ""))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    }
+    allowed = DRAWN.get(str(path.relative_to(ROOT / "sglang_lp")), set())
+
+    assert imported & LOCAL <= allowed
+    assert called & CALLS == set()

@@ -1,0 +1,105 @@
+"""The examples of a deployment are valid, by the tools that will read them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sglang_lp.server.versions import NEWEST
+from sglang_lp.trust import Policy
+from support.disaggregated import PACKAGES
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+KUBERNETES = [*yaml.safe_load_all((ROOT / "deploy/kubernetes.yaml").read_text())]
+POLICY = ROOT / "deploy/policy.toml"
+
+
+def runs(*command):
+    """Run a tool of the folder that ``make test-fleet`` fills; return what it said."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def containers():
+    """Return the arguments of each container, by what it runs."""
+    services = COMPOSE["services"].values()
+    found = [(service["build"]["target"], service["command"]) for service in services]
+    for one in KUBERNETES:
+        if one["kind"] == "Deployment":
+            (container,) = one["spec"]["template"]["spec"]["containers"]
+            target = "router" if "router" in container["image"] else "server"
+            found.append((target, container["args"]))
+    return found
+
+
+def test_every_worker_takes_its_arguments():
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    asked = [arguments for target, arguments in containers() if target == "server"]
+    assert len(asked) == 3
+    for arguments in asked:
+        assert parser.parse_args(arguments).model_path
+
+
+def test_the_policy_is_one_and_the_same_everywhere():
+    assert Policy.from_toml(str(POLICY)).ceilings
+    (mapped,) = (one for one in KUBERNETES if one["kind"] == "ConfigMap")
+    assert tomllib.loads(mapped["data"]["policy.toml"]) == tomllib.loads(POLICY.read_text())
+    for service in COMPOSE["services"].values():
+        if service["build"]["target"] == "server":
+            assert "./deploy/policy.toml:/etc/sglang-lp/policy.toml:ro" in service["volumes"]
+
+
+def test_the_image_has_an_sglang_that_is_supported():
+    assert f"ARG SGLANG=v{NEWEST}\n" in DOCKERFILE
+    assert "sglang-lp doctor" in DOCKERFILE
+
+
+def test_everything_that_the_image_copies_is_sent_to_its_build():
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    copied = {
+        name
+        for line in DOCKERFILE.splitlines()
+        if line.startswith("COPY")
+        for name in line.split()[1:-1]
+    }
+    assert copied == sent
+    assert all((ROOT / name).exists() for name in copied)
+
+
+@pytest.mark.fleet
+def test_hadolint_finds_nothing_in_the_dockerfile():
+    assert runs(PACKAGES / "bin" / "hadolint", "Dockerfile") == ""
+
+
+@pytest.mark.fleet
+def test_the_compose_file_is_one_by_its_specification():
+    # Its reader knows no merge keys.
+    read = "import sys, compose_spec; compose_spec.PyCompose.from_json(sys.argv[1])"
+    runs(sys.executable, "-c", read, json.dumps(COMPOSE))
+
+
+@pytest.mark.fleet
+def test_the_kubernetes_objects_fit_its_schemas():
+    said = runs(sys.executable, "-m", "kubernetes_validate", "--strict", "deploy/kubernetes.yaml")
+    assert said.count("passed") == len(KUBERNETES)

@@ -1,0 +1,349 @@
+"""What a prefill and a decode server tell each other, on SGLang's own classes where they run alone.
+
+On two real servers: tests/fleet/test_disaggregation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from http import HTTPStatus
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_lp._engine.batch import ask_again
+from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.errors import RequestError
+from sglang_lp.server import disaggregated
+from sglang_lp.server.disaggregated import (
+    make_answer,
+    make_ask,
+    make_resume,
+    retire,
+    say_why,
+    tell_when_bootstrapped,
+    turn_away,
+)
+from sglang_lp.server.endings import update_finish_state
+from sglang_lp.server.host import PROCESSOR_FAILED
+from sglang_lp.server.own_keys import REFUSED, check_origin
+from sglang_lp.server.stand_in import standing_in
+from support.playing import Played
+from support.recording import Finishes
+
+
+def abort(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, *, ours=True):
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    reason = FINISH_ABORT(message, status)
+    if ours:
+        setattr(reason, PROCESSOR_FAILED, True)
+    return reason
+
+
+class Manager:
+    """SGLang's transfers: what was told and recorded."""
+
+    def __init__(self):
+        self.told, self.recorded, self.prefill_info_table = [], {}, {}
+
+    def conclude_failure(self, *, bootstrap_room, failure_reason):
+        assert self.kv_status_msg_carries_reason
+        self.told.append((bootstrap_room, failure_reason))
+
+    def record_failure(self, room, reason):
+        self.recorded[room] = reason
+
+
+def request(reason=None, *, pending=False, manager=None):
+    req = SimpleNamespace(
+        to_finish=reason,
+        finished_reason=None,
+        pending_bootstrap=pending,
+        bootstrap_room=7,
+        disagg_kv_sender=SimpleNamespace(kv_mgr=manager or Manager()),
+    )
+
+    def update_finish_state():
+        req.finished_reason, req.to_finish = req.to_finish, None
+
+    req.update_finish_state = update_finish_state
+    return req
+
+
+def test_an_error_at_the_first_token_is_told_before_the_request_is_released():
+    manager = Manager()
+    req = request(abort("no token is left", HTTPStatus.BAD_REQUEST), manager=manager)
+
+    def original(scheduler, released):
+        assert manager.told == [(7, "sglang-lp 400: no token is left")]
+        return "released"
+
+    assert retire(original, "scheduler", req) == "released"
+
+
+def test_a_decode_server_that_does_not_listen_yet_is_told_once_it_does():
+    manager = Manager()
+    req = request(abort("why"), pending=True, manager=manager)
+    scheduler = SimpleNamespace(disagg_prefill_inflight_queue=[])
+
+    assert retire(None, scheduler, req) is False
+    assert scheduler.disagg_prefill_inflight_queue == [req]
+    assert manager.told == []
+    assert tell_when_bootstrapped(lambda *_: False, scheduler, req, "poll") is False
+    assert manager.told == []
+    # It says that nothing can be sent.
+    assert tell_when_bootstrapped(lambda *_: True, scheduler, req, "poll") is False
+    assert manager.told == [(7, "sglang-lp 500: why")]
+
+
+def test_what_sglang_ends_is_left_to_it():
+    manager = Manager()
+    for reason in (None, abort("a client left", ours=False)):
+        assert retire(lambda *_: "its own", None, request(reason, manager=manager)) == "its own"
+    assert tell_when_bootstrapped(lambda *_: True, None, request(), "poll") is True
+    assert manager.told == []
+
+
+def test_the_client_gets_the_error_as_the_prefill_server_gave_it():
+    ended = []
+
+    def original(req, message, status=None):
+        ended.append((message, status))
+
+    req = SimpleNamespace(rid="mine: sglang-lp 400: not me", finished_reason=None)
+    wrapped = "Decode transfer failed for req.rid='{}' with exception {}"
+    say_why(
+        original,
+        req,
+        wrapped.format(req.rid, "KVTransferError(bootstrap_room=7): sglang-lp 400: two\nlines"),
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+    )
+    assert ended == [("two\nlines", HTTPStatus.BAD_REQUEST)]
+    assert (req.finished_reason.message, req.finished_reason.err_type) == (
+        "two\nlines",
+        "BadRequestError",
+    )
+
+    other = wrapped.format(req.rid, "KVTransferError(bootstrap_room=7): it is dead")
+    say_why(original, req, other, HTTPStatus.INTERNAL_SERVER_ERROR)
+    assert ended[-1] == (other, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+# Who guards the prefill server
+
+
+@pytest.fixture
+def bootstrap(sglang, guard, monkeypatch):
+    """Start SGLang's own bootstrap server, guarded or not; returns its address."""
+    from sglang.srt.disaggregation.common.conn import CommonKVBootstrapServer as Server
+
+    from support.processes import free_port
+
+    started = []
+
+    def start(guarded_by):
+        original = Server._setup_routes
+
+        def routes(server):
+            original(server)
+            if guarded_by is not None:
+                make_answer(guarded_by)(None, server)
+
+        monkeypatch.setattr(Server, "_setup_routes", routes)
+        monkeypatch.setattr(Server, "_is_ready", lambda _self: True)
+        port = free_port()
+        started.append(Server("127.0.0.1", port))
+        return f"127.0.0.1:{port}"
+
+    yield start
+    for server in started:
+        server.close()
+
+
+def meet(manager, address, guard):
+    """Let a decode server meet a prefill server, as often as it takes."""
+    import time
+
+    def original(manager, address):
+        manager.prefill_info_table[address] = "info"
+        return True
+
+    ask = make_ask(guard)
+    for _ in range(50):
+        if ask(original, manager, address):
+            return
+        time.sleep(0.1)
+    raise AssertionError("it does not answer")
+
+
+class Receiver:
+    def __init__(self, manager, address):
+        self.kv_mgr, self.bootstrap_addr, self.bootstrap_room = manager, address, 7
+        self.bootstrap_infos, self.aborted, self.notified = ["info"], 0, 0
+
+    def abort(self):
+        self.aborted += 1
+        self.kv_mgr.record_failure(self.bootstrap_room, "Aborted by AbortReq.")
+
+    def _send_abort_notification(self):
+        self.notified += 1
+
+
+def test_a_prefill_server_without_the_guard_gets_no_request(bootstrap, guard, monkeypatch, caplog):
+    monkeypatch.setattr(disaggregated, "_GRACE", 0.0)
+    manager, address = Manager(), bootstrap(None)
+    meet(manager, address, guard)
+    receiver = Receiver(manager, address)
+    turn_away(None, receiver, 0)
+
+    why = f"the prefill server at {address} does not run sglang-lp"
+    assert manager.recorded[7].startswith(f"sglang-lp 500: {why}")
+    assert receiver.aborted == 1
+    assert why in caplog.text
+
+
+def test_a_guarded_prefill_server_is_asked_once(bootstrap, guard, caplog):
+    manager, address = Manager(), bootstrap(guard)
+    meet(manager, address, guard)
+    receiver = Receiver(manager, address)
+    turn_away(None, receiver, 0)
+
+    assert (receiver.aborted, manager.recorded) == (0, {})
+    assert "another policy" not in caplog.text
+    make_ask(None)(lambda *_: True, manager, address)  # met before: nobody is asked
+
+
+def test_another_policy_is_said_and_served(bootstrap, guard, caplog):
+    manager = Manager()
+    address = bootstrap(SimpleNamespace(fingerprint="another"))
+    meet(manager, address, guard)
+    receiver = Receiver(manager, address)
+    turn_away(None, receiver, 0)
+
+    assert receiver.aborted == 0
+    assert "has another policy than this decode server" in caplog.text
+
+
+def test_a_prefill_server_that_does_not_answer_is_asked_again(guard):
+    manager = Manager()
+
+    def original(manager, address):
+        manager.prefill_info_table[address] = "info"
+        return True
+
+    assert make_ask(guard)(original, manager, "127.0.0.1:9") is False
+    assert manager.prefill_info_table == {}
+
+
+# The first token, on the decode server
+
+
+def test_the_first_token_is_asked_for_again_and_the_processor_starts_again():
+    played = Played(ForcedSequenceLogitProcessor, {"token_ids": [5, 6]}, [1], vocab_size=100)
+    row = played.row
+    row.arrive()
+
+    assert ask_again(row, 100) is None
+    assert (row.acts.edited.spans, row.acts.forced.spans) == ([[0, 1]], [[0, 1]])
+
+    # What holds for good is said at the first look, and has to be heard by the next step.
+    words = Played(BadWordsLogitProcessor, {"token_ids": [5], "lengths": [1]}, [1], vocab_size=100)
+    words.row.arrive()
+    ask_again(words.row, 100)
+    words.source.append(9)
+    import torch
+
+    from sglang_lp._engine.batch import Batch
+    from support.playing import step
+
+    logits = torch.zeros(1, 100)
+    logits[0, 5] = 9
+    assert step(Batch(), lambda _tokens: logits.clone(), [words]) != [5]
+
+
+def test_a_processor_that_asks_for_the_logits_is_left_alone():
+    class Asks(ForcedSequenceLogitProcessor):
+        def edit(self, request, edits):
+            request.top(1)
+
+    played = Played(Asks, {"token_ids": [5]}, [1], vocab_size=100)
+    played.row.arrive()
+
+    assert ask_again(played.row, 100) is None
+    assert played.row.acts.edited.spans == []
+
+
+def test_an_end_at_the_first_token_is_made_there(guard):
+    guard.vocab_size = 100
+    played = Played(Finishes, {"at": 0}, [1], vocab_size=100)
+    played.row.arrive()
+    req = SimpleNamespace(
+        output_ids=array("q", [9]),
+        finished_reason=None,
+        finished_len=None,
+        to_finish=None,
+        sampling_params=SimpleNamespace(custom_params=played.custom_params),
+    )
+    req.finished = lambda: req.finished_reason is not None
+    make_resume(guard)(None, "queue", SimpleNamespace(req=req))
+    update_finish_state(lambda *_: None, req)
+
+    assert (req.finished_reason.to_json(), req.finished_len) == (
+        {"type": "stop", "matched": "enough"},
+        1,
+    )
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_a_refused_request_is_stood_in_for_at_the_same_place(mode):
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    sent = []
+
+    async def generate_request(obj):
+        obj.normalize_batch_and_arguments()
+        sent.append(obj)
+        yield {}
+
+    manager = SimpleNamespace(
+        server_args=SimpleNamespace(disaggregation_mode=mode), generate_request=generate_request
+    )
+    obj = GenerateReqInput(
+        input_ids=[[5, 6], [7]],
+        sampling_params={"n": 2, "max_new_tokens": 50},
+        bootstrap_host="h",
+        bootstrap_port=1,
+        bootstrap_room=[10, 20],
+    )
+
+    async def refuse():
+        with pytest.raises(RequestError, match="no"), standing_in(manager, obj):
+            raise RequestError("no")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(refuse())
+    assert sorted(one.bootstrap_room for one in sent) == [10, 10, 20, 20]
+    for one in sent:
+        assert (one.bootstrap_host, one.bootstrap_port) == ("h", 1)
+        assert one.sampling_params["max_new_tokens"] == 1
+        assert one.custom_logit_processor is None
+        given = one.sampling_params.get("custom_params")
+        if mode == "prefill":
+            check_origin(given)
+            assert given == {REFUSED: "no"}
+        else:
+            assert given is None
+            assert [*one.input_ids] in ([5, 6], [7])
+
+
+def test_nobody_waits_for_a_server_of_its_own():
+    manager = SimpleNamespace(server_args=SimpleNamespace(disaggregation_mode="null"))
+    for obj in (SimpleNamespace(bootstrap_room=1), SimpleNamespace(), None):
+        with pytest.raises(RequestError), standing_in(manager, obj):
+            raise RequestError("no")
