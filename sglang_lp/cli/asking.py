@@ -190,7 +190,8 @@ def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
 
 def _check_budget(url: str) -> str:
     opening = "".join(start for start, _ in PAIRS)
-    body = _generate(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 0})
+    whole = wire.fold(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 0})
+    body = _route("/generate", _generate(None, None), whole)
     answer = _post(url, "/generate", {**body, "text": opening})
     if answer.status == _BAD_REQUEST and "thinking delimiters" in str(answer.body):
         raise Skipped("the served model's tokenizer has no known pair of thinking delimiters")

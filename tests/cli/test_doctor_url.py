@@ -32,22 +32,25 @@ class Guarded:
         self.asked += 1
         if path == "/v1/models":
             return 200, {"data": [{"id": name} for name in self.models]}
-        if "metadata" in body or "params" in body.get("custom_logit_processor", ""):
+        payload = body.get("custom_logit_processor") or ""
+        if "thinking_budget" in payload:
+            return self.thought()
+        if "metadata" in body or "params" in payload:
             return self.forced(path, drops=self.drops_routed)
-        payload = body.get("custom_logit_processor")
-        if payload is None:
+        if not payload:
             return 200, {"text": "x"}
         if self.disabled:
             return 400, {"error": "Custom logit processor is not enabled. Use --enable-..."}
         params = body.get("custom_params") or body["sampling_params"]["custom_params"]
         if "token_ids" in params:
             return (200, {"text": "x"}) if self.unpickles else (400, {"error": REFUSED})
-        if "thinking_budget" in params:
-            if not self.pair:
-                return 400, {"error": "expected one known pair of thinking delimiters in the"}
-            report = {"thinking": [{"tokens": 3, "ended": self.ended}]}
-            return 200, {"text": "", "meta_info": {"sglang_lp": report}}
         return self.forced(path, drops=self.drops)
+
+    def thought(self):
+        if not self.pair:
+            return 400, {"error": "expected one known pair of thinking delimiters in the"}
+        report = {"thinking": [{"tokens": 3, "ended": self.ended}]}
+        return 200, {"text": "", "meta_info": {"sglang_lp": report}}
 
     def forced(self, path, drops):
         text = "something" if path in drops else FORCED

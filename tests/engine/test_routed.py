@@ -165,4 +165,4 @@ def test_the_doctor_names_the_form_that_each_endpoint_takes(router, capsys):
     said = capsys.readouterr().out
 
     assert code == 0, said
-    assert said.count("routed") == 2, said
+    assert said.count("in the routed form") == 3, said
