@@ -222,7 +222,7 @@ def _lists() -> list[Dear]:
         Dear(
             f"cite-from-prompt-x{copies}",
             "CiteFromPromptLogitProcessor",
-            {"eos_token_ids": _ENDS},
+            {"eos_token_ids": _ENDS[:64]},
             _distinct(LONGEST),
             _fresh,
             copies,
@@ -231,9 +231,9 @@ def _lists() -> list[Dear]:
     ]
     found.append(
         Dear(
-            "gen-length-1024-x256",
+            "gen-length-64-x256",
             "GenLengthLogitProcessor",
-            {"bias": 0.01, "eos_token_ids": _ENDS},
+            {"bias": 0.01, "eos_token_ids": _ENDS[:64]},
             _short,
             _fresh,
             256,

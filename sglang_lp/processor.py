@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
-__all__ = ["LogitProcessor", "prepare", "subclasses_of"]
+__all__ = ["LogitProcessor", "fit", "prepare", "subclasses_of"]
 
 
 _NO_HISTORY = (
@@ -358,7 +358,23 @@ def prepare(
     Raises:
         RequestError: The parameters do not fit the processor or the served model.
     """
-    params = processor.parse_params(custom_params, served.vocab_size)
+    fitted = fit(processor, processor.parse_params(custom_params, served.vocab_size), served)
+    return processor.serving(fitted), fitted
+
+
+def fit(
+    processor: LogitProcessor | type[LogitProcessor], params: Parameters, served: ServedModel
+) -> Parameters:
+    """Return what ``fit_params`` does, the same for all copies of a request.
+
+    Args:
+        processor: An instance or the class.
+        params: What ``parse_params`` returned.
+        served: The model; whatever is known of it.
+
+    Raises:
+        InvalidParameter: As ``fit_params``.
+    """
     fitted = _fitted_before(params, served)
     if fitted is None:
         fitted = processor.fit_params(params, served)
@@ -366,7 +382,7 @@ def prepare(
             _fitted[id(params)] = params, served, fitted
             if len(_fitted) > _MAX_PARSED:
                 _fitted.popitem(last=False)
-    return processor.serving(fitted), fitted
+    return fitted
 
 
 def _fitted_before(params: Parameters, served: ServedModel) -> Parameters | None:

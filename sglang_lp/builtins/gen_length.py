@@ -12,7 +12,7 @@ from sglang_lp.builtins.texts import served_vocabulary
 from sglang_lp.builtins.thinking.delimiters import encode
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter, shown
-from sglang_lp.params import FewTokenIds, Parameters, Text
+from sglang_lp.params import Parameters, Text, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served import ends_for
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sglang_lp.served import ServedModel
 
 Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+_Ends = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=64)]
 Power = Annotated[int, Meta(ge=0, le=8)]
 
 #: The length at which the bias is the parameter's.
@@ -56,15 +57,15 @@ class GenLengthLogitProcessor(LogitProcessor):
             power: How fast it grows, 0 to 8: 1 is linear.
             complete_sentences: Whether it is added only where a sentence has ended: after a full
                 stop, a question or exclamation mark, an ellipsis or a line break.
-            eos_token_ids: The tokens that get it. Left out, and without ``text``: the end tokens
-                of the served model.
+            eos_token_ids: The tokens that get it, at most 64. Left out, and without ``text``: the
+                end tokens of the served model.
             text: What gets it in their place, one token of the served model.
         """
 
         bias: Bias
         power: Power = 2
         complete_sentences: bool = False
-        eos_token_ids: FewTokenIds | None = None
+        eos_token_ids: _Ends | None = None
         text: Text | None = None
 
         def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ class GenLengthLogitProcessor(LogitProcessor):
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Note whether one of the tokens came."""
         if not request.state:
-            request.state = any(i in token_ids for i in request.params.eos_token_ids)
+            request.state = any(i in request.params.eos_token_ids for i in token_ids)
 
     def fork(self, request: Request) -> bool:
         """Return the same: it is no object."""

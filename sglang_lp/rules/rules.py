@@ -12,7 +12,7 @@ from sglang_lp import builtins
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
 from sglang_lp.params import is_private
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, fit
 from sglang_lp.rules.budget import BUDGET, Wishes, decide_budget
 from sglang_lp.rules.links import (
     Link,
@@ -436,7 +436,7 @@ def _fit(link: Link, served: ServedModel) -> Link:
     """Check parameters against the served model, and fill in what only it knows."""
     if not link.has_schema:
         return link
-    return link._replace(params=link.processor.fit_params(link.params, served))
+    return link._replace(params=fit(link.processor, link.params, served))
 
 
 def _same(one: Sequence[Link], other: Sequence[Link]) -> bool:

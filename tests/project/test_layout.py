@@ -138,7 +138,7 @@ def test_the_range_of_sglang_versions_is_written_once():
             "sglang_lp",
             "Edits History LogitProcessor Parameters Request __version__ attach",
         ),
-        ("sglang_lp.processor", "LogitProcessor prepare subclasses_of"),
+        ("sglang_lp.processor", "LogitProcessor fit prepare subclasses_of"),
         ("sglang_lp.request", "History Request"),
         ("sglang_lp.edits", "Edits MAX_BIAS"),
         (

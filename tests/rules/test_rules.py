@@ -264,3 +264,13 @@ def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
 def test_what_cannot_work_is_an_error_at_the_start(decisions, why):
     with pytest.raises(PolicyError, match=why):
         rules_of(**decisions)
+
+
+def test_copies_of_a_request_share_what_their_lists_became():
+    rules = rules_of()
+    name = "DisallowedTokensLogitsProcessor"
+
+    one, other = (
+        rules.decide(Asked(name, {"token_ids": [*range(5), *[7] * 90]}), SERVED) for _ in range(2)
+    )
+    assert one.params is other.params
