@@ -9,7 +9,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -67,14 +67,15 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
         UsageError: That is no such URL.
     """
     url = base_of(url)
+    guarded = cache(partial(_is_guarded, url))
     return [
         ("guard", partial(check_guard, url)),
         ("policy", partial(_check_policy, url)),
         *(
-            (f"{path} forced text", partial(_check_forced, url, path, ask))
+            (f"{path} forced text", partial(_check_forced, url, path, ask, guarded))
             for path, ask in _ENDPOINTS.items()
         ),
-        ("/generate thinking budget", partial(_check_budget, url)),
+        ("/generate thinking budget", partial(_check_budget, url, guarded)),
     ]
 
 
@@ -102,12 +103,18 @@ def check_same_policy(urls: Sequence[str]) -> str:
     return next(iter(found.values()))
 
 
-def _check_policy(url: str) -> str:
+def _policies(url: str) -> set[str]:
+    """Return the fingerprints of the servers behind a URL, an empty one if a server has none."""
     found = set()
     for number in range(_ASKED):
         body = {"text": f"{number}, the doctor asks.", "sampling_params": {"max_new_tokens": 1}}
         answer = _post(url, "/generate", body)
         found.add(answer.headers.get(POLICY_HEADER.lower(), "")[:_DIGITS])
+    return found
+
+
+def _check_policy(url: str) -> str:
+    found = _policies(url)
     if "" in found:
         raise SglangLpError(
             f"no header {POLICY_HEADER}: the server does not run sglang-lp here, or it was lost"
@@ -144,7 +151,24 @@ def check_guard(url: str) -> str:
     raise SglangLpError(f"expected a refusal of sglang-lp, got HTTP {answer.status}: {text}")
 
 
-def _check_forced(url: str, path: str, ask: Callable[[str | None, Any], dict[str, Any]]) -> str:
+def _is_guarded(url: str) -> bool:
+    """Tell whether every server behind a URL is, as far as can be seen.
+
+    The routed form on ``/generate`` ends the scheduler of a server that is not.
+    """
+    try:
+        check_guard(url)
+    except SglangLpError:
+        return False
+    return "" not in _policies(url)
+
+
+def _check_forced(
+    url: str,
+    path: str,
+    ask: Callable[[str | None, Any], dict[str, Any]],
+    guarded: Callable[[], bool],
+) -> str:
     fields = {} if path == "/generate" else {"model": _model(url)}
     params = {"text": _WORDS}
     try:
@@ -153,6 +177,8 @@ def _check_forced(url: str, path: str, ask: Callable[[str | None, Any], dict[str
             return _force(url, path, {**plain, **fields})
         why = ""
     except SglangLpError as error:
+        if path == "/generate" and not guarded():
+            raise
         why = f"; in the usual form: {error}"
     whole = wire.fold("ForcedSequenceLogitProcessor", params)
     try:
@@ -188,7 +214,9 @@ def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
     )
 
 
-def _check_budget(url: str) -> str:
+def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
+    if not guarded():
+        raise Skipped("only guarded servers are asked")
     opening = "".join(start for start, _ in PAIRS)
     whole = wire.fold(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 0})
     body = _route("/generate", _generate(None, None), whole)

@@ -77,5 +77,5 @@ def __getattr__(name: str) -> Any:
     installation.schedulers_are_guarded = True  # the parent has checked
     from sglang.srt.entrypoints.http_server import app
 
-    app.add_middleware(AnswerHeader)  # once it runs it takes none
+    app.add_middleware(AnswerHeader, fingerprint=guard.fingerprint)  # once it runs it takes none
     return app

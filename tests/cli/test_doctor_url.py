@@ -26,10 +26,13 @@ class Guarded:
     models = ("m",)
     policies = ("0123456789abcdef",)
     asked = 0
+    routed = 0
 
     def answer(self, path, body, headers):  # noqa: PLR0911 - one for each way
         self.key = headers.get("Authorization")
         self.asked += 1
+        if path == "/generate" and '"processor"' in str((body or {}).get("custom_logit_processor")):
+            self.routed += 1
         if path == "/v1/models":
             return 200, {"data": [{"id": name} for name in self.models]}
         payload = body.get("custom_logit_processor") or ""
@@ -152,6 +155,19 @@ def test_what_is_wrong_fails_with_what_was_lost_where(asked, server, place, why)
     assert code == 1
     assert said[place].startswith("FAILED")
     assert why in said[place]
+
+
+@pytest.mark.parametrize("unguarded", [{"unpickles": True}, {"policies": ("a", "")}])
+def test_a_server_without_the_guard_gets_no_text_that_would_end_it(asked, unguarded):
+    guarded = changed(drops=("/generate",), drops_routed=("/generate",))
+    server = changed(drops=("/generate",), drops_routed=("/generate",), **unguarded)
+
+    asked(guarded)
+    code, said = asked(server)
+
+    assert (guarded.routed, server.routed) == (2, 0)
+    assert code == 1
+    assert said[6] == "--      /generate thinking budget: only guarded servers are asked"
 
 
 def test_what_cannot_be_told_is_no_failure(asked):
