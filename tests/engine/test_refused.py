@@ -47,7 +47,9 @@ def admitted(tiny):
 
     def admitted(processor, params, *, beam_width=None, **arguments):
         manager = SimpleNamespace(
-            server_args=ServerArgs(model_path=str(tiny), device="cpu", **arguments),
+            server_args=ServerArgs(
+                model_path=str(tiny), device="cpu", enable_custom_logit_processor=True, **arguments
+            ),
             model_config=SimpleNamespace(vocab_size=1024, hf_eos_token_id={2}),
             tokenizer=None,
         )

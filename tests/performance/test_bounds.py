@@ -49,13 +49,13 @@ def test_the_rows_of_a_request_are_measured_together(arrivals):
     assert many["rows"] == 8
     assert many["steps"] == 3
     assert many["received_ms"] > 0
-    assert arrivals == {"admit": [(1, 8)], "receive": 8}
+    assert arrivals == {"admit": [(1, 8)] * 2, "receive": 16}  # once to warm up
 
 
 def test_the_texts_of_a_request_are_admitted_as_one_list(arrivals):
     bounds.measure(bans([*range(20_000)], copies=8, texts=True))
 
-    assert arrivals == {"admit": [(8, 1)], "receive": 8}
+    assert arrivals == {"admit": [(8, 1)] * 2, "receive": 16}
 
 
 def test_each_text_may_have_parameters_of_its_own():
