@@ -2,17 +2,14 @@
 
 The same requests go to the demo's model behind three servers: strict thinking with a parser that
 supports it, strict thinking with one that does not, and this toolkit with a ceiling. Counted is how
-many tokens the first block of thought has, and how many tokens come in a second from requests at
-once whose budgets cannot be spent. Run it as ``python -m benchmarks.strict``. It stores the results
-in ``benchmarks/results/strict.json`` and renews the table of ``docs/operating.md``.
+many tokens the first block of thought has. The results go to ``benchmarks/results/strict.json`` and
+into the table of ``docs/operating.md``.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,6 @@ QUESTION = next(iter(QUESTIONS))
 POLICY = Path(__file__).with_name("strict.toml")
 #: The operator's cap, as in the policy, and what a client asks for below and above it.
 CAP, LESS, MORE = 32, 8, 1024
-REQUESTS, TOKENS, ROUNDS = 16, 96, 5
 
 
 class Refused(Exception):
@@ -106,24 +102,6 @@ class Sides:
         thought = text.partition(THINK)[2].partition(END_THINK)[0]
         return len(self._tokenizer.encode(thought, add_special_tokens=False).ids)
 
-    def tokens_per_second(self) -> float:
-        """Return how fast requests at once are answered, whose budgets cannot be spent."""
-        body = {
-            "text": prompt(QUESTION),
-            "sampling_params": {
-                "temperature": 0,
-                "max_new_tokens": TOKENS,
-                "ignore_eos": True,
-            },
-            "require_reasoning": True,
-        }
-        times = []
-        for _ in range(ROUNDS):
-            began = time.monotonic()
-            self._server.at_once([body] * REQUESTS)
-            times.append(time.monotonic() - began)
-        return REQUESTS * TOKENS / statistics.median(times)
-
 
 CASES: Mapping[str, Callable[[Sides], int]] = {
     "chat, no field": lambda side: side.chat(),
@@ -154,10 +132,10 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
 }
 
 
-def measure() -> dict[str, dict[str, Any]]:
+def measure() -> dict[str, dict[str, int | str]]:
     """Return what came of each case on each server."""
     model = ensure_model(DEFAULT_DIRECTORY)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, int | str]] = {}
     for name, (arguments, variables) in SERVERS.items():
         with (
             tempfile.TemporaryDirectory() as scratch,
@@ -171,7 +149,6 @@ def measure() -> dict[str, dict[str, Any]]:
         ):
             side = Sides(server, model)
             found[name] = {case: side.ask(ask) for case, ask in CASES.items()}
-            found[name]["tokens_per_second"] = round(side.tokens_per_second(), 1)
         print(name, found[name], flush=True)
     return found
 
@@ -186,8 +163,6 @@ def page_block(results: Mapping[str, Any]) -> str:
     lines += [
         f"| {case} | {' | '.join(str(side[case]) for side in sides.values())} |" for case in CASES
     ]
-    rates = " | ".join(f"{side['tokens_per_second']:.0f}" for side in sides.values())
-    lines.append(f"| tokens a second, {REQUESTS} requests, {TOKENS} tokens each | {rates} |")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import adapters, bounds_report, drafts_report, report, rules, text
+from benchmarks import adapters, bounds_report, drafts_report, report, rules, strict, text
 
 
 def test_the_page_says_what_the_stored_results_say():
@@ -63,9 +63,12 @@ def test_the_page_says_what_the_stored_costs_of_texts_say():
     assert text.page_block(results) in report.PAGE.read_text()
 
 
-@pytest.mark.skipif(
-    not drafts_report.RESULTS.exists(), reason="make bench-drafts has stored no figures"
-)
+def test_the_page_says_what_strict_thinking_did():
+    results = json.loads(strict.RESULTS.read_text())
+
+    assert strict.page_block(results) in strict.PAGE.read_text()
+
+
 def test_the_page_says_what_the_stored_figures_of_drafts_say():
     results = json.loads(drafts_report.RESULTS.read_text())
 
