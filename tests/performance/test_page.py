@@ -1,7 +1,5 @@
 import json
 
-import pytest
-
 from benchmarks import adapters, bounds_report, drafts_report, report, rules, strict, text
 
 
