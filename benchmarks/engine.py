@@ -124,7 +124,7 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
             file.seek(before)
             for line in file:
                 what, spent = line.split()
-                found[what].append(float(spent))
+                found.setdefault(what, []).append(float(spent))
         if with_processor:
             for what, spent_so_far in own.items():
                 spent_so_far.extend(found[what])
