@@ -57,6 +57,9 @@ class LogitProcessor:
             the processor.
         reads_prompt: Whether :meth:`start` reads the whole prompt. A chain takes one such
             processor of a kind.
+        early: Whether the edits of the first token depend on parameters and prompt alone, and
+            asking for them changes nothing but ``request.state``. The plugin then asks when the
+            request arrives, and no step waits. A class that overrides ``edit`` says so itself.
         example: ``custom_params`` to show in its documentation.
     """
 
@@ -65,6 +68,7 @@ class LogitProcessor:
     tolerates_lag: bool = False
     can_fork: bool = True
     reads_prompt: ClassVar[bool] = False
+    early: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__`` or ``compute`` and so gets whole rows.
@@ -73,6 +77,8 @@ class LogitProcessor:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "edit" in vars(cls) and "early" not in vars(cls):
+            cls.early = False
         cls.dense = cls.overrides_call() or cls.compute is not LogitProcessor.compute
 
     @classmethod

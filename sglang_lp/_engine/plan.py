@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["Cells", "Plan", "Standing", "place", "place_standing", "pool"]
+__all__ = ["Cells", "Plan", "Standing", "place", "place_standing", "pool", "prepare"]
 
 _MINUS_INF = -math.inf
 
@@ -216,16 +216,25 @@ class Standing:
             self._biases = dict(zip(_listed(ids), values.tolist(), strict=True))
         return self._biases.get(token_id, 0.0)
 
+    def prepare(self) -> None:
+        """Do what the first step with these edits would wait for."""
+        if not self.dense:
+            return
+        self.left  # noqa: B018 - which is kept
+        if _latest is not None and _latest not in self._masks and _latest[0].type != "cuda":
+            self._masks[_latest] = self._masks_for(*_latest)
+
     def shut(self, rows: torch.Tensor) -> None:
         """Set the logits of all tokens that are not left to ``-inf``.
 
         Args:
             rows: Shape ``(any, vocab)``, written in place. All others keep their bits.
         """
-        kind = rows.device, rows.dtype
+        global _latest  # noqa: PLW0603 - of the process, see there
+        kind = _latest = rows.device, rows.dtype
         masks = self._masks.get(kind)
         if masks is None:
-            masks = self._masks[kind] = self._masks_for(rows)
+            masks = self._masks[kind] = self._masks_for(*kind)
         if rows.is_cuda:
             rows.masked_fill_(masks[0], _MINUS_INF)
             return
@@ -234,17 +243,20 @@ class Standing:
         for row in rows.view(masks[0].dtype):
             row.bitwise_and_(masks[0]).bitwise_or_(masks[1])
 
-    def _masks_for(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _masks_for(self, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         """Return what is not left; on a CPU the bits that stay, and those that are set."""
         import torch
 
         left = torch.frombuffer(self.open, dtype=torch.uint8)
-        if rows.is_cuda:
-            return (_sent(left == 0, rows),)
-        keep = left.to(getattr(torch, _INTEGERS[rows.element_size()])).neg_()
-        minus_inf = torch.tensor(_MINUS_INF, dtype=rows.dtype).view(keep.dtype)
+        if device.type == "cuda":
+            return (_sent(left == 0, device),)
+        keep = left.to(getattr(torch, _INTEGERS[dtype.itemsize])).neg_()
+        minus_inf = torch.tensor(_MINUS_INF, dtype=dtype).view(keep.dtype)
         return keep, keep.bitwise_not().bitwise_and_(minus_inf)
 
+
+#: Device and type of the logits that were last gone through: a server's never change.
+_latest: tuple[torch.device, torch.dtype] | None = None
 
 #: Types of integers by their size in bytes.
 _INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
@@ -335,6 +347,25 @@ def _parted(recording: Recording) -> tuple[Standing | None, Sequence[Ids | list[
     one = Recording(recording.vocab_size)
     one.allowed, one.banned = recording.allowed, again
     return Standing.of(one), [ids for ids in recording.banned if ids not in again]
+
+
+def prepare(recording: Recording) -> None:
+    """Put together what a step with these edits would put together, before it begins.
+
+    Args:
+        recording: Keeps what was put together, for who needs the same while it lives.
+    """
+    standing = None
+    for lasting in (recording.standing, recording if recording.holds else None):
+        if lasting is not None and not lasting.is_empty:
+            standing = Standing.of(lasting)
+            standing.prepare()
+            recording.prepared = (*recording.prepared, standing)
+    whole, _ = _parted(recording)
+    if whole is not None:
+        whole.prepare()
+        whole.left_beside(standing)
+        recording.prepared = (*recording.prepared, whole)
 
 
 def _shut(
@@ -549,7 +580,7 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
             rows = torch.tensor([row for row, _, _ in entries])
             into = torch.tensor([token_id for _, _, token_id in entries])
             parts = [len(ids), len(rows), len(into)]
-            ids, rows, into = torch.split(_sent(torch.cat((ids, rows, into)), logits), parts)
+            ids, rows, into = torch.split(_sent(torch.cat((ids, rows, into)), logits.device), parts)
             where = rows[:, None], ids
             logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
             logits[where] = _MINUS_INF
@@ -596,7 +627,7 @@ class Plan:
         sent: torch.Tensor | None = None
         if ends[-1]:
             sent = _packed(parts, ends[-1])
-            sent = _sent(sent, logits)
+            sent = _sent(sent, logits.device)
 
         def cut(part: Sized, end: int) -> torch.Tensor | None:
             # Each operation of torch costs microseconds, so none without need.
@@ -673,10 +704,10 @@ def _packed(parts: Sequence[array[int] | _Part], length: int) -> torch.Tensor:
     return sent
 
 
-def _sent(indices: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+def _sent(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return indices on the device of the logits, without waiting for it."""
-    if logits.is_cuda:
-        return indices.pin_memory().to(logits.device, non_blocking=True)
+    if device.type == "cuda":
+        return indices.pin_memory().to(device, non_blocking=True)
     return indices
 
 

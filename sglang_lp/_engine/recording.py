@@ -33,6 +33,7 @@ class Recording(Edits):
         wake: Position before which no edit is needed, or none but these if they hold.
         holds: Whether these edits hold until then.
         reason: Why the request ends with this token.
+        prepared: What was put together of it before its step, kept for that.
     """
 
     banned: Sequence[Ids | list[int]] = ()
@@ -45,6 +46,7 @@ class Recording(Edits):
     wake: int | None = None
     holds: bool = False
     reason: str | None = None
+    prepared: Sequence[object] = ()
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size

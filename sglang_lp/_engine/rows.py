@@ -9,9 +9,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.acts import Acts
+from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.host import Host, host_of
 from sglang_lp._engine.ids import Ids, ids_of, prepared, tensor_of
-from sglang_lp._engine.plan import Standing
+from sglang_lp._engine.plan import Standing, prepare
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError
 from sglang_lp.request import History, Request
@@ -163,6 +164,7 @@ class Row:
     __slots__ = (
         "_always",
         "_ended",
+        "_first",
         "_ids",
         "_output_ids",
         "_started",
@@ -204,6 +206,8 @@ class Row:
         self.acting: Standing | None = None
         self._always: Recording | None = None
         self._ended = False
+        #: The edits of the first step, if they were asked for before it.
+        self._first: Recording | None = None
         #: Converted now and not while a batch waits, once for all copies of a request.
         self._ids: list[Ids] = prepared(params)
         self._started = False
@@ -218,6 +222,37 @@ class Row:
         request, source = self.request, self.source
         request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
         self._start()
+
+    def ask_early(self, vocab_size: int) -> None:
+        """Ask for the edits of the first step, so that it does not wait for them.
+
+        Args:
+            vocab_size: Number of logits in a row of the model.
+        """
+        recording = Recording(vocab_size)
+        try:
+            self.processor.edit(self.request, recording)
+            if self.needs is _NONE:
+                recording.act()
+                recording.hold_until(NEVER)
+            prepare(recording)
+        except BaseException as error:
+            if from_signal(error):
+                raise
+            self._start()  # the step asks again, and takes care of what it raises
+        else:
+            self._first = recording
+
+    def ask(self, vocab_size: int) -> Recording:
+        """Return the edits of this step."""
+        recording, self._first = self._first, None
+        if recording is not None:
+            if recording.vocab_size == vocab_size:
+                return recording
+            self._start()
+        recording = Recording(vocab_size)
+        self.processor.edit(self.request, recording)
+        return recording
 
     def look(self) -> bool:
         """Read the history anew, and feed the state every token that it has not seen, once.
@@ -247,6 +282,8 @@ class Row:
             or (output_ids[fed - 1] if fed <= seen else pending[fed - seen - 1]) != tokens[-1]
         ):
             self._started = False  # the history was rewritten
+        if self._first is not None and total:
+            self._started = False  # the first step was elsewhere
         if not self._started:
             fed = 0
             self._start()
@@ -265,6 +302,7 @@ class Row:
         """Begin with no generated tokens."""
         request = self.request
         self.tokens = request.output_ids = array("q")
+        self._first = None
         self._stand(None, None)
         request.state = self.processor.start(request)
         self._started = True
@@ -280,6 +318,7 @@ class Row:
         """
         self.wake = NEVER
         self._ended = True
+        self._first = None
         self._stand(None, None)
         self.host.end(error)
 
@@ -290,7 +329,7 @@ class Row:
         """
         if not (self._ended or self.needs is _NONE):
             self.wake = 0
-            if self._started:
+            if self._started and self._first is None:
                 self.processor.rewind(self.request)
 
     def restart(self) -> None:

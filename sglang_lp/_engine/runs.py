@@ -21,10 +21,12 @@ class Processor(Protocol):
         needs: What it must know of the tokens.
         tolerates_lag: Whether it copes with a history that lacks the newest token.
         dense: Whether it computes on whole rows.
+        early: Whether it can be asked for its first edits before their step.
     """
 
     needs: History
     tolerates_lag: bool
+    early: bool
     dense: ClassVar[bool]
 
     @property

@@ -29,6 +29,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     needs = History.NONE
     example: ClassVar[Mapping[str, Any]] = {"texts": ["yes", "no"]}
 

@@ -124,6 +124,7 @@ class ChainLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     example: ClassVar[Mapping[str, Any]] = {
         "chain": ["BadWordsLogitProcessor", "DRYLogitProcessor"],
         "0.words": ["as an AI"],
@@ -307,6 +308,7 @@ class ChainLogitProcessor(LogitProcessor):
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
         chain.can_fork = all(processor.can_fork for processor in processors)
+        chain.early = all(processor.early for processor in processors)
         chain.tolerates_lag = all(
             processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS
         )

@@ -74,6 +74,7 @@ class CiteFromPromptLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     needs = History.NONE
     reads_prompt = True
     example: ClassVar[Mapping[str, Any]] = {"bias": 1.5}

@@ -29,6 +29,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     needs = History.NONE
     example: ClassVar[Mapping[str, Any]] = {"texts": ["😀", "\u2014"]}
 

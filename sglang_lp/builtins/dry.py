@@ -169,6 +169,7 @@ class DRYLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     example: ClassVar[Mapping[str, Any]] = {
         "dry_multiplier": 0.8,
         "dry_sequence_breakers": ["\n", ":", "</td>"],

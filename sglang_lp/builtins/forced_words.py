@@ -221,6 +221,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     example: ClassVar[Mapping[str, Any]] = {
         "words": [" in summary", " source:"],
         "within_tokens": 256,

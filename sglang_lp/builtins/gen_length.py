@@ -47,6 +47,7 @@ class GenLengthLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     example: ClassVar[Mapping[str, Any]] = {"bias": 0.01, "complete_sentences": True}
 
     class Params(Parameters, frozen=True):

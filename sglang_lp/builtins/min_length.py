@@ -25,6 +25,7 @@ class MinLengthLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     needs = History.POSITION
     example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100}
 

@@ -375,6 +375,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     example: ClassVar[Mapping[str, Any]] = {"preset": "deepseek-ocr"}
     reads_prompt = True
 

@@ -29,6 +29,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     needs = History.POSITION
     example: ClassVar[Mapping[str, Any]] = {
         "token_ids": [2],

@@ -87,6 +87,7 @@ class ScriptLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     reads_prompt = True
     example: ClassVar[Mapping[str, Any]] = {"scripts": ["Han"], "mode": "ban", "where": "answer"}
 

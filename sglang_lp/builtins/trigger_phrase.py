@@ -115,6 +115,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     example: ClassVar[Mapping[str, Any]] = {"trigger": "</think>", "phrase": "\nIn short:"}
 
     class Params(Parameters, frozen=True):

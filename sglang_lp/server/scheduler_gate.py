@@ -11,6 +11,7 @@ import weakref
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sglang_lp._engine.batch import ask_early
 from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
@@ -96,7 +97,10 @@ def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
     host.policy = guard.fingerprint
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
-        attach_row(given, admitted.processor, admitted.params, host).arrive()
+        row = attach_row(given, admitted.processor, admitted.params, host)
+        row.arrive()
+        if not req.output_ids:
+            ask_early(row, guard.vocab_size)
     except BaseException as error:  # noqa: BLE001 - the class's own code
         name = type(admitted.processor).__name__
         raise as_fault(name, "before its request began", error) from None

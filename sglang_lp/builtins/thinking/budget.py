@@ -110,6 +110,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     """
 
     __module__ = "sglang_lp.builtins"
+    early = True
     tolerates_lag = True
     example: ClassVar[Mapping[str, Any]] = {
         "thinking_budget": 512,
