@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from http.client import HTTPException
 from typing import Any, NamedTuple
 
 import orjson
@@ -86,7 +87,7 @@ def base_of(url: str) -> str:
         UsageError: That is no such URL.
     """
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url: expected http://... or https://..., got {shown(url)}")
+        raise UsageError(f"expected a URL, http://... or https://..., got {shown(url)}")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -310,15 +311,15 @@ def request(method: str, url: str, path: str, body: Any = None) -> Answer:
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    asked = urllib.request.Request(  # noqa: S310 - checked before
-        url + path, data, headers, method=method
-    )
     try:
+        asked = urllib.request.Request(  # noqa: S310 - checked before
+            url + path, data, headers, method=method
+        )
         with urllib.request.urlopen(asked, timeout=_SECONDS) as response:  # noqa: S310
             return _answer(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         return _answer(error.code, error.headers, error.read())
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: no such host can be
         raise SglangLpError(f"{path}: no answer: {error}") from error
 
 
