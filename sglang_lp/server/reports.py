@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
@@ -62,6 +64,7 @@ def report(req: Any) -> None:
             "edited": acts.edited.before(length),
             **row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced),
         }
+        made = orjson.loads(orjson.dumps(made))  # anything else could end this process on its way
     except BaseException as error:
         if from_signal(error):
             raise

@@ -229,6 +229,15 @@ def test_a_report_that_fails_is_left_out():
     assert decoded(Broken, {}, [3]).customized_info == {"other": [1]}
 
 
+@pytest.mark.parametrize("value", [object(), print, {1: 2}, {1, 2}, "\ud800", 1 << 70])
+def test_a_report_that_is_no_json_is_left_out(value):
+    class Reports(Fixed):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"value": value}
+
+    assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
+
+
 @pytest.mark.parametrize(
     ("values", "left"),
     [
