@@ -11,6 +11,7 @@ from sglang_lp import builtins
 from support import tiny_model
 from support.asking import body
 from support.disaggregated import missing, pair
+from support.eager import CHAIN, CHOICE, START, THINKING
 from support.greedy import Oracle, free, rule
 from support.recording import Finishes, Raises, Recorder
 from support.server import launch
@@ -24,28 +25,11 @@ pytestmark = [
 ]
 
 VARIABLES = {"SGLANG_LP_POLICY": str(POLICY)}
-START, END, NEWLINE = FREQUENT[:3]
-THINKING = {
-    "thinking_start_token_id": START,
-    "thinking_end_token_id": END,
-    "new_line_token_id": NEWLINE,
-}
 CASES = [
     None,
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
-    (
-        builtins.ChainLogitProcessor,
-        {
-            "chain": ["DisallowedTokensLogitsProcessor", "ThinkingBudgetLogitProcessor"],
-            "0.token_ids": [*FREQUENT[3:]],
-            "1.thinking_budget": 4,
-            **{f"1.{key}": value for key, value in THINKING.items()},
-        },
-    ),
-    (
-        builtins.ChoiceLogitProcessor,
-        {"token_ids": [300, 301, 300, 302, 303], "lengths": [2, 3], "eos_token_ids": [EOS]},
-    ),
+    CHAIN,
+    CHOICE,
     (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT]}),
     (builtins.ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 310)]}),
     (builtins.ForcedSequenceLogitProcessor, {"token_ids": [301], "eos_token_ids": [EOS]}),
