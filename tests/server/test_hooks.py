@@ -250,6 +250,7 @@ def test_an_sglang_without_the_sampling_mask_is_hooked_without_it(registry, monk
 def test_an_sglang_that_was_not_tested_is_not_hooked(registry, monkeypatch):
     from sglang_lp.server import versions
 
+    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # `make canary` sets it
     monkeypatch.setattr(versions, "version", lambda _name: "0.5.24")
     with pytest.raises(InstallError, match=r"0\.5\.24"):
         put_in_place()
