@@ -57,23 +57,24 @@ def report(req: Any) -> None:
     try:
         acts.finish(output_ids)
         forced = acts.forced.before(length)
-        made: dict[str, Any] = {
+        own = row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced)
+        known = {
             "processors": [*getattr(row.host, "names", ())],
             "policy": getattr(row.host, "policy", None),
             "forced": min(acts.forced.total, length),
             "edited": acts.edited.before(length),
-            **row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced),
         }
-        made = orjson.loads(orjson.dumps(made))  # anything else could end this process on its way
+        # What is no JSON would end this process on its way to the next one.
+        made = orjson.loads(orjson.dumps({**known, **own, **known}))
+        metrics = writing()
+        if metrics is not None:
+            failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
+            metrics.finish(made, failed=failed)
     except BaseException as error:
         if from_signal(error):
             raise
         logger.exception("%s: no report", row.processor.name)
         return
-    metrics = writing()
-    if metrics is not None:
-        failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
-        metrics.finish(made, failed=failed)
     given = getattr(req, "customized_info", None) or {}
     req.customized_info = {**given, KEY: _AtTheEnd([made])}
 

@@ -91,5 +91,5 @@ async def _end(manager: Any, standing: Any) -> None:
     try:
         async for _ in manager.generate_request(standing):
             pass
-    except Exception as error:  # noqa: BLE001 - whoever asked has his answer
+    except Exception as error:  # noqa: BLE001 - the client has its answer
         logger.debug("sglang-lp: a stand-in ended: %s", error)

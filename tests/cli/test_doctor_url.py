@@ -128,6 +128,13 @@ def test_a_guarded_server_passes(asked, monkeypatch):
         (changed(policies=()), 1, "no header X-SGLang-LP-Policy"),
         (changed(policies=("a", "b")), 1, "behind this URL decide differently: a, b; start them"),
         (changed(answer=lambda *_: (502, b"<html>")), 0, "got HTTP 502: '<html>'"),
+        (changed(answer=lambda *_: (200, b"<html>")), 4, "no model: HTTP 200: '<html>'"),
+        *(
+            (changed(answer=lambda *_, said=said: (200, said)), 2, "expected an answer of SGLang")
+            for said in (b"<html>", None, 5, [], ["choices"], {}, {"choices": 5}, {"choices": [5]})
+        ),
+        (changed(thought=lambda _self: (200, {"meta_info": []})), 6, "the answer has no report"),
+        (changed(thought=lambda _self: (200, b"<html>")), 6, "the answer has no report"),
     ],
 )
 def test_what_is_wrong_fails_with_what_was_lost_where(asked, server, place, why):

@@ -13,7 +13,7 @@ from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import NotRun
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server import reports
+from sglang_lp.server import metrics, reports
 from sglang_lp.server.reports import AnswerHeader, ran, report, unwrap
 from sglang_lp.testing import FakeRequest
 
@@ -235,6 +235,28 @@ def test_a_report_that_is_no_json_is_left_out(value):
         def report(self, params, prompt_ids, output_ids, forced):
             return {"value": value}
 
+    assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
+
+
+def test_a_class_cannot_write_over_what_the_server_says():
+    class Reports(Fixed):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"forced": "a", "policy": "mine", "more": 1}
+
+    made = said(decoded(Reports, {}, [3]))
+    assert (made["forced"], made["policy"], made["more"]) == (0, None, 1)
+
+
+def test_a_report_that_cannot_be_counted_is_left_out(monkeypatch):
+    class Counting:
+        finish = metrics.Metrics.finish
+        _forced = _faults = SimpleNamespace(inc=lambda *_: None)
+
+    class Reports(Fixed):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"thinking": 5}
+
+    monkeypatch.setattr(reports, "writing", Counting)
     assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
 
 
