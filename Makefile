@@ -11,7 +11,7 @@ help:
 	@echo "make demo   show the toolkit at work on a real SGLang server"
 	@echo "make test   env, check and every test"
 	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
-	@echo "make test-drafts  the engine tests on further servers with speculative decoding"
+	@echo "make test-drafts  the engine tests on further servers: speculative decoding, LoRA adapters"
 	@echo "make test-fleet  several servers: behind a router, prefill and decode apart"
 	@echo "make canary  try the newest SGLang on the registry, and say what moved"
 	@echo "make docs   the documentation as a site, in build/site; warnings are errors"

@@ -40,7 +40,7 @@ class Refused(Exception):
     """A server refused a request."""
 
 
-class Sides:
+class Side:
     """One server, and the ways to ask it."""
 
     def __init__(self, server: Server, model: Path) -> None:
@@ -50,7 +50,7 @@ class Sides:
         self._openai = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
         self._anthropic = anthropic.Anthropic(base_url=server.url, api_key="none")
 
-    def ask(self, case: Callable[[Sides], int]) -> int | str:
+    def ask(self, case: Callable[[Side], int]) -> int | str:
         """Return how many tokens were thought, or what the refusal was."""
         try:
             return case(self)
@@ -103,7 +103,7 @@ class Sides:
         return len(self._tokenizer.encode(thought, add_special_tokens=False).ids)
 
 
-CASES: Mapping[str, Callable[[Sides], int]] = {
+CASES: Mapping[str, Callable[[Side], int]] = {
     "chat, no field": lambda side: side.chat(),
     f"`/generate`, `max_thinking_tokens` = {LESS}": lambda side: side.generate(
         max_thinking_tokens=LESS
@@ -147,7 +147,7 @@ def measure() -> dict[str, dict[str, int | str]]:
                 variables=variables,
             ) as server,
         ):
-            side = Sides(server, model)
+            side = Side(server, model)
             found[name] = {case: side.ask(ask) for case, ask in CASES.items()}
         print(name, found[name], flush=True)
     return found

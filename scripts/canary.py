@@ -29,12 +29,12 @@ def main() -> int:
     tested, newest = _hooked(TESTED), _hooked(NEWEST)
     REPORT.parent.mkdir(exist_ok=True)
     RESULTS.unlink(missing_ok=True)
-    subprocess.run(
+    done = subprocess.run(
         [NEWEST, "-m", "pytest", "-q", f"--junit-xml={RESULTS}", *TESTS],
         env={**os.environ, **ALLOWED},
         check=False,
     )
-    failed = failures(RESULTS.read_text()) if RESULTS.exists() else ["pytest did not finish"]
+    failed = failures(done.returncode, RESULTS.read_text() if RESULTS.exists() else None)
     rows = moved(tested, newest)
     lines = [
         f"SGLang {newest['version']}, tried; {tested['version']} is the newest that is supported.",
@@ -96,13 +96,22 @@ def _not_in(one: Any, other: Any, kind: str) -> list[str]:
     return sorted({*one[kind]} - {*other[kind]})
 
 
-def failures(results: str) -> list[str]:
-    """Return the names of the tests that did not pass, as JUnit's XML has them."""
-    return [
+def failures(code: int, results: str | None) -> list[str]:
+    """Return the names of the tests that did not pass, and pytest's own if it did not finish.
+
+    Args:
+        code: How pytest ended.
+        results: What it wrote as JUnit's XML, if it came to that.
+    """
+    cases = ET.fromstring(results or "<none/>").iter("testcase")  # noqa: S314 - pytest's own
+    failed = [
         f"{case.get('classname')}.{case.get('name')}"
-        for case in ET.fromstring(results).iter("testcase")  # noqa: S314 - pytest's own
+        for case in cases
         if case.find("failure") is not None or case.find("error") is not None
     ]
+    if code not in {0, 1}:  # 1: it ran all, and some failed
+        failed.append(f"pytest, exit code {code}")
+    return failed
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""Bodies for ``/generate``: greedy, with token ids for a prompt."""
+"""Bodies for ``/generate``, greedy and with token ids for a prompt; and OpenAI's client."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import httpx
+import openai
 
 from support.recording import Recorder
 
@@ -45,3 +49,13 @@ def tag(request: Mapping[str, Any]) -> str:
     """Return the tag of a ``recorder`` body."""
     name: str = request["sampling_params"]["custom_params"]["tag"]
     return name
+
+
+@contextmanager
+def openai_client(url: str) -> Iterator[openai.OpenAI]:
+    """Ask a server on loopback in the block, each time once."""
+    transport = httpx.Client(trust_env=False)
+    with openai.OpenAI(
+        base_url=url + "/v1", api_key="none", max_retries=0, http_client=transport
+    ) as client:
+        yield client

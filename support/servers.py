@@ -1,8 +1,9 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
 Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``decided`` has an
-operator who decides for requests, ``tokenizer workers`` several front ends; those in ``STOCK`` are
-SGLang without this toolkit's plugin. Models are named as in :mod:`support.draft_models`.
+operator who decides for requests, ``tokenizer workers`` several front ends; those in ``ADAPTED``
+take LoRA adapters; those in ``STOCK`` are SGLang without this toolkit's plugin. Models are named as
+in :mod:`support.draft_models`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.versions import OLDEST
-from support import cpu_speculation
+from support import cpu_lora, cpu_speculation
+from support.lora_models import RANK
 from support.server import SGLANG
 
 #: Allows the processors of :mod:`support.recording`.
@@ -57,6 +59,15 @@ _EAGLE = {
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
 }
+#: Room for the base model and two adapters in one batch.
+_LORA = {
+    "enable_lora": True,
+    "lora_backend": "torch_native",
+    "lora_target_modules": "all",
+    "max_lora_rank": RANK,
+    "max_loras_per_batch": 3,
+}
+_LORA_VARIABLES = {**cpu_speculation.VARIABLES, **cpu_lora.VARIABLES}
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
@@ -111,6 +122,8 @@ SERVERS: Mapping[str, Settings] = {
         },
         cpu_speculation.VARIABLES,
     ),
+    "lora": ({**_LORA, "model_path": "llama"}, _LORA_VARIABLES),
+    "lora, eagle chains": ({**_LORA, **_EAGLE}, _LORA_VARIABLES),
     "decided": (
         {"enable_metrics": True, "served_model_name": "tiny"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
@@ -126,9 +139,11 @@ SERVERS: Mapping[str, Settings] = {
     ),
 }
 STOCK = ("stock", "stock, eagle chains")
+ADAPTED = ("lora", "lora, eagle chains")
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-PLUGIN = tuple(name for name in SERVERS if name not in {*STOCK, "decided", "tokenizer workers"})
+_OTHERS = {*STOCK, *ADAPTED, "decided", "tokenizer workers"}
+PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
@@ -149,7 +164,7 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
     if IS_OLDEST and name == "tokenizer workers":
         return (pytest.mark.skip(f"SGLang {OLDEST}: its tokenizer workers load no plugin"),)
-    if "speculative_algorithm" not in SERVERS[name][0]:
+    if name not in ADAPTED and "speculative_algorithm" not in SERVERS[name][0]:
         return ()
     if IS_OLDEST:
         return (pytest.mark.skip(f"SGLang {OLDEST}: its drafts do not run without a GPU"),)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_lp.server.versions import ALLOW_UNTESTED
+
 ROOT = Path(__file__).resolve().parent.parent
 #: The KV pool is small enough to start at once.
 CPU_ARGUMENTS: Mapping[str, Any] = {
@@ -31,13 +33,18 @@ RECORD = "SGLANG_LP_TEST_RECORD"
 def environment(variables: Mapping[str, str], paths: Sequence[Path] = ()) -> dict[str, str]:
     """Return the environment of a process that runs SGLang.
 
-    It has no settings of SGLang but those given, stays off the network, and imports this checkout.
+    It has no settings of SGLang but those given and what ``make canary`` allows, stays off the
+    network, and imports this checkout.
 
     Args:
         variables: Environment variables to set.
         paths: Directories to import from before the checkout, such as those of plugins.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SGLANG_")}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key == ALLOW_UNTESTED or not key.startswith("SGLANG_")
+    }
     # Compiling tens of thousands of modules anew would double the time of every start.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env | {

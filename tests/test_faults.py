@@ -140,11 +140,14 @@ HOW = {
     "generator": lambda request, edits: fail_if(True, GeneratorExit()),
     "unnameable": lambda request, edits: fail_if(True, Unnameable()),
     "untold": lambda request, edits: fail_if(True, Untold()),
+    "unsendable": lambda request, edits: fail_if(True, ProcessorFault("\ud800")),
     "outside": lambda request, edits: edits.ban([VOCAB]),
     "negative": lambda request, edits: edits.force(-1),
     "type": lambda request, edits: edits.ban("abc"),
     "nothing_allowed": lambda request, edits: edits.allow_only([]),
     "bias": lambda request, edits: edits.bias([1], [math.nan]),
+    "reason": lambda request, edits: edits.finish(5),
+    "unsendable_reason": lambda request, edits: edits.finish("\ud800"),
     "wake": lambda request, edits: edits.wake_at("soon"),
     "two_forced": lambda request, edits: (edits.force(5), edits.force(6)),
     "forced_banned": lambda request, edits: edits.force(0),
@@ -243,6 +246,7 @@ def test_a_fault_ends_its_own_request_and_leaves_the_others_alone(processor, how
     ended = bad["__req__"].to_finish
     assert ended.status_code == 500
     assert processor.__name__ in ended.message
+    assert ended.message.encode(), "SGLang's processes could not send it"
     assert Fails.asked - before <= 1, "asked again after it had failed"
 
 

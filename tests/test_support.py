@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_lp.server.versions import ALLOW_UNTESTED
 from support.processes import EngineError, play, running
 from support.server import launch
 from support.settings import environment
@@ -62,10 +63,17 @@ def test_a_server_that_ends_at_its_start_is_an_error_with_the_end_of_its_log(tmp
 
 def test_a_server_has_the_variables_and_the_import_path_it_was_given(tmp_path, monkeypatch):
     monkeypatch.setenv("SGLANG_OF_THE_SHELL", "1")
+    monkeypatch.delenv(ALLOW_UNTESTED, raising=False)
     env = environment({"SGLANG_PLUGINS": "none"}, [tmp_path])
 
     assert {name for name in env if name.startswith("SGLANG_")} == {"SGLANG_PLUGINS"}
     assert env["PYTHONPATH"] == os.pathsep.join([str(tmp_path), str(ROOT)])
+
+
+def test_a_server_of_the_canary_may_be_of_an_untested_sglang(monkeypatch):
+    monkeypatch.setenv(ALLOW_UNTESTED, "1")
+
+    assert environment({})[ALLOW_UNTESTED] == "1"
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "demo", "fuzz", "scripts", "support", "tests"])

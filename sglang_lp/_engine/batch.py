@@ -278,13 +278,13 @@ def ask_again(row: Row, vocab_size: int) -> str | None:
         return None
     try:
         recording = row.ask(vocab_size)
+        recording.act()
     except BaseException as error:
         if from_signal(error):
             raise
         return None  # where it was sampled, it did not fail
     finally:
         row.restart()
-    recording.act()
     if not recording.is_empty:
         row.acts.note(0, forced=recording.forced is not None)
     return recording.reason

@@ -91,9 +91,13 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
 
 
 def _has_plain_text(error: BaseException) -> bool:
-    return type(error).__str__ is BaseException.__str__ and all(
-        type(arg) is str for arg in error.args
-    )
+    """Tell whether an error says text, and such as SGLang's processes can send."""
+    try:
+        return type(error).__str__ is BaseException.__str__ and all(
+            type(arg) is str and arg.encode() is not None for arg in error.args
+        )
+    except UnicodeEncodeError:
+        return False
 
 
 def _described(name: str, error: BaseException) -> str:

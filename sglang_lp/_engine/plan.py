@@ -576,14 +576,27 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
         for entry in one:
             alike.setdefault(_identity(entry[1]), []).append(entry)
         for entries in alike.values():
-            ids = torch.unique(tensor_of(entries[0][1]))
+            ids = _once(entries[0][1])
             rows = torch.tensor([row for row, _, _ in entries])
             into = torch.tensor([token_id for _, _, token_id in entries])
-            parts = [len(ids), len(rows), len(into)]
-            ids, rows, into = torch.split(_sent(torch.cat((ids, rows, into)), logits.device), parts)
+            if logits.is_cuda:
+                parts = [len(ids), len(rows), len(into)]
+                sent = _sent(torch.cat((ids, rows, into)), logits.device)
+                ids, rows, into = torch.split(sent, parts)
             where = rows[:, None], ids
             logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
             logits[where] = _MINUS_INF
+
+
+def _once(ids: Ids | list[int]) -> torch.Tensor:
+    """Return a list of ids, each once."""
+    import torch
+
+    if isinstance(ids, Ids) and ids.lasts:
+        found, _ = _merged((ids,))
+        return found
+    once: torch.Tensor = torch.unique(tensor_of(ids))
+    return once
 
 
 class Plan:

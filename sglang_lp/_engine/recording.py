@@ -8,7 +8,7 @@ from operator import index
 
 from sglang_lp._engine.ids import LONG, Ids, ids_of
 from sglang_lp.edits import MAX_BIAS, Edits
-from sglang_lp.errors import ProcessorFault
+from sglang_lp.errors import ProcessorFault, shown
 
 __all__ = ["NEVER", "Recording"]
 
@@ -107,7 +107,10 @@ class Recording(Edits):
         self.wake, self.holds = NEVER, False
 
     def finish(self, reason: str) -> None:
-        self.reason = reason
+        try:
+            self.reason = str.encode(reason).decode()  # what SGLang's processes can send
+        except (TypeError, UnicodeEncodeError):
+            raise ProcessorFault(f"finish() takes text for a reason, got {shown(reason)}") from None
 
     def act(self) -> None:
         """Make what holds at every step an edit of this one."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.adapters.vllm_config import make_config, make_params
 from sglang_lp.adapters.vllm_names import vllm_names
-from sglang_lp.errors import InvalidParameter, PolicyError, shown
+from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, shown
 
 if TYPE_CHECKING:
     from sglang_lp.adapters.engine import EngineSettings
@@ -70,9 +70,17 @@ class VllmProcessor(AdaptedProcessor):
 
 
 def unwrapped(values: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with those in ``vllm_xargs``, vLLM's field for them, beside the others."""
-    inner = values.get("vllm_xargs")
-    if not isinstance(inner, dict):
+    """Return parameters with those in ``vllm_xargs``, vLLM's field for them, beside the others.
+
+    Raises:
+        RequestError: No object of parameters, or one that is given beside them, too.
+    """
+    if "vllm_xargs" not in values:
         return values
     rest = {key: value for key, value in values.items() if key != "vllm_xargs"}
+    inner = values["vllm_xargs"] or {}
+    if not isinstance(inner, dict):
+        raise RequestError(f"vllm_xargs: expected an object of parameters, got {shown(inner)}")
+    if twice := rest.keys() & inner.keys():
+        raise RequestError(f"vllm_xargs: {shown(min(twice))} is beside it, too; give it once")
     return {**rest, **inner}

@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakValueDictionary
 
 from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.builtins.prompts import ReadPrompts, numbers_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,6 +110,7 @@ class Text:
 
     Attributes:
         bases: Of the hashes.
+        prompt: The bytes of the text's tokens.
         tokens: The text, shape ``(length,)``.
         rolled: Hashes of its last n - 1 tokens to both bases, and of its last ``third``. Missing
             tokens before the first one count as 0.
@@ -126,22 +127,26 @@ class Text:
         "_sorted_thirds",
         "bases",
         "new",
+        "prompt",
         "rolled",
         "tokens",
     )
 
-    def __init__(self, tokens: Numbers, before: int, third: int, bases: Bases) -> None:
+    def __init__(self, prompt: bytes, before: int, third: int, bases: Bases) -> None:
         """Index a text.
 
         Args:
-            tokens: Of 64 bits. Kept, and not changed.
+            prompt: The bytes of its tokens, 64 bits each.
             before: The n - 1 tokens by which an n-gram is looked up.
             third: Number of tokens of the sequences that :meth:`has_third` finds.
             bases: Of the hashes; others are taken if these do not tell the n-grams apart.
         """
-        self.tokens = tokens
+        import numpy as np
+
+        self.prompt = prompt
+        self.tokens: Numbers = np.frombuffer(prompt, dtype=np.int64)
         self._before = before
-        self._place_bits = len(tokens).bit_length()
+        self._place_bits = len(self.tokens).bit_length()
         #: The large ones that were asked for.
         self._groups: dict[int, Group] = {}
         self._later: dict[tuple[Any, ...], Later] = {}
@@ -273,12 +278,11 @@ def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
     import numpy as np
 
     free = np.ones(vocab_size, dtype=bool)
-    free[[*whitelist]] = False
+    free[np.fromiter(whitelist, dtype=np.int64, count=len(whitelist))] = False
     return free
 
 
-#: The texts of running requests.
-_texts: WeakValueDictionary[tuple[Any, ...], Text] = WeakValueDictionary()
+_texts: ReadPrompts[Text] = ReadPrompts()
 
 
 def text_of(
@@ -293,20 +297,10 @@ def text_of(
         third: As for :class:`Text`.
         bases: Of hashes that no other index may have; ``None`` for an index that is shared.
     """
-    import numpy as np
-
-    if not isinstance(token_ids, array):
-        token_ids = array("q", token_ids)
-    tokens = np.frombuffer(token_ids, dtype=np.int64)[start:]
+    tokens = numbers_of(token_ids, start)
     if bases is not None:
-        return Text(tokens.copy(), before, third, bases)
-    # A few tokens find it, and all of them have to be the same.
-    sample = tokens[:: len(tokens) // 64 + 1].tobytes(), tokens[-16:].tobytes()
-    key = len(tokens), before, third, *sample
-    text = _texts.get(key)
-    if text is None or not np.array_equal(text.tokens, tokens):
-        text = _texts[key] = Text(tokens.copy(), before, third, _BASES)
-    return text
+        return Text(tokens.tobytes(), before, third, bases)
+    return _texts.of(tokens, (before, third), lambda text: Text(text, before, third, _BASES))
 
 
 def _modulo(numbers: Numbers) -> Numbers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -98,20 +97,28 @@ class Automaton:
         #: As ``shorter``, the next one that has endings.
         self._shorter_ending = [0] * len(self.children)
         for state in self.by_length():
-            shorter = self.shorter[state]
-            has_endings = self.endings[shorter]
-            self._shorter_ending[state] = shorter if has_endings else self._shorter_ending[shorter]
-            for token_id, after in self.children[state].items():
-                self.shorter[after] = self.step(shorter, token_id)
+            children = self.children[state]
+            if not children:
+                continue
+            before = self.shorter[state]
+            for token_id, after in children.items():
+                shorter = self.shorter[after] = self.step(before, token_id)
+                has_endings = self.endings[shorter]
+                self._shorter_ending[after] = (
+                    shorter if has_endings else self._shorter_ending[shorter]
+                )
         self._kept: KeptIds[Ids | list[int]] = KeptIds()
 
     def by_length(self) -> Iterator[int]:
         """Yield every state but the start, those of shorter prefixes first."""
-        waiting = deque(self.children[0].values())
-        while waiting:
-            state = waiting.popleft()
-            yield state
-            waiting.extend(self.children[state].values())
+        children = self.children
+        layer = [*children[0].values()]
+        while layer:
+            yield from layer
+            # Most states of many short sequences go no further.
+            layer = [
+                after for state in layer if children[state] for after in children[state].values()
+            ]
 
     def step(self, state: int, token_id: int) -> int:
         """Return the state after one more token."""

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from http.client import HTTPException
 from typing import Any, NamedTuple
 
 import orjson
@@ -86,7 +87,7 @@ def base_of(url: str) -> str:
         UsageError: That is no such URL.
     """
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url: expected http://... or https://..., got {shown(url)}")
+        raise UsageError(f"expected a URL, http://... or https://..., got {shown(url)}")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -199,7 +200,7 @@ def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
     answer = _post(url, path, body)
     if answer.status != _OK:
         raise SglangLpError(_refused(answer))
-    if _WORDS in _text(answer.body):
+    if _WORDS in _text(answer):
         named = answer.headers.get(HEADER.lower())
         lost = "" if named else f"; the header {HEADER} was lost on the way"
         return f"comes out as it was forced{lost}"
@@ -225,11 +226,15 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
         raise Skipped("the served model's tokenizer has no known pair of thinking delimiters")
     if answer.status != _OK:
         raise SglangLpError(_refused(answer))
-    blocks = answer.body.get("meta_info", {}).get(KEY, {}).get("thinking")
-    if not blocks:
-        raise SglangLpError(f'the answer has no report: expected meta_info["{KEY}"]["thinking"]')
-    if blocks[0]["ended"] != "budget":
-        raise SglangLpError(f"a budget of 0 did not end the open block: {blocks[0]}")
+    try:
+        block = answer.body["meta_info"][KEY]["thinking"][0]
+        ended = block["ended"]
+    except (KeyError, IndexError, TypeError):
+        raise SglangLpError(
+            f'the answer has no report: expected meta_info["{KEY}"]["thinking"]'
+        ) from None
+    if ended != "budget":
+        raise SglangLpError(f"a budget of 0 did not end the open block: {block}")
     return "a budget of 0 ends an open block at once"
 
 
@@ -279,17 +284,25 @@ def _model(url: str) -> str:
     return name
 
 
-def _text(body: Any) -> str:
-    """Return all text of an answer: what came of a reasoning parser, too."""
-    if "output" in body:
-        return str(body["output"])
-    if "text" in body:
-        return str(body["text"])
-    found = []
-    for choice in body.get("choices", ()):
-        message = choice.get("message") or choice
-        found += [message.get(name) or "" for name in ("reasoning_content", "content", "text")]
-    return "".join(found)
+def _text(answer: Answer) -> str:
+    """Return all text of an answer: what came of a reasoning parser, too.
+
+    Raises:
+        SglangLpError: It is not one of SGLang's.
+    """
+    body = answer.body
+    try:
+        if "output" in body:
+            return str(body["output"])
+        if "text" in body:
+            return str(body["text"])
+        found = []
+        for choice in body["choices"]:
+            message = choice.get("message") or choice
+            found += [message.get(name) or "" for name in ("reasoning_content", "content", "text")]
+        return "".join(found)
+    except (KeyError, TypeError, AttributeError):
+        raise SglangLpError(f"expected an answer of SGLang, got {_refused(answer)}") from None
 
 
 def _refused(answer: Answer) -> str:
@@ -310,15 +323,17 @@ def request(method: str, url: str, path: str, body: Any = None) -> Answer:
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    asked = urllib.request.Request(  # noqa: S310 - checked before
-        url + path, data, headers, method=method
-    )
     try:
-        with urllib.request.urlopen(asked, timeout=_SECONDS) as response:  # noqa: S310
+        asked = urllib.request.Request(  # noqa: S310 - checked before
+            url + path, data, headers, method=method
+        )
+        try:
+            response = urllib.request.urlopen(asked, timeout=_SECONDS)  # noqa: S310
+        except urllib.error.HTTPError as refusal:
+            response = refusal
+        with response:
             return _answer(response.status, response.headers, response.read())
-    except urllib.error.HTTPError as error:
-        return _answer(error.code, error.headers, error.read())
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: no such host can be
         raise SglangLpError(f"{path}: no answer: {error}") from error
 
 

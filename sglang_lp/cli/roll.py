@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from sglang_lp.cli import asking
 from sglang_lp.cli.terminal import say
@@ -14,7 +16,7 @@ from sglang_lp.errors import SglangLpError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = ["add"]
 
@@ -23,6 +25,18 @@ _OK, _ACCEPTED = 200, 202
 _PAUSE = 0.5
 #: A request may be on its way from the router when the router lets go of a worker.
 _IDLE_LOOKS = 3
+
+
+class _Worker(msgspec.Struct):
+    """What a router says of a worker, as far as it is read here."""
+
+    url: Annotated[str, msgspec.Meta(pattern="^https?://")]
+    id: str
+    is_healthy: bool
+
+
+class _Listed(msgspec.Struct):
+    workers: list[_Worker]
 
 
 def add(verbs: Any) -> None:
@@ -57,16 +71,16 @@ def _run(arguments: argparse.Namespace) -> int:
     router = asking.base_of(arguments.router)
     command = _parse(arguments.restart)
     found = _workers(router)
-    healthy = [url for url, worker in found.items() if worker["is_healthy"]]
-    if len(healthy) < 2:  # noqa: PLR2004 - one serves while the other restarts
+    healthy = sum(worker.is_healthy for worker in found.values())
+    if healthy < 2:  # noqa: PLR2004 - one serves while the other restarts
         raise SglangLpError(
-            f"expected two healthy workers or more, found {len(healthy)}: requests would fail "
+            f"expected two healthy workers or more, found {healthy}: requests would fail "
             "while the only one restarts; add one at the router"
         )
-    for place, url in enumerate(found, 1):
-        say(f"{url} ({place} of {len(found)})")
+    for place, worker in enumerate(found.values(), 1):
+        say(f"{worker.url} ({place} of {len(found)})")
         try:
-            _roll(router, url, command, arguments.timeout)
+            _roll(router, worker, command, arguments.timeout)
         except SglangLpError as error:
             say(f"  FAILED: {error}")
             return 1
@@ -83,14 +97,14 @@ def _parse(restart: str) -> list[str]:
     return words
 
 
-def _roll(router: str, url: str, command: list[str], seconds: float) -> None:
+def _roll(router: str, worker: _Worker, command: list[str], seconds: float) -> None:
     """Restart one worker.
 
     Raises:
         SglangLpError: Something went wrong; the worker may be out of service.
     """
-    worker = _workers(router)[url]
-    answer = asking.request("DELETE", router, f"/workers/{worker['id']}")
+    url = worker.url
+    answer = asking.request("DELETE", router, f"/workers/{worker.id}")
     if answer.status not in {_OK, _ACCEPTED}:
         raise SglangLpError(f"the router does not let go: HTTP {answer.status}: {answer.body}")
     _wait(lambda: url not in _workers(router), seconds, "the router still lists it")
@@ -105,23 +119,25 @@ def _roll(router: str, url: str, command: list[str], seconds: float) -> None:
     answer = asking.request("POST", router, "/workers", {"url": url})
     if answer.status not in {_OK, _ACCEPTED}:
         raise SglangLpError(f"the router does not take it: HTTP {answer.status}: {answer.body}")
-    _wait(
-        lambda: _workers(router).get(url, {}).get("is_healthy", False),
-        seconds,
-        "the router does not call it healthy",
-    )
+    _wait(lambda: _is_healthy(router, url), seconds, "the router does not call it healthy")
     say("  back in the router")
 
 
-def _workers(router: str) -> Mapping[str, Mapping[str, Any]]:
+def _workers(router: str) -> dict[str, _Worker]:
     answer = asking.request("GET", router, "/workers")
     try:
-        return {worker["url"]: worker for worker in answer.body["workers"]}
-    except (KeyError, TypeError):
+        listed = msgspec.convert(answer.body, _Listed)
+    except msgspec.ValidationError as error:
         raise SglangLpError(
-            f"--router: expected sglang-router, whose /workers lists its workers, got HTTP "
-            f"{answer.status} from {router}"
+            "--router: expected sglang-router, whose /workers lists its workers and where they "
+            f"listen for HTTP, got HTTP {answer.status} from {router}: {error}"
         ) from None
+    return {worker.url: worker for worker in listed.workers}
+
+
+def _is_healthy(router: str, url: str) -> bool:
+    worker = _workers(router).get(url)
+    return worker is not None and worker.is_healthy
 
 
 def _is_idle(url: str) -> bool:

@@ -13,7 +13,10 @@ import re
 from collections.abc import Callable
 from http import HTTPStatus
 from threading import Timer
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from sglang_lp._engine.batch import ask_again
 from sglang_lp._engine.rows import rows_of
@@ -40,7 +43,9 @@ _PATH = "/sglang_lp"
 _SECONDS = 5
 #: After which a prefill server certainly has the request that its decode server turns away.
 _GRACE = 2.0
-#: Attribute of SGLang's manager of transfers: what is wrong with a prefill server, by its address.
+#: Most bytes of an answer: several times what a guarded server says.
+_LONGEST = 1024
+#: Attribute of what SGLang knows of a prefill server: what is wrong with it, or ``None``.
 _UNGUARDED = "sglang_lp_unguarded"
 _TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500): (.*)\Z", re.DOTALL)
 
@@ -120,58 +125,78 @@ def say_why(
 def make_ask(guard: Guard) -> Any:
     """Return the hook around ``CommonKVManager.try_ensure_parallel_info``.
 
-    It runs when a decode server meets a prefill server, and again when that was away.
+    It runs in the scheduler's thread when a decode server meets a prefill server, and again when
+    that was away.
     """
 
     def ask(original: Callable[[Any, str], bool], manager: Any, address: str) -> bool:
-        met = address in manager.prefill_info_table
         if not original(manager, address):
             return False
-        if not met:
-            try:
-                why = _unguarded(address, guard.fingerprint)
-            except OSError as error:  # as SGLang does: it asks again
-                logger.warning("sglang-lp: no answer from http://%s%s: %s", address, _PATH, error)
-                manager.prefill_info_table.pop(address, None)
-                return False
-            known: dict[str, str] = manager.__dict__.setdefault(_UNGUARDED, {})
-            known.pop(address, None)
-            if why is not None:
-                known[address] = why
-                logger.error("sglang-lp: %s", why)
+        info = manager.prefill_info_table.get(address)
+        if info is None or hasattr(info, _UNGUARDED):  # gone meanwhile, or asked before
+            return True
+        try:
+            policy = _policy_of(address)
+        except Exception as error:  # noqa: BLE001 - as SGLang does: it asks again
+            logger.warning("sglang-lp: no answer from http://%s%s: %s", address, _PATH, error)
+            manager.prefill_info_table.pop(address, None)
+            return False
+        why = None
+        if policy is None:
+            why = (
+                f"the prefill server at {address} does not run sglang-lp, so it would unpickle "
+                "what requests send and not hold to the policy; install sglang-lp there and start "
+                "it again"
+            )
+            logger.error("sglang-lp: %s", why)
+        elif policy != guard.fingerprint:
+            logger.warning(
+                "sglang-lp: the prefill server at %s has another policy than this decode server: "
+                "the first token of an answer and the others may follow different rules",
+                address,
+            )
+        setattr(info, _UNGUARDED, why)
         return True
 
     return ask
 
 
-def _unguarded(address: str, fingerprint: str) -> str | None:
-    """Return what is wrong with a prefill server, ``None`` if it is guarded.
+def _policy_of(address: str) -> str | None:
+    """Return the fingerprint of a prefill server's policy, ``None`` if it is not guarded.
+
+    A request may name any address. What answers there is read as far as a guarded server says
+    something.
 
     Raises:
         OSError: It does not answer.
     """
     import requests  # SGLang's own client of the same server
 
-    response = requests.get(f"http://{address}{_PATH}", timeout=_SECONDS)
-    if response.status_code == HTTPStatus.OK:
-        if response.json()["policy"] != fingerprint:
-            logger.warning(
-                "sglang-lp: the prefill server at %s has another policy than this decode server: "
-                "the first token of an answer and the others may follow different rules",
-                address,
-            )
+    url = f"http://{address}{_PATH}"
+    with requests.get(url, timeout=_SECONDS, allow_redirects=False, stream=True) as response:
+        if response.status_code != HTTPStatus.OK:
+            return None
+        deadline = monotonic() + _SECONDS  # requests' own is for each byte
+        content = b""
+        for byte in response.iter_content(1):
+            content += byte
+            if len(content) > _LONGEST:
+                return None
+            if monotonic() > deadline:
+                raise TimeoutError(f"no whole answer within {_SECONDS} s")
+    try:
+        policy = orjson.loads(content)["policy"]
+    except (ValueError, KeyError, TypeError):
         return None
-    return (
-        f"the prefill server at {address} does not run sglang-lp, so it would unpickle what "
-        "requests send and not hold to the policy; install sglang-lp there and start it again"
-    )
+    return policy if isinstance(policy, str) else None
 
 
 def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None:
     """Fail a request whose prefill server is not guarded: after ``CommonKVReceiver.init``."""
     manager = receiver.kv_mgr
-    why = manager.__dict__.get(_UNGUARDED, {}).get(receiver.bootstrap_addr)
-    if why is None or receiver.bootstrap_infos is None:
+    why = getattr(manager.prefill_info_table.get(receiver.bootstrap_addr), _UNGUARDED, None)
+    # SGLang sets these last, and not where it has failed the request itself.
+    if why is None or getattr(receiver, "bootstrap_infos", None) is None:
         return
     receiver.abort()
     manager.record_failure(receiver.bootstrap_room, f"sglang-lp 500: {why}")

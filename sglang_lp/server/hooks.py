@@ -29,11 +29,10 @@ _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 _ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
 _META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
 _JOINED = (_SRT + "entrypoints.engine.write_data_for_multi_tokenizer",)
-_CONVERTERS = (
-    _SRT + "entrypoints.openai.serving_chat.OpenAIServingChat._convert_to_internal_request",
-    _SRT
-    + "entrypoints.openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
-)
+_OPENAI = _SRT + "entrypoints.openai."
+_CHAT = _OPENAI + "serving_chat.OpenAIServingChat._convert_to_internal_request"
+_COMPLETION = _OPENAI + "serving_completions.OpenAIServingCompletion._convert_to_internal_request"
+_RESPONSES = _OPENAI + "protocol.ResponsesRequest.to_sampling_params"
 _SETTERS = (
     _SRT + "sampling.sampling_params.set_request_reasoning_end_token_ids",
     _SRT + "sampling.sampling_params.set_request_reasoning_in_grammar",
@@ -155,7 +154,7 @@ def put_in_place() -> None:
     readers = _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard)
     hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
     if _adapts_vllm(guard):
-        hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(*_CONVERTERS)]
+        hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(_CHAT, _COMPLETION)]
     hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
@@ -182,23 +181,10 @@ def _routed() -> list[tuple[str, Any, Any]]:
 
     from sglang_lp.server import routed
 
-    front = _SRT + "entrypoints.openai."
     return [
-        (
-            front + "serving_chat.OpenAIServingChat._convert_to_internal_request",
-            routed.read_body,
-            HookType.AFTER,
-        ),
-        (
-            front + "serving_completions.OpenAIServingCompletion._convert_to_internal_request",
-            routed.read_body,
-            HookType.AFTER,
-        ),
-        (
-            front + "protocol.ResponsesRequest.to_sampling_params",
-            routed.read_responses,
-            HookType.AFTER,
-        ),
+        (_CHAT, routed.read_body, HookType.AFTER),
+        (_COMPLETION, routed.read_body, HookType.AFTER),
+        (_RESPONSES, routed.read_responses, HookType.AFTER),
     ]
 
 
@@ -217,26 +203,18 @@ def _readers() -> list[tuple[str, Any, Any]]:
 
     from sglang_lp.server import efforts
 
-    front = _SRT + "entrypoints."
     return [
         (
-            front + "openai.protocol.ChatCompletionRequest.to_sampling_params",
+            _OPENAI + "protocol.ChatCompletionRequest.to_sampling_params",
             efforts.read_chat,
             HookType.AFTER,
         ),
+        (_RESPONSES, efforts.read_responses, HookType.AFTER),
+        (_COMPLETION, efforts.read_completion, HookType.AFTER),
         (
-            front + "openai.protocol.ResponsesRequest.to_sampling_params",
-            efforts.read_responses,
-            HookType.AFTER,
-        ),
-        (
-            front
-            + "openai.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
-            efforts.read_completion,
-            HookType.AFTER,
-        ),
-        (
-            front + "anthropic.serving.AnthropicServing._convert_to_chat_completion_request",
+            _SRT
+            + "entrypoints.anthropic.serving.AnthropicServing"
+            + "._convert_to_chat_completion_request",
             efforts.read_anthropic,
             HookType.AFTER,
         ),

@@ -59,7 +59,8 @@ def _asks_for_rust(_server_args: Any) -> bool:
     return bool(envs.SGLANG_RUST_SERVER.get())
 
 
-#: All of them. An encoder (``--encoder-only``) samples nothing, so there is nothing to guard.
+#: All of them; ``docs/deploying.md`` has them beside what is served. An encoder
+#: (``--encoder-only``) samples nothing, so there is nothing to guard.
 REFUSED = (
     Refused(
         "--tokenizer-worker-num above 1",

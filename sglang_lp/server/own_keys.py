@@ -117,10 +117,12 @@ def check_shape(custom_params: object, req: object) -> None:
         req: SGLang's request that they belong to.
 
     Raises:
-        RequestError: A key that SGLang does not know, or a value that it does not set.
+        RequestError: No object, a key that SGLang does not know, or a value that it does not set.
     """
-    if not isinstance(custom_params, dict):
+    if custom_params is None:
         return
+    if not isinstance(custom_params, dict):
+        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
     for key in _own(custom_params):
         value = custom_params[key]
         if key == _REQUEST:

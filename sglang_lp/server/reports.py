@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
@@ -55,22 +57,24 @@ def report(req: Any) -> None:
     try:
         acts.finish(output_ids)
         forced = acts.forced.before(length)
-        made: dict[str, Any] = {
+        own = row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced)
+        known = {
             "processors": [*getattr(row.host, "names", ())],
             "policy": getattr(row.host, "policy", None),
             "forced": min(acts.forced.total, length),
             "edited": acts.edited.before(length),
-            **row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced),
         }
+        # What is no JSON would end this process on its way to the next one.
+        made = orjson.loads(orjson.dumps({**known, **own, **known}))
+        metrics = writing()
+        if metrics is not None:
+            failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
+            metrics.finish(made, failed=failed)
     except BaseException as error:
         if from_signal(error):
             raise
         logger.exception("%s: no report", row.processor.name)
         return
-    metrics = writing()
-    if metrics is not None:
-        failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
-        metrics.finish(made, failed=failed)
     given = getattr(req, "customized_info", None) or {}
     req.customized_info = {**given, KEY: _AtTheEnd([made])}
 

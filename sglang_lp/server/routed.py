@@ -70,8 +70,9 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
         raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
     check_origin(params)
     given = custom_params or {}
-    for key in sorted(given.keys() & params.keys()):
+    if twice := given.keys() & params.keys():
         raise RequestError(
-            f"{shown(key)} is given twice, in custom_params and beside the processor; give it once"
+            f"{shown(min(twice))} is given twice, in custom_params and beside the processor; give "
+            "it once"
         )
     return payload, {**given, **params}

@@ -39,14 +39,22 @@ def standing_in(manager: Any, obj: Any) -> Iterator[None]:
         is_awaited = getattr(obj, "bootstrap_room", None) is not None
         mode = manager.server_args.disaggregation_mode if is_awaited else "null"
         if mode != "null":
-            for one in _each(obj):
-                standing = _standing(one, mode, str(getattr(error, "detail", error)))
-                # Of a context of its own: it says nothing about the request that is answered.
-                loop = asyncio.get_running_loop()
-                task = loop.create_task(_end(manager, standing), context=Context())
-                _tasks.add(task)
-                task.add_done_callback(_tasks.discard)
+            _stand_in(manager, obj, mode, str(getattr(error, "detail", error)))
         raise
+
+
+def _stand_in(manager: Any, obj: Any, mode: str, why: str) -> None:
+    try:
+        standings = [_standing(one, mode, why) for one in _each(obj)]
+    except Exception as error:  # noqa: BLE001 - SGLang refuses it on the other server, too
+        logger.debug("sglang-lp: no stand-in: %s", error)
+        return
+    loop = asyncio.get_running_loop()
+    for standing in standings:
+        # Of a context of its own: it says nothing about the request that is answered.
+        task = loop.create_task(_end(manager, standing), context=Context())
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
 
 
 def _each(obj: Any) -> Iterator[Any]:
@@ -83,5 +91,5 @@ async def _end(manager: Any, standing: Any) -> None:
     try:
         async for _ in manager.generate_request(standing):
             pass
-    except Exception as error:  # noqa: BLE001 - whoever asked has his answer
+    except Exception as error:  # noqa: BLE001 - the client has its answer
         logger.debug("sglang-lp: a stand-in ended: %s", error)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.adapters.vllm_v1 import Member, Members
-from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.errors import InvalidParameter, PolicyError, RequestError
 from sglang_lp.served import ServedModel
 from support.playing import Played, decode, step
 
@@ -195,6 +195,19 @@ def test_sampling_params_are_those_of_the_request():
     assert params.extra_args == {"a": 1, "b": [2]}
     assert (params.temperature, params.max_tokens, params.top_k) == (0.7, 20, 0)
     assert sampling().top_k == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"vllm_xargs": {"a": 1}, "a": 2}, "'a' is beside it, too; give it once"),
+        ({"vllm_xargs": "a"}, "expected an object of parameters, got 'a'"),
+        ({"vllm_xargs": [1]}, "expected an object of parameters, got list of 1"),
+    ],
+)
+def test_what_is_given_twice_or_as_no_object_is_refused(given, why):
+    with pytest.raises(RequestError, match=f"vllm_xargs: {why}"):
+        adapted("TargetToken").parse_params(given)
 
 
 def test_validate_params_speaks_at_admission():

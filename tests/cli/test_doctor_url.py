@@ -1,12 +1,11 @@
 """What ``sglang-lp doctor --url`` makes of the answers of a server, or of what stands before it."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 
-import orjson
 import pytest
 
 from sglang_lp.cli import asking, main
+from support.listening import Answered, listening
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
 CHAT = "/v1/chat/completions"
@@ -70,7 +69,7 @@ class Guarded:
 @pytest.fixture
 def asked(capsys):
     """Return a function that asks a server and returns the exit code and the lines."""
-    running = []
+    running = ExitStack()
 
     def ask(*servers):
         urls = [serve(server) for server in servers]
@@ -78,38 +77,20 @@ def asked(capsys):
         return code, capsys.readouterr().out.splitlines()
 
     def serve(server):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.do_POST()
+        def answer(asked):
+            status, said = server.answer(asked.path, asked.body, asked.headers)
+            headers = {}
+            if server.policies:
+                headers["x-sglang-lp-policy"] = server.policies[server.asked % len(server.policies)]
+            if server.named:
+                none = asked.path in server.drops
+                headers["x-sglang-lp"] = "none" if none else server.named
+            return Answered(status, said, headers)
 
-            def do_POST(self):
-                length = int(self.headers.get("Content-Length") or 0)
-                body = orjson.loads(self.rfile.read(length)) if length else None
-                status, said = server.answer(self.path, body, self.headers)
-                content = orjson.dumps(said) if isinstance(said, dict) else said
-                self.send_response(status)
-                if server.policies:
-                    policy = server.policies[server.asked % len(server.policies)]
-                    self.send_header("x-sglang-lp-policy", policy)
-                if server.named:
-                    none = self.path in server.drops
-                    self.send_header("x-sglang-lp", "none" if none else server.named)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+        return running.enter_context(listening(answer)) + "/v1"
 
-            def log_message(self, *_args):
-                pass
-
-        http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        running.append(http)
-        return f"http://127.0.0.1:{http.server_port}/v1"
-
-    yield ask
-    for http in running:
-        http.shutdown()
-        http.server_close()
+    with running:
+        yield ask
 
 
 def changed(**attributes):
@@ -147,6 +128,13 @@ def test_a_guarded_server_passes(asked, monkeypatch):
         (changed(policies=()), 1, "no header X-SGLang-LP-Policy"),
         (changed(policies=("a", "b")), 1, "behind this URL decide differently: a, b; start them"),
         (changed(answer=lambda *_: (502, b"<html>")), 0, "got HTTP 502: '<html>'"),
+        (changed(answer=lambda *_: (200, b"<html>")), 4, "no model: HTTP 200: '<html>'"),
+        *(
+            (changed(answer=lambda *_, said=said: (200, said)), 2, "expected an answer of SGLang")
+            for said in (b"<html>", None, 5, [], ["choices"], {}, {"choices": 5}, {"choices": [5]})
+        ),
+        (changed(thought=lambda _self: (200, {"meta_info": []})), 6, "the answer has no report"),
+        (changed(thought=lambda _self: (200, b"<html>")), 6, "the answer has no report"),
     ],
 )
 def test_what_is_wrong_fails_with_what_was_lost_where(asked, server, place, why):
@@ -205,7 +193,7 @@ def test_nobody_there_is_a_failure_and_no_url_is_wrong_usage(capsys):
     assert main(["doctor", "--url", "http://127.0.0.1:9"]) == 1
     assert "no answer" in capsys.readouterr().out
     assert main(["doctor", "--url", "127.0.0.1:30000"]) == 2
-    assert "--url: expected http://" in capsys.readouterr().err
+    assert "doctor: expected a URL, http://... or https://..., got" in capsys.readouterr().err
 
 
 def test_the_odd_payload_is_a_harmless_class_of_sglangs_own():

@@ -1,13 +1,12 @@
 """``sglang-lp roll`` before a router and workers that are played."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from urllib.parse import unquote, urlsplit
 
-import orjson
 import pytest
 
 from sglang_lp.cli import main, roll
+from support.listening import Answered, listening
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
 
@@ -58,39 +57,21 @@ class Fleet:
 def rolled(capsys, monkeypatch):
     """Return a function that rolls a fleet and returns the exit code and what was said."""
     monkeypatch.setattr(roll, "_PAUSE", 0.01)
-    running = []
+    running = ExitStack()
 
     def play(fleet, *more, restart="true", workers=2):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                length = int(self.headers.get("Content-Length") or 0)
-                body = orjson.loads(self.rfile.read(length)) if length else None
-                status, said = fleet.answer(self.command, self.path, body)
-                content = orjson.dumps(said)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+        def answer(asked):
+            return Answered(*fleet.answer(asked.method, asked.path, asked.body))
 
-            do_GET = do_DELETE = do_POST  # noqa: N815 - http.server's names
-
-            def log_message(self, *_args):
-                pass
-
-        http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        running.append(http)
-        url = f"http://127.0.0.1:{http.server_port}"
+        url = running.enter_context(listening(answer))
         for number in range(workers):
             fleet.add(f"{url}/{number}")
         code = main(["roll", "--router", url, "--restart", restart, *more])
         said = capsys.readouterr()
         return code, said.out + said.err
 
-    yield play
-    for http in running:
-        http.shutdown()
-        http.server_close()
+    with running:
+        yield play
 
 
 def changed(**attributes):
@@ -148,6 +129,42 @@ def test_the_only_worker_is_not_taken_out(rolled, fleet, workers):
 def test_wrong_usage_is_said(rolled):
     assert rolled(Fleet(), restart="'")[0] == 2
     assert rolled(Fleet(), restart="")[0] == 2
-    code, said = rolled(changed(answer=lambda *_: (200, {})))
+    assert main(["roll", "--router", "localhost:30000", "--restart", "true"]) == 2
+
+
+WORKER = {"url": "http://127.0.0.1:9/0", "id": "0", "is_healthy": True}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"<html>hello</html>",
+        None,
+        [],
+        {},
+        {"workers": "two"},
+        {"workers": [WORKER, "http://127.0.0.1:9/1"]},
+        {"workers": [{**WORKER, "is_healthy": "yes"}]},
+        {"workers": [{**WORKER, "id": 0}]},
+        {"workers": [{name: WORKER[name] for name in ("url", "id")}]},
+        {"workers": [{**WORKER, "url": "grpc://127.0.0.1:9"}]},
+    ],
+)
+def test_what_is_no_router_of_http_workers_is_told_so(rolled, said):
+    code, told = rolled(changed(answer=lambda *_: (200, said)))
+
     assert code == 2
-    assert "expected sglang-router, whose /workers lists its workers" in said
+    assert "--router: expected sglang-router, whose /workers lists its workers" in told
+
+
+def test_a_worker_that_goes_meanwhile_is_a_failure(rolled):
+    class Leaving(Fleet):
+        def route(self, method, name, body):
+            if method == "DELETE":
+                return 404, {"error": f"no worker {name}"}
+            return super().route(method, name, body)
+
+    code, said = rolled(Leaving())
+
+    assert code == 1
+    assert "FAILED: the router does not let go: HTTP 404: {'error': 'no worker 0'}" in said

@@ -41,7 +41,7 @@ def oracle(server):
 @pytest.fixture(scope="session")
 def server(request, tiny, tmp_path_factory):
     arguments, variables = SERVERS[request.param]
-    if "speculative_algorithm" in arguments:
+    if any(name.endswith("model_path") for name in arguments):
         models = request.getfixturevalue("drafting")
         arguments = {
             name: models[value] if name.endswith("model_path") else value

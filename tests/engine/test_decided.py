@@ -14,6 +14,7 @@ import pytest
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client.answers import HEADER
 from sglang_lp.server.metrics import NAMES
+from support.asking import openai_client
 from support.servers import on_servers
 from support.tiny_model import FREQUENT
 
@@ -30,10 +31,7 @@ GREEDY = {"extra_body": {"temperature": 0}}
 
 @pytest.fixture(scope="module")
 def client(server):
-    transport = httpx.Client(trust_env=False)
-    with openai.OpenAI(
-        base_url=server.url + "/v1", api_key="none", max_retries=0, http_client=transport
-    ) as opened:
+    with openai_client(server.url) as opened:
         yield opened
 
 

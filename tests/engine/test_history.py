@@ -12,6 +12,7 @@ import pytest
 from examples.own_processor import NoEarlyStop
 from sglang_lp import builtins
 from support.asking import body, recorder, tag
+from support.eager import CHAIN, CHOICE, START, THINKING
 from support.greedy import free, rule
 from support.recording import Recorder, steer
 from support.servers import PLUGIN, on_servers
@@ -20,12 +21,6 @@ from support.tiny_model import EOS, FREQUENT, word
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_each_server = on_servers(*PLUGIN)
 
-START, END, NEWLINE = FREQUENT[:3]
-THINKING = {
-    "thinking_start_token_id": START,
-    "thinking_end_token_id": END,
-    "new_line_token_id": NEWLINE,
-}
 #: Tokens that no server comes to in the two seconds that SGLang waits before it ends a request
 #: whose client is gone.
 LONG = 2000
@@ -34,19 +29,8 @@ CASES = [
     (NoEarlyStop, {"min_tokens": 15, "eos_token_ids": [EOS, *FREQUENT]}),
     (builtins.AllowedTokensLogitProcessor, {"token_ids": [*range(2, 200)]}),
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
-    (
-        builtins.ChainLogitProcessor,
-        {
-            "chain": ["DisallowedTokensLogitsProcessor", "ThinkingBudgetLogitProcessor"],
-            "0.token_ids": [*FREQUENT[3:]],
-            "1.thinking_budget": 4,
-            **{f"1.{key}": value for key, value in THINKING.items()},
-        },
-    ),
-    (
-        builtins.ChoiceLogitProcessor,
-        {"token_ids": [300, 301, 300, 302, 303], "lengths": [2, 3], "eos_token_ids": [EOS]},
-    ),
+    CHAIN,
+    CHOICE,
     (builtins.DRYLogitProcessor, {"dry_multiplier": 4.0, "dry_allowed_length": 1}),
     (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT]}),
     (builtins.ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 310)]}),

@@ -13,6 +13,7 @@ from sglang_lp import attach, wire
 from sglang_lp.cli import main
 from sglang_lp.client.answers import POLICY_HEADER
 from sglang_lp.errors import NotRun
+from support.asking import openai_client
 from support.router import route
 from support.servers import on_servers
 
@@ -32,10 +33,7 @@ def router(server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(router):
-    transport = httpx.Client(trust_env=False)
-    with openai.OpenAI(
-        base_url=router.url + "/v1", api_key="none", max_retries=0, http_client=transport
-    ) as opened:
+    with openai_client(router.url) as opened:
         yield opened
 
 

@@ -8,13 +8,14 @@ import time
 import pytest
 
 from sglang_lp import builtins
-from support import tiny_model
+from support import cpu_seeds, draft_models, tiny_model
 from support.asking import body
 from support.disaggregated import missing, pair
+from support.eager import CHAIN, CHOICE, START, THINKING
 from support.greedy import Oracle, free, rule
 from support.recording import Finishes, Raises, Recorder
 from support.server import launch
-from support.servers import POLICY
+from support.servers import POLICY, PROBE, SERVERS
 from support.tiny_model import EOS, FREQUENT
 
 pytestmark = [
@@ -23,29 +24,16 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 
-VARIABLES = {"SGLANG_LP_POLICY": str(POLICY)}
-START, END, NEWLINE = FREQUENT[:3]
-THINKING = {
-    "thinking_start_token_id": START,
-    "thinking_end_token_id": END,
-    "new_line_token_id": NEWLINE,
+#: What each server adds to ``CPU_ARGUMENTS``, and its environment variables.
+SETTINGS = {
+    "one token a step": ({"enable_deterministic_inference": True}, cpu_seeds.VARIABLES),
+    "eagle chains": SERVERS["eagle chains"],
 }
 CASES = [
     None,
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
-    (
-        builtins.ChainLogitProcessor,
-        {
-            "chain": ["DisallowedTokensLogitsProcessor", "ThinkingBudgetLogitProcessor"],
-            "0.token_ids": [*FREQUENT[3:]],
-            "1.thinking_budget": 4,
-            **{f"1.{key}": value for key, value in THINKING.items()},
-        },
-    ),
-    (
-        builtins.ChoiceLogitProcessor,
-        {"token_ids": [300, 301, 300, 302, 303], "lengths": [2, 3], "eos_token_ids": [EOS]},
-    ),
+    CHAIN,
+    CHOICE,
     (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT]}),
     (builtins.ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 310)]}),
     (builtins.ForcedSequenceLogitProcessor, {"token_ids": [301], "eos_token_ids": [EOS]}),
@@ -85,24 +73,48 @@ def requests():
     return bodies
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return tiny_model.make(tmp_path_factory.mktemp("tiny-model"))
+@pytest.fixture(scope="module", params=SETTINGS)
+def setting(request, tmp_path_factory):
+    """Return a model, arguments and variables."""
+    arguments, variables = SETTINGS[request.param]
+    tiny = tiny_model.make(tmp_path_factory.mktemp("tiny-model"))
+    models = draft_models.make_all(tmp_path_factory.mktemp("draft-models"), tiny)
+    arguments = {
+        name: models[value] if name.endswith("model_path") else value
+        for name, value in arguments.items()
+    }
+    model = arguments.pop("model_path", tiny)
+    return model, arguments, {"SGLANG_LP_POLICY": str(POLICY), **variables}
 
 
 @pytest.fixture(scope="module")
-def single(tiny, tmp_path_factory):
-    """What one guarded server answers to :func:`requests`."""
+def single(setting, tmp_path_factory):
+    """What one guarded server answers to :func:`requests`, :data:`LAST` and :data:`SEEDED`."""
+    model, arguments, variables = setting
+    arguments = {**arguments, "chunked_prefill_size": 64}
     directory = tmp_path_factory.mktemp("single")
-    with launch(tiny, directory, {"chunked_prefill_size": 64}, variables=VARIABLES) as server:
-        return server.at_once(requests()), [server.post("/generate", one) for one in LAST]
+    with launch(model, directory, arguments, paths=[PROBE], variables=variables) as server:
+        return (
+            server.at_once(requests()),
+            [server.post("/generate", one) for one in LAST],
+            server.at_once(SEEDED),
+        )
 
 
 @pytest.fixture(scope="module")
-def both(tiny, tmp_path_factory):
+def both(setting, tmp_path_factory):
+    model, arguments, variables = setting
     directory = tmp_path_factory.mktemp("pair")
-    with pair(tiny, directory, ({"chunked_prefill_size": 64}, VARIABLES), ({}, VARIABLES)) as both:
+    prefill = {**arguments, "chunked_prefill_size": 64}
+    with pair(
+        model, directory, (prefill, variables), (arguments, variables), paths=[PROBE]
+    ) as both:
         yield both
+
+
+@pytest.fixture(scope="module")
+def oracle(setting):
+    return Oracle(setting[0])
 
 
 #: Ends and errors at the first token.
@@ -113,6 +125,13 @@ LAST = [
     body([5, 6], *IMPOSSIBLE),
     body([5, 6], Raises, {"at": 0}),
     body([5, 6], Raises, {"at": 3}),
+]
+
+
+#: Sampled, and each with its seed.
+SEEDED = [
+    body([*range(40, 60)], *(kind or ()), temperature=1.0, sampling_seed=seed, max_new_tokens=20)
+    for seed, kind in enumerate(CASES)
 ]
 
 
@@ -145,8 +164,14 @@ def test_a_streamed_answer_is_the_same(single, both):
         assert told(both.stream("/generate", request)) == told(alone)
 
 
-def test_sampled_answers_keep_to_the_rules(tiny, both):
-    oracle = Oracle(tiny)
+@pytest.mark.parametrize("setting", ["one token a step"], indirect=True)
+def test_an_answer_that_is_sampled_by_a_seed_is_that_of_a_single_server(single, both):
+    for request, alone, reply in zip(SEEDED, single[2], both.at_once(SEEDED), strict=True):
+        assert told(reply) == told(alone), request
+    assert len({(*reply.output_ids,) for reply in single[2]}) > len(SEEDED) / 2
+
+
+def test_sampled_answers_keep_to_the_rules(oracle, both):
     for kind in CASES[1:]:
         request = body([*range(40, 60)], *kind, temperature=1.0, max_new_tokens=20)
         reply = both.post("/generate", request)
@@ -183,6 +208,12 @@ def test_a_request_that_one_server_refuses_leaves_neither_waiting(both, refusing
     assert both.post("/generate", plain).status == 200
 
 
-def test_without_a_processor_they_answer_as_the_model_does(tiny, both):
+@pytest.mark.parametrize("setting", ["eagle chains"], indirect=True)
+def test_drafts_are_accepted_on_the_decode_server(both):
+    reply = both.post("/generate", body([*range(300, 309)], max_new_tokens=30))
+    assert reply.body["meta_info"]["spec_num_correct_drafts"] > 0
+
+
+def test_without_a_processor_they_answer_as_the_model_does(oracle, both):
     request = body([*range(300, 320)])
-    Oracle(tiny).check(request["input_ids"], both.post("/generate", request).output_ids, free)
+    oracle.check(request["input_ids"], both.post("/generate", request).output_ids, free)

@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -18,6 +17,7 @@ from sglang_lp import attach, wire
 from sglang_lp.cli import main
 from sglang_lp.client.answers import POLICY_HEADER
 from support import tiny_model
+from support.listening import Answered, listening
 from support.processes import free_port
 from support.router import route
 from support.server import launch
@@ -229,34 +229,17 @@ def test_a_worker_that_dies_ends_its_own_streams_and_nothing_else(workers, odd_o
     assert "data: [DONE]" not in broken
 
 
-class Control:
-    """Restarts the worker on a port when it is asked to, as a service manager does."""
+def control(workers, policy):
+    """Restart the worker on a port when asked to, as a service manager does."""
+    by_port = {str(worker.port): worker for worker in workers}
 
-    def __init__(self, workers, policy):
-        by_port = {str(worker.port): worker for worker in workers}
+    def answer(asked):
+        worker = by_port[asked.path.strip("/")]
+        worker.stop()
+        worker.start(policy)
+        return Answered(200)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                worker = by_port[self.path.strip("/")]
-                worker.stop()
-                worker.start(policy)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_args):
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_exc):
-        self._http.shutdown()
-        self._http.server_close()
+    return listening(answer)
 
 
 def test_a_rolling_restart_changes_the_policy_with_no_failed_request(
@@ -274,11 +257,11 @@ def test_a_rolling_restart_changes_the_policy_with_no_failed_request(
 
     with (
         route([worker.url for worker in workers], "round_robin", tmp_path) as router,
-        Control(workers, another_policy) as control,
+        control(workers, another_policy) as url,
         ThreadPoolExecutor(2) as pool,
     ):
         senders = [pool.submit(send, kinds) for kinds in (FORMS, FORMS[::-1])]
-        restart = f"curl --silent --show-error --fail --noproxy * -X POST {control.url}/{{port}}"
+        restart = f"curl --silent --show-error --fail --noproxy * -X POST {url}/{{port}}"
         try:
             code = main(["roll", "--router", router.url, "--restart", restart])
             time.sleep(2)

@@ -7,6 +7,7 @@ step begins. Requests are retracted in between, which drops what is pending.
 
 import random
 from array import array
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.batch import Batch, ask_early
 from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.host import Host, Seen
 from sglang_lp._engine.rows import attach_row, rows_of
@@ -30,8 +31,10 @@ class Simulated(Host):
     __slots__ = ("ends", "finishes", "output_ids", "pending", "prompt_ids")
 
     def __init__(self, prompt):
-        super().__init__(object())
         self.prompt_ids, self.output_ids, self.pending = array("q", prompt), array("q"), []
+        super().__init__(
+            SimpleNamespace(origin_input_ids=self.prompt_ids, output_ids=self.output_ids)
+        )
         self.ends, self.finishes = [], []
 
     @property
@@ -60,7 +63,9 @@ class Request:
         self.params = {"__req__": self.host.request}
         if kind is not None:
             served = prepare(kind.processor(), kind.params, ServedModel(vocab_size=VOCAB))
-            attach_row(self.params, *served, self.host)
+            row = attach_row(self.params, *served, self.host)
+            row.arrive()
+            ask_early(row, VOCAB)
 
 
 def tree(rng, width, chain):

@@ -55,15 +55,22 @@ def test_every_kind_of_move_is_a_row():
     ]
 
 
-def test_the_tests_that_do_not_pass_are_named():
-    results = (
-        '<testsuites><testsuite><testcase classname="a" name="passes"/>'
-        '<testcase classname="a" name="skipped"><skipped/></testcase>'
-        '<testcase classname="a" name="fails"><failure/></testcase>'
-        '<testcase classname="b" name="breaks"><error/></testcase></testsuite></testsuites>'
-    )
+RESULTS = (
+    '<testsuites><testsuite><testcase classname="a" name="passes"/>'
+    '<testcase classname="a" name="skipped"><skipped/></testcase>'
+    '<testcase classname="a" name="fails"><failure/></testcase>'
+    '<testcase classname="b" name="breaks"><error/></testcase></testsuite></testsuites>'
+)
 
-    assert failures(results) == ["a.fails", "b.breaks"]
+
+def test_the_tests_that_do_not_pass_are_named():
+    assert failures(1, RESULTS) == ["a.fails", "b.breaks"]
+
+
+def test_a_run_that_ended_early_is_no_pass():
+    assert failures(0, "<testsuites/>") == []
+    assert failures(2, "<testsuites/>") == ["pytest, exit code 2"]
+    assert failures(-9, None) == ["pytest, exit code -9"]
 
 
 @pytest.mark.timeout(300)

@@ -295,3 +295,16 @@ def test_the_process_says_what_is_wrong_and_ends(capfd):
     with pytest.raises(SystemExit):
         installation.end(PolicyError("a wrong thing"))
     assert "this process does not serve: a wrong thing" in capfd.readouterr().err
+
+
+# With SGLANG_USE_PICKLE_IPC=1 they get as far as this.
+@pytest.mark.parametrize("payload", [None, "calm"])
+@pytest.mark.parametrize("given", ["text", ["a", "list"], 5])
+def test_parameters_that_are_no_object_end_their_own_request(deciding, payload, given):
+    req = Req(None, given)
+    req.custom_logit_processor = payload
+    make_admit_req(deciding, PendingResults())(None, req)
+
+    status, message = req.ended
+    assert status == 400
+    assert message.startswith("custom_params: expected an object, got ")

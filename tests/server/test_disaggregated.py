@@ -6,7 +6,11 @@ On two real servers: tests/fleet/test_disaggregation.py.
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
 from array import array
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from types import SimpleNamespace
 
@@ -162,17 +166,20 @@ def bootstrap(sglang, guard, monkeypatch):
         server.close()
 
 
-def meet(manager, address, guard):
-    """Let a decode server meet a prefill server, as often as it takes."""
-    import time
+def met(manager, address, guard):
+    """Let a decode server meet a prefill server; tells whether that answered."""
 
     def original(manager, address):
-        manager.prefill_info_table[address] = "info"
+        manager.prefill_info_table.setdefault(address, SimpleNamespace())
         return True
 
-    ask = make_ask(guard)
+    return make_ask(guard)(original, manager, address)
+
+
+def meet(manager, address, guard):
+    """Do so as often as it takes."""
     for _ in range(50):
-        if ask(original, manager, address):
+        if met(manager, address, guard):
             return
         time.sleep(0.1)
     raise AssertionError("it does not answer")
@@ -229,12 +236,106 @@ def test_another_policy_is_said_and_served(bootstrap, guard, caplog):
 def test_a_prefill_server_that_does_not_answer_is_asked_again(guard):
     manager = Manager()
 
-    def original(manager, address):
-        manager.prefill_info_table[address] = "info"
-        return True
-
-    assert make_ask(guard)(original, manager, "127.0.0.1:9") is False
+    assert met(manager, "127.0.0.1:9", guard) is False
     assert manager.prefill_info_table == {}
+
+
+@contextmanager
+def saying(*pieces, pause=0.0):
+    """Answer one request with exactly these bytes; yields the address."""
+
+    def serve():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):  # it hung up
+            connection.recv(65536)
+            for piece in pieces:
+                connection.sendall(piece)
+                time.sleep(pause)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+OK = b"HTTP/1.0 200 OK\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b'"policy"',
+        b"null",
+        b"{}",
+        b'{"policy": null}',
+        b'{"policy": ["a"]}',
+        b"[" * 1000,
+        b"\xff\xfe",
+        b'{"policy": "' + b"a" * 10**6 + b'"}',
+    ],
+)
+def test_an_answer_that_names_no_policy_is_that_of_an_unguarded_server(guard, said):
+    manager = Manager()
+    with saying(OK + said) as address:
+        assert met(manager, address, guard)
+        receiver = Receiver(manager, address)
+        turn_away(None, receiver, 0)
+
+    assert manager.recorded[7].startswith("sglang-lp 500: the prefill server at")
+
+
+def test_no_redirect_is_followed(guard):
+    manager = Manager()
+    with (
+        saying(OK + b'{"policy": "x"}') as other,
+        saying(b"HTTP/1.0 302 Found\r\nLocation: http://%b/\r\n\r\n" % other.encode()) as address,
+    ):
+        assert met(manager, address, guard)
+        receiver = Receiver(manager, address)
+        turn_away(None, receiver, 0)
+        socket.create_connection(other.split(":")).close()  # it still waits for its request
+
+    assert receiver.aborted == 1
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pause"),
+    [
+        ([b"nonsense\r\n\r\n"], 0),
+        ([b"HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\n{"], 0),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"], 0),
+        ([b"HTTP/1.0 200 OK\r\nContent-Encoding: gzip\r\n\r\n{}{}"], 0),
+        ([b""], 0.5),
+        ([OK, *[b" "] * 20], 0.05),  # never silent for long
+    ],
+)
+def test_half_an_answer_is_none_and_nobody_waits_for_the_rest(guard, monkeypatch, pieces, pause):
+    monkeypatch.setattr(disaggregated, "_SECONDS", 0.2)
+    manager = Manager()
+    with saying(*pieces, pause=pause) as address:
+        began = time.monotonic()
+        assert met(manager, address, guard) is False
+        assert time.monotonic() - began < 0.5
+
+    assert manager.prefill_info_table == {}
+
+
+def test_what_sglang_failed_itself_is_left_to_it(guard):
+    manager = Manager()
+    with saying(OK) as address:
+        met(manager, address, guard)
+    receiver = Receiver(manager, address)
+    receiver.bootstrap_infos = None
+    turn_away(None, receiver, 0)
+    del receiver.bootstrap_infos  # which SGLang's own class sets last
+    turn_away(None, receiver, 0)
+
+    assert receiver.aborted == 0
 
 
 # The first token, on the decode server
@@ -347,3 +448,32 @@ def test_nobody_waits_for_a_server_of_its_own():
     for obj in (SimpleNamespace(bootstrap_room=1), SimpleNamespace(), None):
         with pytest.raises(RequestError), standing_in(manager, obj):
             raise RequestError("no")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bootstrap_room": "seven"},
+        {"bootstrap_room": [7, 8, 9]},
+        {"bootstrap_host": ["only one"], "bootstrap_room": [7, 8]},
+        {"text": ["a", "b"], "input_ids": [[1], [2]], "input_embeds": [[[0.5]], [[0.5]]]},
+        {"rid": ["same", "same"]},
+    ],
+)
+def test_a_refusal_stays_what_it_is_where_nothing_can_stand_in(fields):
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    async def generate_request(_obj):
+        yield {}
+
+    manager = SimpleNamespace(
+        server_args=SimpleNamespace(disaggregation_mode="decode"),
+        generate_request=generate_request,
+    )
+    obj = GenerateReqInput(**{"text": ["a", "b"], "bootstrap_room": 7, **fields})
+
+    async def refuse():
+        with pytest.raises(RequestError, match="no"), standing_in(manager, obj):
+            raise RequestError("no")
+
+    asyncio.run(refuse())

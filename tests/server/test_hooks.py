@@ -70,6 +70,16 @@ def registered(registry):
     }
 
 
+def hooked_by(registry, module):
+    """Return what a module's functions stand at, and on which side."""
+    return {
+        (target, kind.value)
+        for target, hooks in registry._hooks.items()
+        for kind, hook, _ in hooks
+        if hook.__module__ == f"sglang_lp.server.{module}"
+    }
+
+
 def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     put_in_place()
     hooks = registered(registry)
@@ -92,14 +102,8 @@ def test_budgets_and_efforts_are_read_where_the_policy_has_them(registry, tmp_pa
     policy.write_text("[effort]\nlow = 5")
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
-    readers = {
-        (target, kind.value)
-        for target, hooks in registry._hooks.items()
-        for kind, hook, _ in hooks
-        if hook.__module__ == "sglang_lp.server.efforts"
-    }
 
-    assert readers == {
+    assert hooked_by(registry, "efforts") == {
         (f"{OPENAI}.protocol.ChatCompletionRequest.to_sampling_params", "after"),
         (f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params", "after"),
         (
@@ -122,15 +126,8 @@ def test_the_field_of_vllms_clients_is_read_where_the_policy_adapts_a_class_of_v
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
 
-    readers = {
-        (target, kind.value)
-        for target, hooks in registry._hooks.items()
-        for kind, hook, _ in hooks
-        if hook.__module__ == "sglang_lp.server.xargs"
-    }
-
     convert = "_convert_to_internal_request"
-    assert readers == {
+    assert hooked_by(registry, "xargs") == {
         (f"{OPENAI}.serving_chat.OpenAIServingChat.{convert}", "before"),
         (f"{OPENAI}.serving_completions.OpenAIServingCompletion.{convert}", "before"),
     }
@@ -253,6 +250,7 @@ def test_an_sglang_without_the_sampling_mask_is_hooked_without_it(registry, monk
 def test_an_sglang_that_was_not_tested_is_not_hooked(registry, monkeypatch):
     from sglang_lp.server import versions
 
+    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # `make canary` sets it
     monkeypatch.setattr(versions, "version", lambda _name: "0.5.24")
     with pytest.raises(InstallError, match=r"0\.5\.24"):
         put_in_place()

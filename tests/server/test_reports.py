@@ -13,7 +13,7 @@ from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import NotRun
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server import reports
+from sglang_lp.server import metrics, reports
 from sglang_lp.server.reports import AnswerHeader, ran, report, unwrap
 from sglang_lp.testing import FakeRequest
 
@@ -227,6 +227,37 @@ def test_a_chain_reports_its_links_but_for_those_that_are_not_the_clients():
 
 def test_a_report_that_fails_is_left_out():
     assert decoded(Broken, {}, [3]).customized_info == {"other": [1]}
+
+
+@pytest.mark.parametrize("value", [object(), print, {1: 2}, {1, 2}, "\ud800", 1 << 70])
+def test_a_report_that_is_no_json_is_left_out(value):
+    class Reports(Fixed):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"value": value}
+
+    assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
+
+
+def test_a_class_cannot_write_over_what_the_server_says():
+    class Reports(Fixed):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"forced": "a", "policy": "mine", "more": 1}
+
+    made = said(decoded(Reports, {}, [3]))
+    assert (made["forced"], made["policy"], made["more"]) == (0, None, 1)
+
+
+def test_a_report_that_cannot_be_counted_is_left_out(monkeypatch):
+    class Counting:
+        finish = metrics.Metrics.finish
+        _forced = _faults = SimpleNamespace(inc=lambda *_: None)
+
+    class Reports(Fixed):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"thinking": 5}
+
+    monkeypatch.setattr(reports, "writing", Counting)
+    assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from sglang_lp.server.versions import (
 
 @pytest.fixture
 def sglang_is(monkeypatch):
+    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # `make canary` sets it
+
     def sglang_is(found):
         monkeypatch.setattr(versions, "version", {"sglang": found}.__getitem__)
 

@@ -73,9 +73,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     first of these that applies:
 
     1. ``inside >= thinking_budget``: the closing is forced, token by token: the message
-       ``closing``, or without one a newline (``new_line_token_id``, if known); then
-       the end. If the model has already written part of the closing, forcing continues from
-       there.
+       ``closing``, or without one a newline (``new_line_token_id``, if known); then the end. If
+       the model has already written part of the closing, forcing continues from there.
     2. ``inside < min_thinking_tokens``: the end and ``eos_token_ids`` are banned. If one of them is
        the likeliest token, ``wait_token_id`` is forced instead, provided that it is given and the
        block has fewer than ``max_waits`` of it.
@@ -101,10 +100,10 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     Given the same history, the parameters of SGLang 0.5.23's class of this name do the same as
     there, except that characters stay whole, and a budget or ids that cannot work are refused. A
-    server without the plugin may
-    lack the newest token of the history. There a plain budget with delimiters of one token still
-    works: the model may not close a block at the last token of its budget, so the processor knows
-    that the block is open. Anything else ends the request with an error.
+    server without the plugin may lack the newest token of the history. There a plain budget with
+    delimiters of one token still works: the model may not close a block at the last token of its
+    budget, so the processor knows that the block is open. Anything else ends the request with an
+    error.
 
     Rules 2 (with a wait token), 3 and 4 wait for the device once a step, where they apply.
     """
