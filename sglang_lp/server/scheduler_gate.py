@@ -54,9 +54,12 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
                 return
             req.custom_logit_processor = None
             abort_unstarted(req, str(error))
-        except ProcessorFault as error:
+        except BaseException as error:  # noqa: BLE001 - one request, whatever is wrong with it
+            fault = error
+            if not isinstance(error, ProcessorFault):
+                fault = as_fault("sglang-lp", "before its request began", error)
             req.custom_logit_processor = None
-            abort_unstarted(req, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            abort_unstarted(req, str(fault), HTTPStatus.INTERNAL_SERVER_ERROR)
 
     return admit_req
 

@@ -308,6 +308,21 @@ def test_an_allowed_class_that_fails_early_ends_its_own_request_and_is_logged(
     assert "its own mistake" in caplog.text
 
 
+def test_a_mistake_in_the_gate_ends_its_own_request_and_is_logged(guard, monkeypatch, caplog):
+    def fail(*_args, **_kwargs):
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(guard, "admit", fail)
+    req = Req(PAYLOAD, {"token_ids": [1]})
+    admit(guard, req)
+
+    message, status, _ = req.ended
+    assert message == "sglang-lp failed before its request began: 'ZeroDivisionError: a mistake'"
+    assert status == 500
+    assert req.custom_logit_processor is None
+    assert "Traceback" in caplog.text
+
+
 @pytest.mark.parametrize("params", [{"token_ids": [[1]]}, {"x": math.nan}, {"x": 2**63}])
 def test_parameters_without_a_schema_are_flat_and_finite(allowing, params):
     req = Req("any", params)
