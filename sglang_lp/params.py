@@ -6,7 +6,6 @@ checked in the client, at admission and in the scheduler, and is what the docume
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +37,6 @@ __all__ = [
     "replaced",
 ]
 
-logger = logging.getLogger(__name__)
 
 #: Most ids that one list parameter may hold. Every id costs a write per step and row, and the
 #: largest vocabulary in use has about 262,000 tokens; nobody bans or forces a quarter of it.
@@ -204,6 +202,9 @@ def _with_new_names(
 
 @cache  # so that each name is logged once, and there are as many as classes declare
 def _log_old_name(processor: str, old: str, new: str) -> None:
+    import logging  # 5 ms, which the client has no use for
+
+    logger = logging.getLogger(__name__)
     logger.warning("%s: parameter %s is deprecated; its name is %s now", processor, old, new)
 
 

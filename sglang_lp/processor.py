@@ -321,11 +321,12 @@ class LogitProcessor:
     @classmethod
     def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
         """Tell whether these parameters take longer to check, or to fit, than to compare."""
-        return any(
-            isinstance(value, list | tuple)
-            and (len(value) >= LONG or (len(value) > 0 and isinstance(value[0], str)))
-            for value in custom_params.values()
-        )
+        for value in custom_params.values():  # any() takes twice as long, and attach() has 5 µs
+            if isinstance(value, _LISTS) and (
+                len(value) >= LONG or (len(value) > 0 and isinstance(value[0], str))
+            ):
+                return True
+        return False
 
     @classmethod
     def fit_params(
@@ -398,6 +399,8 @@ def _fitted_before(params: Parameters, served: ServedModel) -> Parameters | None
     return fitted if same else None
 
 
+_LISTS = list, tuple
+
 #: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
 #: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
 _parsed: OrderedDict[object, Parameters] = OrderedDict()
@@ -408,7 +411,7 @@ _fitted: OrderedDict[int, tuple[Parameters, ServedModel, Parameters]] = OrderedD
 
 def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
     """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
-    if not isinstance(custom_params, Mapping) or not cls._takes_long(custom_params):
+    if not isinstance(custom_params, dict) or not cls._takes_long(custom_params):
         return None
     own = {name: value for name, value in custom_params.items() if name != "__req__"}
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple, NoReturn
 
 from sglang_lp.errors import SglangLpError, Unsupported
@@ -109,6 +108,9 @@ def host_of(request: Any) -> Host:
 @lru_cache(maxsize=1)
 def _served_host() -> Any:
     """Return the host for requests of a server without the plugin."""
+    # Not imported above: the client imports this module, and that takes 20 ms.
+    from importlib.metadata import entry_points
+
     found = [*entry_points(group=_GROUP)]
     if not found:
         _refuse()

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.prompts import ReadPrompts, numbers_of
 from sglang_lp.builtins.tail import Tail
 from sglang_lp.builtins.texts import banned_texts, check_texts, known_ids, served_vocabulary
 from sglang_lp.edits import MAX_BIAS
@@ -53,11 +53,13 @@ class _Repetition:
         "_tail",
         "_unbroken",
         "_window",
+        "prompt",
     )
 
     def __init__(self, allowed: int, window: int, breakers: frozenset[int], text: bytes) -> None:
         import numpy as np
 
+        self.prompt = text
         self._allowed = allowed
         self._window = window
         self._breaks = _breaks(breakers)
@@ -119,10 +121,7 @@ class _Repetition:
         return self._breaks[np.minimum(tokens, len(self._breaks) - 1)]
 
 
-#: Ends of the prompts of running requests.
-_ends: WeakValueDictionary[tuple[int, int, frozenset[int], bytes], _Repetition] = (
-    WeakValueDictionary()
-)
+_ends: ReadPrompts[_Repetition] = ReadPrompts()
 
 #: For the last requests: what their copies have in common.
 _SHARED = 16
@@ -239,12 +238,9 @@ class DRYLogitProcessor(LogitProcessor):
         """Take in what the window holds of the prompt."""
         params = request.params
         window = params.dry_penalty_last_n
-        last = array("q", request.prompt_ids[-window:]).tobytes()
-        end = params.dry_allowed_length, window, params.dry_sequence_breaker_ids, last
-        read = _ends.get(end)
-        if read is None:
-            read = _ends[end] = _Repetition(*end)
-        return read.fork()
+        key = params.dry_allowed_length, window, params.dry_sequence_breaker_ids
+        tokens = numbers_of(request.prompt_ids, -window)
+        return _ends.of(tokens, key, lambda text: _Repetition(*key, text)).fork()
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""

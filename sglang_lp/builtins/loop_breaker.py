@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -17,6 +18,7 @@ from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
+    from sglang_lp.builtins.tail import Numbers
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
@@ -38,12 +40,8 @@ class _Loops:
     __slots__ = ("_enough", "tail")
 
     def __init__(self, max_pattern_size: int, min_pattern_size: int, min_count: int) -> None:
-        import numpy as np
-
         self.tail = Tail(max_pattern_size)
-        #: For each size from 1 on, how many tokens that repeat are a loop; or more than there are.
-        self._enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
-        self._enough[: min_pattern_size - 1] = 1 << 62
+        self._enough = _enough(max_pattern_size, min_pattern_size, min_count)
 
     def fork(self) -> _Loops:
         """Return loops of a text that grows by itself."""
@@ -60,6 +58,16 @@ class _Loops:
             return None
         following = np.unique(self.tail.following[places])
         return int(places[0]) + 1, array("q", following.tobytes())
+
+
+@lru_cache(maxsize=16)  # one for all copies of a request
+def _enough(max_pattern_size: int, min_pattern_size: int, min_count: int) -> Numbers:
+    """Return for each size from 1 on how many tokens that repeat are a loop, or too many."""
+    import numpy as np
+
+    enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
+    enough[: min_pattern_size - 1] = 1 << 62
+    return enough
 
 
 class LoopBreakerLogitProcessor(LogitProcessor):

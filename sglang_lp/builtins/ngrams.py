@@ -6,10 +6,9 @@ copies of a prompt.
 
 from __future__ import annotations
 
-import secrets
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.ids import Ids, lasting
@@ -67,10 +66,13 @@ class Bases(NamedTuple):
 
 def draw_bases() -> Bases:
     """Return other bases."""
+    import secrets  # 6 ms, which the client has no use for
+
     return Bases(*(2 + secrets.randbelow(PRIME - 2) for _ in range(3)))
 
 
-_BASES = draw_bases()
+#: Of the texts that are shared.
+_shared_bases = cache(draw_bases)
 
 
 class Group(NamedTuple):
@@ -300,7 +302,8 @@ def text_of(
     tokens = numbers_of(token_ids, start)
     if bases is not None:
         return Text(tokens.tobytes(), before, third, bases)
-    return _texts.of(tokens, (before, third), lambda text: Text(text, before, third, _BASES))
+    own = _shared_bases()
+    return _texts.of(tokens, (before, third), lambda text: Text(text, before, third, own))
 
 
 def _modulo(numbers: Numbers) -> Numbers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -318,7 +317,9 @@ def _checked_letters_of(script: str) -> np.ndarray:
     try:
         found = _letters_of(script)
     except ValueError:
-        near = get_close_matches(script.title(), _RECOMMENDED, 1)
+        import difflib
+
+        near = difflib.get_close_matches(script.title(), _RECOMMENDED, 1)
         hint = f"did you mean {near[0]}?" if near else "such as Han, Latin or Cyrillic"
         raise RequestError(
             f"expected names of Unicode scripts, got {shown(script)}, which is none; {hint}"

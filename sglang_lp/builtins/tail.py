@@ -39,8 +39,8 @@ class Tail:
         import numpy as np
 
         #: The tokens, newest first, from ``_at`` on; -1 for those before the first.
-        self._tokens = np.full(2 * reach + _ROOM, -1)
-        self._at = len(self._tokens) - reach
+        self._tokens = np.full(_ROOM + reach, -1)
+        self._at = _ROOM
         self.runs = np.zeros(reach, dtype=np.int64)
         if text:
             newest = [*reversed(text)]
@@ -60,8 +60,8 @@ class Tail:
         runs = self.runs
         reach = len(runs)
         if not self._at:
-            self._at = len(self._tokens) - reach
-            self._tokens[self._at :] = self._tokens[:reach]
+            self._at = _ROOM
+            self._tokens[_ROOM:] = self._tokens[:reach]
         at = self._at
         runs += 1
         runs *= self._tokens[at : at + reach] == token_id

@@ -46,6 +46,8 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> None:
     sampled = getattr(sampling, "top_k", None) != 1
     beam_width = getattr(sampling, "beam_width", None)
     limit = getattr(sampling, "max_new_tokens", None)
+    if payload is not None or decides:
+        check_entries([custom_params])
     admitted = _admit(
         guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
     )
@@ -135,7 +137,9 @@ def _admit_all(
             merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
             found, custom_params = _unfold(guard, payload, _custom_params(obj, merged))
             listed[key] = found, merged, custom_params
-        texts.append(None if listed[key][0] is None else listed[key][2])
+        found, _, custom_params = listed[key]
+        runs = found is not None or not guard.rules.is_empty
+        texts.append(custom_params if runs else None)
     check_entries(texts, copies)  # first: what is too much is not looked through either
     for payload, merged, custom_params in listed.values():
         _admit(
@@ -192,7 +196,6 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
         if payload is None and guard.rules.is_empty:
             ran(())
             return None
-        check_entries([custom_params])
         guard.learn(Gate.ADMISSION, manager)
         known = limit if isinstance(limit, int) else None
         admitted = guard.admit(payload, custom_params, beam_width, sampled=sampled, limit=known)

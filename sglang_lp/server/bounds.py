@@ -77,7 +77,8 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
             of more than ``MAX_DIFFERENT``.
     """
-    total = copies * sum(map(entries, texts))
+    listed = [entries(params) for params in texts]
+    total = copies * sum(listed)
     if total > MAX_ENTRIES:
         raise RequestError(
             f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP "
@@ -90,9 +91,11 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
             f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
             f"{links} over all of its texts and copies (n); send several requests"
         )
-    if sum(map(_weight, texts)) <= MAX_DIFFERENT:
+    # What preparing each of them takes.
+    weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
+    if sum(weights) <= MAX_DIFFERENT:
         return
-    different = {_packed(params): _weight(params) for params in texts if params}
+    different = {_packed(params): own for own, params in zip(weights, texts, strict=True) if params}
     total = sum(different.values())
     if len(different) > 1 and total > MAX_DIFFERENT:
         raise RequestError(
@@ -108,13 +111,11 @@ def _links(custom_params: object) -> int:
     return len(chain) if isinstance(chain, list) else 0
 
 
-def _weight(custom_params: object) -> int:
-    """Return how many entries and characters one request has: what preparing it takes."""
+def _in_texts(custom_params: object) -> int:
+    """Return how many characters the texts of one request have that are in no list."""
     if not isinstance(custom_params, dict):
         return 0
-    return entries(custom_params) + sum(
-        len(value) for value in custom_params.values() if isinstance(value, str)
-    )
+    return sum(len(value) for value in custom_params.values() if isinstance(value, str))
 
 
 def _characters(value: object) -> int:

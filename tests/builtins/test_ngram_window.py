@@ -159,7 +159,7 @@ def test_drafts_of_a_sleeping_row_are_banned_what_a_search_finds(
     at = len(tokens) // 4
     with pytest.MonkeyPatch.context() as patch:
         if bases is not None:  # sums: different sequences have the same hash
-            patch.setattr(ngrams, "_BASES", bases)
+            patch.setattr(ngrams, "_shared_bases", lambda: bases)
         processor, params = prepare(
             DeepseekOCRNoRepeatNGramLogitProcessor(),
             {"ngram_size": size, "window_size": window},
@@ -252,7 +252,9 @@ def test_sequences_with_the_same_hash_are_told_apart(sizes, picks, split):
     at = max(1, round(split * len(picks)))
     params = {"ngram_size": sizes[0], "window_size": sizes[1]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "_BASES", ngrams.Bases(1, 1, 1))  # sums: the order does not count
+        patch.setattr(
+            ngrams, "_shared_bases", lambda: ngrams.Bases(1, 1, 1)
+        )  # sums: the order does not count
 
         check_decode(picks[:at], picks[at:], params)
 
