@@ -366,6 +366,10 @@ def prepare(recording: Recording) -> None:
         whole.prepare()
         whole.left_beside(standing)
         recording.prepared = (*recording.prepared, whole)
+    if recording.biased:
+        _biases(recording, standing)
+    for ids, _ in recording.pooled:
+        _once(ids)
 
 
 def _shut(

@@ -7,7 +7,7 @@ copies of a prompt.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,9 @@ __all__ = ["PRIME", "Bases", "Group", "Later", "Text", "draw_bases", "text_of"]
 _BITS = 30
 _SHORT = 35
 PRIME: int = 2**_BITS - _SHORT
+
+#: So many tokens are compared one by one in less time than it takes to find out which have to be.
+_FEW = 3
 
 #: Fewest followers for which numpy is faster than a dict.
 _MANY = 64
@@ -196,7 +199,9 @@ class Text:
         keys = self._sorted >> self._place_bits
         same = keys[1:] == keys[:-1]
         earlier, later = places[:-1][same], places[1:][same]
-        if (tokens[earlier - 1] != tokens[later - 1]).any():
+        if before <= _FEW:
+            return _agree(tokens, earlier, later, range(1, before + 1))
+        if not _agree(tokens, earlier, later, (1,)):
             return False
         # Where the sequences one token before are a pair as well, the last tokens decide.
         partner = np.full(len(tokens) + 1, -1)
@@ -204,10 +209,7 @@ class Text:
         heads = partner[later - 1] != earlier - 1
         earlier, later = earlier[heads], later[heads]
         if before < len(earlier):
-            return not any(
-                (tokens[earlier - back] != tokens[later - back]).any()
-                for back in range(2, before + 1)
-            )
+            return _agree(tokens, earlier, later, range(2, before + 1))
         return all(
             (tokens[a - before : a] == tokens[b - before : b]).all()
             for a, b in zip(earlier.tolist(), later.tolist(), strict=True)
@@ -274,6 +276,11 @@ class Text:
         return at < len(self._sorted_thirds) and int(self._sorted_thirds[at]) >> bits == hashed
 
 
+def _agree(tokens: Numbers, earlier: Numbers, later: Numbers, backs: Iterable[int]) -> bool:
+    """Tell whether the tokens so far before two places each are the same."""
+    return not any((tokens[earlier - back] != tokens[later - back]).any() for back in backs)
+
+
 @lru_cache(maxsize=16)
 def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
     """Return for each token of the vocabulary whether it may be banned."""
@@ -306,12 +313,17 @@ def text_of(
     return _texts.of(tokens, (before, third), lambda text: Text(text, before, third, own))
 
 
-def _modulo(numbers: Numbers) -> Numbers:
-    """Take numbers below 2**62 modulo the prime, in place; the rest is below 2**31."""
+def _modulo(numbers: Numbers, rounds: int = 2) -> Numbers:
+    """Take numbers modulo the prime, in place; the rest is below 2**31.
+
+    Args:
+        numbers: Below 2**62, or 2**54 for one round.
+        rounds: Of which each takes its time.
+    """
     import numpy as np
 
     high = np.empty_like(numbers)
-    for _ in range(2):
+    for _ in range(rounds):
         np.right_shift(numbers, _BITS, out=high)
         high *= _SHORT
         numbers &= (1 << _BITS) - 1
@@ -348,10 +360,10 @@ def _hashes(sums: Numbers, length: int, base: int) -> Numbers:
     """Return the hashes of all sequences of a length, in the order of the text."""
     count = max(0, len(sums) - length)
     backwards = _powers(pow(base, -1, PRIME), 1 << len(sums).bit_length())[:count]
-    hashes = _modulo(sums[length:] - sums[:count])
+    hashes = _modulo(sums[length:] - sums[:count], rounds=1)
     hashes *= backwards
     _modulo(hashes)
-    hashes[hashes >= PRIME] -= PRIME
+    hashes -= (hashes >= PRIME) * PRIME
     return hashes
 
 
