@@ -60,18 +60,30 @@ class Ids:
 _known: WeakValueDictionary[int, Ids] = WeakValueDictionary()
 
 
-def prepared(value: Any) -> list[Ids]:
+#: Parameters whose lists were converted last, and these.
+_latest: tuple[object, list[Ids]] = None, []
+
+
+def prepared(params: Any) -> list[Ids]:
     """Convert every long list of ids in parameters; :func:`ids_of` knows them while this lives.
 
     Args:
-        value: Parameters, or a part of them: those of a chain hold those of its links.
+        params: Parsed, or ``None``. Copies of a request that take long to parse share theirs.
     """
+    global _latest  # noqa: PLW0603 - of the process
+    if params is not _latest[0]:
+        _latest = params, _converted(params)
+    return _latest[1]
+
+
+def _converted(value: Any) -> list[Ids]:
+    """Convert those of parameters or of a part: those of a chain hold those of its links."""
     if fields := getattr(value, "__struct_fields__", ()):
-        return [ids for name in fields for ids in prepared(getattr(value, name))]
+        return [ids for name in fields for ids in _converted(getattr(value, name))]
     if not isinstance(value, tuple) or not value:
         return []
     if not isinstance(value[0], int):
-        return [ids for item in value for ids in prepared(item)]
+        return [ids for item in value for ids in _converted(item)]
     if len(value) < LONG:
         return []
     found = _known.get(id(value))

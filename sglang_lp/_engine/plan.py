@@ -366,8 +366,8 @@ def prepare(recording: Recording) -> None:
         whole.prepare()
         whole.left_beside(standing)
         recording.prepared = (*recording.prepared, whole)
-    if recording.biased:
-        _biases(recording, standing)
+    if recording.biased and not recording.holds:
+        _biases(recording)  # which keeps the sums
     for ids, _ in recording.pooled:
         _once(ids)
 
