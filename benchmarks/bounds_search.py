@@ -72,7 +72,8 @@ def _search(name: str, seconds: float) -> dict[str, Any]:
             best["most_ms"], best["request"] = round(most, 4), _told(dear)
         hypothesis.target(most)
 
-    with contextlib.suppress(_OverError):
+    # Flaky: the time was over in the middle of a request that was tried again.
+    with contextlib.suppress(_OverError, hypothesis.errors.Flaky):
         dearer()
     return best
 
