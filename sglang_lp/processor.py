@@ -300,14 +300,14 @@ class LogitProcessor:
             InvalidParameter: What was expected, what came, and what to do.
         """
         key = _key(cls, custom_params, vocab_size)
+        if key is None:
+            return cls._parse(custom_params, vocab_size)
         if key in _parsed:
             _parsed.move_to_end(key)
             return _parsed[key]
-        params = cls._parse(custom_params, vocab_size)
-        if key is not None:
-            _parsed[key] = params
-            if len(_parsed) > _MAX_PARSED:
-                _parsed.popitem(last=False)
+        params = _parsed[key] = cls._parse(custom_params, vocab_size)
+        if len(_parsed) > _MAX_PARSED:
+            _parsed.popitem(last=False)
         return params
 
     @classmethod

@@ -27,6 +27,10 @@ class Spans:
     def add(self, start: int, stop: int) -> None:
         """Add the positions from ``start`` up to ``stop``; those before the newest count once."""
         spans = self.spans
+        if spans and spans[-1][1] == start < stop:  # nearly always
+            spans[-1][1] = stop
+            self.total += stop - start
+            return
         if spans:
             start = max(start, spans[-1][1])
         if stop <= start:
