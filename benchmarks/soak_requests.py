@@ -208,9 +208,11 @@ def _thinking(rng: random.Random) -> Params:
 
 
 def _trigger(rng: random.Random) -> Params:
-    phrase = {"phrase_token_ids": rng.choices(range(300, 400), k=rng.randint(1, 5))}
+    token_ids = rng.choices(range(300, 400), k=rng.randint(1, 5))
+    phrase = {"phrase_token_ids": token_ids}
     if rng.random() < 0.3:
-        return phrase | {"before_token_ids": [EOS, *rng.sample(FREQUENT, 2)]}
+        others = [i for i in FREQUENT if i != token_ids[0]]  # a phrase cannot come before itself
+        return phrase | {"before_token_ids": [EOS, *rng.sample(others, 2)]}
     trigger = {"trigger_token_ids": rng.sample(FREQUENT, rng.randint(1, 2))}
     return phrase | trigger | {"max_times": rng.randint(1, 5)}
 

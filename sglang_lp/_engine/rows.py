@@ -293,7 +293,7 @@ class Row:
             or (output_ids[fed - 1] if fed <= seen else pending[fed - seen - 1]) != tokens[-1]
         ):
             self._started = False  # the history was rewritten
-        if self._first is not None and total:
+        if self._first is not None and position:
             self._started = False  # the first step was elsewhere
         if not self._started:
             fed = 0
