@@ -92,12 +92,15 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
 
 def _has_plain_text(error: BaseException) -> bool:
     """Tell whether an error says text, and such as SGLang's processes can send."""
+    if type(error).__str__ is not BaseException.__str__:
+        return False
+    if any(type(arg) is not str for arg in error.args):
+        return False
     try:
-        return type(error).__str__ is BaseException.__str__ and all(
-            type(arg) is str and arg.encode() is not None for arg in error.args
-        )
+        "".join(error.args).encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _described(name: str, error: BaseException) -> str:

@@ -61,6 +61,6 @@ def numbers_of(token_ids: Sequence[int], start: int = 0) -> Numbers:
     """Return a prompt from an index on; without a copy if it is an array of 64 bits."""
     import numpy as np
 
-    if isinstance(token_ids, array):
+    if isinstance(token_ids, array) and token_ids.typecode == "q":
         return np.frombuffer(token_ids, dtype=np.int64)[start:]
     return np.array(token_ids[start:], dtype=np.int64)

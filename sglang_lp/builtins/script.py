@@ -317,7 +317,7 @@ def _checked_letters_of(script: str) -> np.ndarray:
     try:
         found = _letters_of(script)
     except ValueError:
-        import difflib
+        import difflib  # as in params
 
         near = difflib.get_close_matches(script.title(), _RECOMMENDED, 1)
         hint = f"did you mean {near[0]}?" if near else "such as Han, Latin or Cyrillic"
