@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-import msgspec
 
 from sglang_lp import wire
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.ids import LONG
 from sglang_lp._engine.rows import Row, attach_row, rows_of
+from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History
@@ -302,12 +300,10 @@ class LogitProcessor:
         key = _key(cls, custom_params, vocab_size)
         if key is None:
             return cls._parse(custom_params, vocab_size)
-        if key in _parsed:
-            _parsed.move_to_end(key)
-            return _parsed[key]
-        params = _parsed[key] = cls._parse(custom_params, vocab_size)
-        if len(_parsed) > _MAX_PARSED:
-            _parsed.popitem(last=False)
+        params = _parsed.get(key)
+        if params is None:
+            params = cls._parse(custom_params, vocab_size)
+            _parsed.keep(key, params)
         return params
 
     @classmethod
@@ -336,8 +332,8 @@ class LogitProcessor:
     ) -> Parameters:
         """Check parsed parameters against the served model, and fill in what only it knows.
 
-        Called on the server, once per request and process: costs microseconds, so an override
-        remembers what it asked a tokenizer.
+        Called on the server, once in a process for a request and its copies: costs microseconds,
+        so an override remembers what it asked a tokenizer.
 
         Args:
             params: What ``parse_params`` returned.
@@ -385,16 +381,14 @@ def fit(
     fitted = _fitted_before(params, served)
     if fitted is None:
         fitted = processor.fit_params(params, served)
-        if any(params is known for known in _parsed.values()):
-            _fitted[id(params)] = params, served, fitted
-            if len(_fitted) > _MAX_PARSED:
-                _fitted.popitem(last=False)
+        if _parsed.has(params):
+            _fitted.keep(id(params), (params, served, fitted))
     return fitted
 
 
 def _fitted_before(params: Parameters, served: ServedModel) -> Parameters | None:
     """Return what parameters became for another copy of the request, if they are its very own."""
-    known, model, fitted = _fitted.get(id(params), (None, served, None))
+    known, model, fitted = _fitted.get(id(params)) or (None, served, None)
     same = known is params and model.tokenizer is served.tokenizer and model[1:] == served[1:]
     return fitted if same else None
 
@@ -403,22 +397,17 @@ _LISTS = list, tuple
 
 #: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
 #: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
-_parsed: OrderedDict[object, Parameters] = OrderedDict()
-_MAX_PARSED = 18
+_parsed: Latest[Parameters] = Latest(18)
 #: What they became, by the identity of those.
-_fitted: OrderedDict[int, tuple[Parameters, ServedModel, Parameters]] = OrderedDict()
+_fitted: Latest[tuple[Parameters, ServedModel, Parameters]] = Latest(18)
 
 
 def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
     """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
     if not isinstance(custom_params, dict) or not cls._takes_long(custom_params):
         return None
-    own = {name: value for name, value in custom_params.items() if name != "__req__"}
-    try:
-        # Unlike a comparison this tells 1 from True and 1.0.
-        return cls, vocab_size, msgspec.msgpack.encode(own)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return None
+    own = packed(custom_params)
+    return None if own is None else (cls, vocab_size, own)
 
 
 def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> Row | None:

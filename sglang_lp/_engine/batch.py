@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Batch", "ask_again", "ask_early", "check_computed"]
+__all__ = ["Batch", "ask_again", "check_computed", "clock"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
 
 _now = 1
 
-#: So many rows that arrive between two steps are asked for their first edits before the step.
-#: The rest of a request's copies find what these put together.
-_MOST_EARLY = 16
-_early = _at = 0
+
+def clock() -> int:
+    """Return the reading of the clock: another one after every step."""
+    return _now
 
 
 class Batch:
@@ -288,23 +288,6 @@ def ask_again(row: Row, vocab_size: int) -> str | None:
     if not recording.is_empty:
         row.acts.note(0, forced=recording.forced is not None)
     return recording.reason
-
-
-def ask_early(row: Row, vocab_size: int | None) -> None:
-    """Ask for the first edits of a row that has just arrived, if that can be.
-
-    Args:
-        row: Of a request without generated tokens.
-        vocab_size: Number of logits in a row of the model, if known.
-    """
-    global _early, _at  # noqa: PLW0603 - as the clock
-    if vocab_size is None or not row.processor.early:
-        return
-    if _at != _now:
-        _early, _at = 0, _now
-    if _early < _MOST_EARLY:
-        _early += 1
-        row.ask_early(vocab_size)
 
 
 def _take_pools(step: _Step, index: int, row: Row, recording: Recording) -> None:

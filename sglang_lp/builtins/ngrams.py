@@ -331,24 +331,37 @@ def _modulo(numbers: Numbers, rounds: int = 2) -> Numbers:
     return numbers
 
 
-@lru_cache(maxsize=8)
-def _powers(base: int, count: int) -> Numbers:
-    import numpy as np
+class _Powers:
+    """The powers of a number modulo the prime, as many as were asked for at once and more."""
 
-    powers = np.ones(count, dtype=np.int64)
-    done = 1
-    while done < count:
-        more = powers[done : 2 * done]
-        more[:] = _modulo(powers[: len(more)] * pow(base, done, PRIME))
-        done *= 2
-    return powers
+    __slots__ = ("_base", "_powers")
+
+    def __init__(self, base: int) -> None:
+        import numpy as np
+
+        self._base = base
+        self._powers: Numbers = np.ones(1, dtype=np.int64)
+
+    def first(self, count: int) -> Numbers:
+        """Return so many, from the zeroth on."""
+        import numpy as np
+
+        while len(self._powers) < count:
+            known = self._powers
+            more = _modulo(known * pow(self._base, len(known), PRIME))
+            self._powers = np.concatenate([known, more])
+        return self._powers[:count]
+
+
+#: Two for each half of the hashes of texts that are shared, and of one that is not.
+_powers_of = lru_cache(maxsize=8)(_Powers)
 
 
 def _sums(coefficients: Numbers, base: int) -> Numbers:
     """Return for each length of a beginning of a text its polynomial, not reduced."""
     import numpy as np
 
-    powers = _powers(base, 1 << len(coefficients).bit_length())[: len(coefficients)]
+    powers = _powers_of(base).first(len(coefficients))
     sums = np.zeros(len(coefficients) + 1, dtype=np.int64)
     terms = sums[1:]
     np.multiply(coefficients, powers, out=terms)
@@ -359,7 +372,7 @@ def _sums(coefficients: Numbers, base: int) -> Numbers:
 def _hashes(sums: Numbers, length: int, base: int) -> Numbers:
     """Return the hashes of all sequences of a length, in the order of the text."""
     count = max(0, len(sums) - length)
-    backwards = _powers(pow(base, -1, PRIME), 1 << len(sums).bit_length())[:count]
+    backwards = _powers_of(pow(base, -1, PRIME)).first(count)
     hashes = _modulo(sums[length:] - sums[:count], rounds=1)
     hashes *= backwards
     _modulo(hashes)

@@ -140,17 +140,19 @@ def _admit_all(
         found, _, custom_params = listed[key]
         runs = found is not None or not guard.rules.is_empty
         texts.append(custom_params if runs else None)
-    check_entries(texts, copies)  # first: what is too much is not looked through either
-    for payload, merged, custom_params in listed.values():
-        _admit(
-            guard,
-            manager,
-            payload,
-            custom_params,
-            merged.get("beam_width"),
-            sampled=merged.get("temperature") != 0 and merged.get("top_k") != 1,
-            limit=merged.get("max_new_tokens"),
-        )
+    # First: what is too much is not looked through either.
+    marks = check_entries(texts, copies)
+    admitted = set()
+    for (payload, sampling), mark in zip(pairs, marks, strict=True):
+        found, merged, custom_params = listed[id(payload), id(sampling)]
+        beam_width, limit = merged.get("beam_width"), merged.get("max_new_tokens")
+        sampled = merged.get("temperature") != 0 and merged.get("top_k") != 1
+        # What runs nothing has no mark of its own.
+        own = id(merged) if found is None else mark
+        same = id(found), own, id(beam_width), id(limit), sampled
+        if same not in admitted:
+            admitted.add(same)
+            _admit(guard, manager, found, custom_params, beam_width, sampled=sampled, limit=limit)
 
 
 def _unfold(guard: Guard, payload: Any, custom_params: Any) -> tuple[Any, Any]:

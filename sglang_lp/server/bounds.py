@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.copies import packed
 from sglang_lp.errors import RequestError, Unsupported
 
 __all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "MAX_LINKS", "check_entries", "check_flat", "entries"]
@@ -66,12 +67,16 @@ def entries(custom_params: object) -> int:
     return sum(map(len, lists)) + sum(map(_characters, lists))
 
 
-def check_entries(texts: Sequence[object], copies: int = 1) -> None:
+def check_entries(texts: Sequence[object], copies: int = 1) -> Sequence[object]:
     """Check how much the requests list that came as one HTTP request.
 
     Args:
         texts: ``custom_params`` of each text, ``None`` for one without a processor.
         copies: Of each text (``n``).
+
+    Returns:
+        For each text something that is the same for the same parameters. Short ones are not
+        compared, and differ if they are not the same object.
 
     Raises:
         RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
@@ -94,8 +99,11 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
     # What preparing each of them takes.
     weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
     if sum(weights) <= MAX_DIFFERENT:
-        return
-    different = {_packed(params): own for own, params in zip(weights, texts, strict=True) if params}
+        return [*map(id, texts)]
+    marks = [packed(params) or id(params) for params in texts]
+    different = {
+        mark: own for mark, own, params in zip(marks, weights, texts, strict=True) if params
+    }
     total = sum(different.values())
     if len(different) > 1 and total > MAX_DIFFERENT:
         raise RequestError(
@@ -103,6 +111,7 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
             f"those parameters of one HTTP request that differ from text to text, got {total} in "
             f"{len(different)} of them; send several requests"
         )
+    return marks
 
 
 def _links(custom_params: object) -> int:
@@ -122,11 +131,3 @@ def _characters(value: object) -> int:
     if isinstance(value, list) and value and isinstance(value[0], str):
         return sum(len(text) for text in value if isinstance(text, str))
     return 0
-
-
-def _packed(custom_params: object) -> object:
-    """Return what is the same for the same parameters."""
-    try:
-        return msgspec.msgpack.encode(custom_params)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # refused elsewhere, if at all
-        return id(custom_params)

@@ -12,6 +12,7 @@ import msgspec
 from sglang_lp._engine.faults import as_fault
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.builtins.whole_words import prepare as prepare_words
+from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.rules import Decided, Rules
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DECIDED", "Admitted", "Guard"]
 
+
+#: Requests of which more copies may come.
+_MOST_COPIED = 8
 
 #: Stands in SGLang's batch for what a request runs without having asked for it.
 DECIDED = "decided by the operator"
@@ -90,9 +94,16 @@ class Guard:
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
+        self._known: tuple[Any, ...] = ()
+        self._model = ServedModel()
+        self._copies: Latest[Decided] = Latest(_MOST_COPIED)
 
     def _served(self) -> ServedModel:
-        return ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
+        known = self.tokenizer, self.vocab_size, self.eos_token_ids
+        if known != self._known:
+            self._known, self._model = known, ServedModel.of(*known)
+            self._copies = Latest(_MOST_COPIED)
+        return self._model
 
     def _rules(self, policy: Policy) -> Rules:
         try:
@@ -176,8 +187,7 @@ class Guard:
             try:
                 if payload is not None:
                     self._check_way(name, beam_width)
-                asked = asked_by(payload, custom_params, limit)
-                decided = self.rules.decide(asked, self._served())
+                decided = self._decide(payload, custom_params, limit)
                 if decided is None:
                     return None
                 if payload is None:
@@ -190,6 +200,26 @@ class Guard:
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
         return Admitted(stands, made, params, own, decided.names, decided.all_names)
+
+    def _decide(self, payload: Any, custom_params: Any, limit: int | None) -> Decided | None:
+        """Return what a request runs, decided on once for all of its copies.
+
+        Raises:
+            RequestError: Refused.
+        """
+        served = self._served()
+        # What room an answer has matters to the operator's rules alone.
+        room = None if self.rules.is_empty else limit
+        given = packed(custom_params)
+        key = payload, given, room
+        decided = None if given is None else self._copies.get(key)
+        if decided is None:
+            decided = self.rules.decide(asked_by(payload, custom_params, limit), served)
+            if given is None or decided is None:
+                return decided
+            if issubclass(decided.processor, LogitProcessor):
+                self._copies.keep(key, decided)
+        return decided
 
     def _named(self, payload: Any, custom_params: object) -> tuple[str, str]:
         """Return what stands for a payload from here on, and its name for messages.

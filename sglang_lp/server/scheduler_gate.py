@@ -11,7 +11,7 @@ import weakref
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sglang_lp._engine.batch import ask_early
+from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
@@ -37,6 +37,7 @@ __all__ = ["InertProcessor", "NoLoads", "make_admit_req", "make_from_str", "refu
 
 def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
     """Return the hook that runs after ``Req.__init__``."""
+    arrivals = Arrivals()
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         payload, given = req.custom_logit_processor, req.sampling_params.custom_params
@@ -45,7 +46,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
         guard.gate = Gate.SCHEDULER
         guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
-            _begin(guard, pending, req)
+            _begin(guard, pending, arrivals, req)
         except RequestError as error:
             if _is_awaited(req, pending.scheduler):
                 req.custom_logit_processor = DECIDED
@@ -64,7 +65,7 @@ def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
     return admit_req
 
 
-def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
+def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) -> None:
     """Make the row of a request.
 
     Raises:
@@ -101,9 +102,7 @@ def _begin(guard: Guard, pending: PendingResults, req: Any) -> None:
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
         row = attach_row(given, admitted.processor, admitted.params, host)
-        row.arrive()
-        if not req.output_ids:
-            ask_early(row, guard.vocab_size)
+        arrivals.start(row, None if req.output_ids else guard.vocab_size)
     except BaseException as error:  # noqa: BLE001 - the class's own code
         name = type(admitted.processor).__name__
         raise as_fault(name, "before its request began", error) from None

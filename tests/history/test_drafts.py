@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp._engine.batch import Batch, ask_early
+from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.host import Host, Seen
 from sglang_lp._engine.rows import attach_row, rows_of
@@ -64,8 +65,7 @@ class Request:
         if kind is not None:
             served = prepare(kind.processor(), kind.params, ServedModel(vocab_size=VOCAB))
             row = attach_row(self.params, *served, self.host)
-            row.arrive()
-            ask_early(row, VOCAB)
+            Arrivals().start(row, VOCAB)
 
 
 def tree(rng, width, chain):

@@ -1,10 +1,13 @@
 """The edits of the first token are asked for when the request arrives."""
 
+from time import sleep
+
 import pytest
 import torch
 
 from sglang_lp import LogitProcessor
-from sglang_lp._engine.batch import Batch, ask_early
+from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
@@ -63,7 +66,7 @@ class Fails(Recorder):
         edits.ban([VOCAB])
 
 
-def arrived(cls=Recorder, *, vocab_size=VOCAB, output=()):
+def arrived(cls=Recorder, *, vocab_size=VOCAB, output=(), arrivals=None):
     """Return a request that has arrived, its params and what its processor was asked."""
     log = []
     kind = type(cls.__name__, (cls,), {"log": log})
@@ -71,8 +74,7 @@ def arrived(cls=Recorder, *, vocab_size=VOCAB, output=()):
     params = request.custom_params({})
     host = StockHost(request, may_lag=False)
     row = attach_row(params, kind(), kind.parse_params({}), host)
-    row.arrive()
-    ask_early(row, vocab_size)
+    (arrivals or Arrivals()).start(row, vocab_size)
     return request, params, log
 
 
@@ -172,10 +174,50 @@ def test_a_chain_is_asked_early_if_all_of_its_links_can_be():
 
 
 def test_of_many_rows_that_arrive_at_once_a_few_are_asked_before_their_step():
-    banned(arrived()[1])  # a step
-    asked = [log for _, _, log in (arrived() for _ in range(40))]
+    arrivals = Arrivals()
+    asked = [log for _, _, log in (arrived(arrivals=arrivals) for _ in range(40))]
 
     assert [("edit", 0) in log for log in asked] == [True] * 16 + [False] * 24
+
+
+class Slow(Recorder):
+    def start(self, request):
+        sleep(0.015)
+        return super().start(request)
+
+
+def test_where_starting_takes_long_the_rest_starts_at_its_first_step():
+    arrivals = Arrivals()
+    rows = [arrived(cls, arrivals=arrivals) for cls in (Slow, Recorder, Slow)]
+    assert [len(log) for _, _, log in rows] == [2, 0, 0]
+
+    for _, params, log in rows:
+        assert banned(params) == [3, 5]
+        assert log == [("start", [1, 2]), ("edit", 0)]
+
+
+def test_after_a_step_rows_are_started_again():
+    arrivals = Arrivals()
+    _, params, _ = arrived(Slow, arrivals=arrivals)
+    assert arrived(arrivals=arrivals)[2] == []
+
+    banned(params)
+    assert arrived(arrivals=arrivals)[2] == [("start", [1, 2]), ("edit", 0)]
+
+
+def test_what_fails_to_start_late_ends_its_own_request_alone():
+    class Broken(Recorder):
+        def start(self, request):
+            raise RuntimeError("no")
+
+    arrivals = Arrivals()
+    _, first, _ = arrived(Slow, arrivals=arrivals)
+    broken, second, _ = arrived(Broken, arrivals=arrivals)
+    logits = torch.zeros(2, VOCAB)
+    Batch().step(logits, rows_of([first, second]), [first, second])
+
+    assert logits[0].isneginf().nonzero().flatten().tolist() == [3, 5]
+    assert "Broken" in broken.to_finish.message
 
 
 def test_nothing_is_asked_where_the_vocabulary_is_unknown():

@@ -16,7 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp._engine.batch import Batch, ask_early
+from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
 from sglang_lp.processor import prepare
@@ -247,8 +248,7 @@ class Plugin(Simulator):
         processor = req.kind.processor
         served = prepare(processor(), req.kind.params, ServedModel(vocab_size=VOCAB))
         row = attach_row(req.params, *served, SglangHost(req, req))
-        row.arrive()
-        ask_early(row, VOCAB)
+        Arrivals().start(row, VOCAB)
 
     def allows_lag(self, _reqs):
         return True

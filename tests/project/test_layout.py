@@ -17,6 +17,7 @@ PACKAGE = ROOT / "sglang_lp"
 #: A module may import those of lower ranks and itself; of the same rank, nothing else.
 RANKS = {
     "errors": 0,
+    "copies": 0,
     "params": 1,
     "wire": 1,
     "vocabulary": 1,

@@ -267,7 +267,13 @@ def test_the_answer_to_a_stream_says_why_and_the_refusal_is_counted_at_this_gate
 
 @pytest.mark.parametrize(
     ("payloads", "samplings", "times"),
-    [(PAYLOAD, {}, 1), (PAYLOAD, [{}] * 3, 1), ([PAYLOAD] * 2, {}, 1), (PAYLOAD, [{}, {}], 2)],
+    [
+        (PAYLOAD, {}, 1),
+        (PAYLOAD, [{}] * 3, 1),
+        (PAYLOAD, [{}, {}], 1),
+        ([PAYLOAD] * 2, {}, 1),
+        (PAYLOAD, [{}, {"top_k": 1}], 2),
+    ],
 )
 def test_what_requests_of_a_stream_share_is_checked_once(
     guard, monkeypatch, payloads, samplings, times

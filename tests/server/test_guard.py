@@ -20,6 +20,7 @@ from sglang_lp.server.algorithms import Speculation
 from sglang_lp.server.foreign import ForeignProcessor
 from sglang_lp.server.guard import Guard
 from sglang_lp.trust import Gate, Limits, Policy
+from sglang_lp.trust.decisions import Ceiling
 from sglang_lp.trust.policy import Stock
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
@@ -189,3 +190,68 @@ def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(
     else:
         with pytest.raises(InvalidParameter, match=why):
             guard.admit(payload, params)
+
+
+def counted(guard, monkeypatch):
+    """Return what the rules are asked, as they are."""
+    asked, decide = [], guard.rules.decide
+    monkeypatch.setattr(
+        guard.rules, "decide", lambda one, served: asked.append(one) or decide(one, served)
+    )
+    return asked
+
+
+def test_copies_of_a_request_are_decided_on_once(guard, monkeypatch):
+    asked = counted(guard, monkeypatch)
+    copies = [guard.admit(BAN, {**PARAMS, "__req__": object()}, limit=n) for n in range(3, 6)]
+
+    assert len(asked) == 1
+    assert len({id(one.params) for one in copies}) == 1
+    assert len({id(one.processor) for one in copies}) == 3, "a class may keep something on itself"
+
+
+@pytest.mark.parametrize(
+    ("payload", "params"),
+    [
+        (FORCE, {"token_ids": [5]}),
+        (BAN, {"token_ids": [6]}),
+        (BAN, {"token_ids": [5], "__sglang_lp_effort": "high"}),
+    ],
+)
+def test_a_request_that_differs_is_decided_on_anew(guard, monkeypatch, payload, params):
+    asked = counted(guard, monkeypatch)
+    guard.admit(BAN, PARAMS)
+    guard.admit(payload, params)
+
+    assert len(asked) == 2
+
+
+def test_true_is_no_copy_of_one(guard):
+    guard.admit(BAN, {"token_ids": [1]})
+    with pytest.raises(InvalidParameter):
+        guard.admit(BAN, {"token_ids": [True]})
+
+
+def test_for_another_model_a_copy_is_decided_on_anew(guard):
+    guard.vocab_size = 8
+    guard.admit(BAN, PARAMS)
+    guard.vocab_size = 5
+    with pytest.raises(InvalidParameter, match="0 to 4"):
+        guard.admit(BAN, PARAMS)
+
+
+def test_the_room_of_an_answer_counts_where_the_operator_decides(monkeypatch):
+    guard = Guard(Policy(ceilings={"thinking_budget": Ceiling(at_most=64)}))
+    asked = counted(guard, monkeypatch)
+    params = {"thinking_budget": 9, "thinking_start_token_id": 1, "thinking_end_token_id": 2}
+    for limit in (50, 50, 60):
+        guard.admit(ThinkingBudgetLogitProcessor.to_str(), params, limit=limit)
+
+    assert [one.limit for one in asked] == [50, 60]
+
+
+def test_a_class_without_a_schema_is_asked_about_every_copy(guard, foreign, monkeypatch):
+    asked = counted(guard, monkeypatch)
+    for _ in range(2):
+        guard.admit("p", {"any": 1})
+    assert len(asked) == 2
