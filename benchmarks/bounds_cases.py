@@ -21,7 +21,7 @@ VOCAB = 151_936
 #: Most tokens of a prompt.
 LONGEST = 131_072
 
-#: Rows of a large batch.
+#: Rows of a large batch. Of a longest prompt 128 copies are accepted.
 BATCH = 256
 
 Tokens: TypeAlias = "array[int]"
@@ -42,6 +42,7 @@ class Dear:
         warm: Tokens that are generated before steps are measured.
         steps: Steps that are measured, as far as there is time.
         others: Returns ``custom_params`` of each copy by its number, where they differ.
+        other_prompts: Returns the tokens of the prompt of each, where they differ.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Dear:
     warm: int = 0
     steps: int = 60
     others: Callable[[int], Mapping[str, Any]] | None = None
+    other_prompts: Callable[[int], Tokens] | None = None
 
     def params_of(self, copy: int) -> Mapping[str, Any]:
         """Return ``custom_params`` of a copy."""
@@ -68,6 +70,7 @@ class Dear:
             params=_shorter(self.params),
             prompt=lambda: self.prompt()[:-1] or self.prompt(),
             others=None if others is None else lambda copy: _shorter(others(copy)),
+            other_prompts=None,
         )
 
 
@@ -227,7 +230,7 @@ def _lists() -> list[Dear]:
             _fresh,
             copies,
         )
-        for copies in (1, 256)
+        for copies in (1, 128)
     ]
     found.append(
         Dear(
@@ -302,27 +305,29 @@ def _sequences() -> list[Dear]:
 
 
 def _repetitions() -> list[Dear]:
-    found = []
-    for copies in (1, 32, 256):
-        found += [
-            Dear(
-                f"dry-one-token-x{copies}",
-                "DRYLogitProcessor",
-                {"dry_penalty_last_n": 2048},
-                _one(),
-                _one(),
-                copies,
-            ),
-            Dear(
-                f"loop-one-token-x{copies}",
-                "LoopBreakerLogitProcessor",
-                {"max_pattern_size": 1024, "min_count": 2},
-                _short,
-                _one(),
-                copies,
-                warm=1100,
-            ),
-        ]
+    found = [
+        Dear(
+            f"dry-one-token-x{copies}",
+            "DRYLogitProcessor",
+            {"dry_penalty_last_n": 2048},
+            _one(),
+            _one(),
+            copies,
+        )
+        for copies in (1, 32, 128)
+    ]
+    found += [
+        Dear(
+            f"loop-one-token-x{copies}",
+            "LoopBreakerLogitProcessor",
+            {"max_pattern_size": 1024, "min_count": 2},
+            _short,
+            _one(),
+            copies,
+            warm=1100,
+        )
+        for copies in (1, 32, 256)
+    ]
     found += [
         Dear(
             "dry-many-followers",
@@ -354,14 +359,14 @@ def _repetitions() -> list[Dear]:
 
 def _ngrams() -> list[Dear]:
     texts: list[tuple[str, int, Callable[[], Tokens], Callable[[], Tokens], tuple[int, ...]]] = [
-        ("ngram-1-distinct", 1, _distinct(LONGEST), _fresh, (1, 16)),
+        ("ngram-1-distinct", 1, _distinct(LONGEST), _fresh, (1, 16, 128)),
         ("ngram-1-distinct-64k", 1, _distinct(65_536), _fresh, (1, 16)),
-        ("ngram-2-after-one", 2, _after_one(), _one(), (1, 16)),
-        ("ngram-3-random", 3, _random(1000), _random(1000, 4096), (1, 8, 32)),
+        ("ngram-2-after-one", 2, _after_one(), _one(), (1, 16, 128)),
+        ("ngram-3-random", 3, _random(1000), _random(1000, 4096), (1, 8, 32, 128, 129)),
         ("ngram-6-random", 6, _random(300), _random(300, 4096), (1,)),
         ("ngram-30-loop", 30, _over_and_over(range(1000, 1040)), _over_and_over(range(1000, 1040)),
          (1, 32)),
-        ("ngram-4-one-token", 4, _one(), _one(), (1, 32)),
+        ("ngram-4-one-token", 4, _one(), _one(), (1, 32, 128)),
     ]  # fmt: skip
     found = [
         Dear(
@@ -387,6 +392,24 @@ def _ngrams() -> list[Dear]:
         )
         for copies in (1, 64)
     ]
+    found += [
+        Dear(
+            f"{key}-others-x32",
+            name,
+            params,
+            _random(1000),
+            _random(1000, 4096),
+            32,
+            texts=True,
+            other_prompts=lambda copy: _random(1000 + copy)(),
+        )
+        for key, name, params in (
+            ("ngram-3", _NGRAM, {"ngram_size": 3, "window_size": _EVER}),
+            ("ngram-30-90", _NGRAM, {"ngram_size": 30, "window_size": 90}),
+            ("cite-from-prompt", "CiteFromPromptLogitProcessor", {"eos_token_ids": _ENDS[:64]}),
+            ("dry", "DRYLogitProcessor", {"dry_penalty_last_n": 2048}),
+        )
+    ]
     found.append(
         Dear(
             "ngram-whitelist-65536-x4",
@@ -408,23 +431,23 @@ def _thinking() -> list[Dear]:
     def begins() -> Tokens:
         return opened + _random(1000, LONGEST - 1)()
 
+    prompts = [
+        Dear(
+            f"{key}-x{copies}",
+            name,
+            {**_THINK, "thinking_budget": _EVER},
+            prompt,
+            output,
+            copies,
+        )
+        for key, prompt, output in (
+            ("thinking-prompt", begins, _fresh),
+            ("thinking-delimiters", _over_and_over([3, 4]), _over_and_over([3, 4], 4096)),
+        )
+        for copies in (32, 128)
+    ]
     return [
-        Dear(
-            "thinking-prompt-x32",
-            name,
-            {**_THINK, "thinking_budget": _EVER},
-            begins,
-            _fresh,
-            32,
-        ),
-        Dear(
-            "thinking-delimiters-x32",
-            name,
-            {**_THINK, "thinking_budget": _EVER},
-            _over_and_over([3, 4]),
-            _over_and_over([3, 4], 4096),
-            32,
-        ),
+        *prompts,
         Dear(
             "thinking-wakes-late-x256",
             name,

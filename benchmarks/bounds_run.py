@@ -73,13 +73,20 @@ class Server:
         self._admit_req = make_admit_req(scheduler, pending)
         self._apply = sampling.make_apply(sampling.Steps(pending))
 
-    def admit(self, processor: str, texts: Sequence[Mapping[str, Any]], copies: int) -> None:
+    def admit(
+        self,
+        processor: str,
+        texts: Sequence[Mapping[str, Any]],
+        copies: int,
+        prompt: Sequence[int] = (),
+    ) -> None:
         """Do what the HTTP process does for one HTTP request.
 
         Args:
             processor: Name of the built-in.
             texts: ``custom_params`` of each text.
             copies: Of each text (``n``).
+            prompt: Of each text, if it matters here.
 
         Raises:
             RequestError: It is refused.
@@ -94,9 +101,9 @@ class Server:
             )
             self._admit_list(self._manager, listed)
         for params in texts:
-            sampling_params = SimpleNamespace(custom_params=params)
+            sampling_params = SimpleNamespace(custom_params=params, n=copies)
             tokenized = SimpleNamespace(
-                custom_logit_processor=processor, sampling_params=sampling_params
+                custom_logit_processor=processor, sampling_params=sampling_params, input_ids=prompt
             )
             self._admit(tokenized, self._manager)
 
@@ -148,13 +155,15 @@ class Run:
 
     def __init__(self, server: Server, dear: Dear) -> None:
         self._server = server
-        prompt = dear.prompt()
+        prompt, others = dear.prompt(), dear.other_prompts
         texts = dear.copies if dear.texts else 1
         self._each = dear.copies // texts
         # As they come out of JSON: no two texts share anything.
         self._sent = [orjson.loads(orjson.dumps(dear.params_of(text))) for text in range(texts)]
         self.requests = [
-            _Req(dear.processor, params, prompt) for params in self._sent for _ in range(self._each)
+            _Req(dear.processor, params, prompt if others is None else others(text))
+            for text, params in enumerate(self._sent)
+            for _ in range(self._each)
         ]
         self._processor = dear.processor
         self._coming: Iterator[int] = cycle(dear.output())
@@ -170,7 +179,10 @@ class Run:
         Raises:
             RequestError: It is refused.
         """
-        admitted = _spent(lambda: self._server.admit(self._processor, self._sent, self._each))
+        prompt = self.requests[0].origin_input_ids
+        admitted = _spent(
+            lambda: self._server.admit(self._processor, self._sent, self._each, prompt)
+        )
 
         def receive() -> None:
             for request in self.requests:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.faults import as_fault, from_signal
 from sglang_lp._engine.plan import Cells, Plan, place, place_standing, pool
+from sglang_lp._engine.reading import Logits
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
 from sglang_lp.request import History
@@ -157,6 +158,7 @@ class _Step:
         acting: Rows of the logits with the edits of this step.
         pools: As :func:`sglang_lp._engine.plan.pool` takes them.
         dense: Rows of processors that compute on whole rows, by their class.
+        read: The logits, for processors that read them.
         rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
         nodes: For rows of drafted tokens, how many tokens their history has, and which of these
             are drafts.
@@ -172,6 +174,7 @@ class _Step:
         "nodes",
         "now",
         "pools",
+        "read",
         "rewritten",
         "rows",
         "vocab_size",
@@ -188,6 +191,7 @@ class _Step:
         now: int,
     ) -> None:
         self.logits = logits
+        self.read = Logits(logits)
         self.rows = rows
         self.custom_params = custom_params
         self.masked = masked
@@ -228,12 +232,12 @@ def _ask(step: _Step, index: int, row: Row, *, drafted: bool = False) -> Recordi
     Along a draft even those that hold at later steps are edits of this step.
     """
     request = row.request
-    request.lent = step.logits, index
+    request.lent = step.read, index
     try:
         recording = row.ask(step.vocab_size)
         copied = request.copied
     finally:
-        request.lent = request.copied = request.highest = None
+        request.lent = request.copied = request.read = None
     if copied is not None:
         _write_back(step, [index], copied[None])
         step.rewritten.append(index)

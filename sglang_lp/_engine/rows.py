@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.acts import Acts
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.host import Host, host_of
-from sglang_lp._engine.ids import Ids, ids_of, prepared, tensor_of
+from sglang_lp._engine.ids import Ids, ids_of, prepared
 from sglang_lp._engine.plan import Standing, prepare
+from sglang_lp._engine.reading import Logits, ReadRow
 from sglang_lp._engine.recording import NEVER, Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError
 from sglang_lp.request import History, Request
@@ -59,19 +60,19 @@ class ServedRequest(Request):
         sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
         lent: While ``edit`` runs: the logits of the batch and the row of this request.
         copied: The copy of that row, if the processor asked for it.
-        highest: The highest logits of that row, if it asked for them.
+        read: What was read of that row, if nothing was copied.
     """
 
-    __slots__ = ("copied", "highest", "lent", "sampling")
+    __slots__ = ("copied", "lent", "read", "sampling")
 
     def __init__(
         self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
     ) -> None:
         super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
         self.sampling = sampling
-        self.lent: tuple[torch.Tensor, int] | None = None
+        self.lent: tuple[Logits, int] | None = None
         self.copied: torch.Tensor | None = None
-        self.highest: _Highest | None = None
+        self.read: ReadRow | None = None
 
     @property
     def logits(self) -> torch.Tensor:
@@ -79,14 +80,14 @@ class ServedRequest(Request):
             if self.lent is None:
                 return super().logits
             logits, row = self.lent
-            self.copied = logits[row].clone()
+            self.copied = logits.tensor[row].clone()
         return self.copied
 
     def top(self, count: int) -> list[int]:
         if self.lent is None:
             return super().top(count)
         logits, row = self.lent
-        read = logits[row] if self.copied is None else self.copied
+        read = logits.tensor[row] if self.copied is None else self.copied
         if count == 1:  # half the time of topk on a CPU
             values, ids = read.max(0, keepdim=True)
         else:
@@ -97,55 +98,12 @@ class ServedRequest(Request):
     def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
         if self.lent is None:
             return super().is_among_top(token_ids, count)
-        logits, row = self.lent
-        read = logits[row] if self.copied is None else self.copied
-        best = _largest(read, ids_of(token_ids))
         if self.copied is not None:  # which may change before it is asked for again
-            highest = _Highest(read)
+            read = ReadRow(Logits(self.copied[None]), 0)
         else:
-            highest = self.highest = self.highest or _Highest(read)
-        return best > -math.inf and not highest.exceed(best, count)
-
-
-class _Highest:
-    """The highest logits of a row; the largest is read once, however often it is asked for."""
-
-    __slots__ = ("_most", "_row")
-
-    def __init__(self, row: torch.Tensor) -> None:
-        self._row = row
-        self._most: float | None = None
-
-    def exceed(self, value: float, count: int) -> bool:
-        """Tell whether so many logits of the row are larger than a value."""
-        if count > 1:
-            return _count_above(self._row, value) >= count
-        if self._most is None:
-            self._most = float(self._row.amax())
-        return self._most > value
-
-
-def _largest(row: torch.Tensor, ids: Ids | list[int]) -> float:
-    """Return the largest logit of some tokens; NaN if one is."""
-    if _is_plain(row) and isinstance(ids, list):
-        return float(row.numpy()[ids].max())
-    return float(row[tensor_of(ids)].amax())
-
-
-def _count_above(row: torch.Tensor, value: float) -> int:
-    """Return how many logits are larger than a value."""
-    if _is_plain(row):
-        import numpy as np
-
-        return int(np.count_nonzero(row.numpy() > value))
-    return int((row > value).sum())
-
-
-def _is_plain(row: torch.Tensor) -> bool:
-    """Tell whether numpy reads a row, in a quarter of torch's time (`make bench-bounds`)."""
-    import torch
-
-    return row.is_cpu and row.dtype == torch.float32
+            read = self.read = self.read or ReadRow(*self.lent)
+        best = read.largest(ids_of(token_ids))
+        return best > -math.inf and not read.exceed(best, count)
 
 
 class Row:

@@ -33,6 +33,9 @@ _FEW = 3
 #: Fewest followers for which numpy is faster than a dict.
 _MANY = 64
 
+#: Fewest followers that are put together with the index, and not when they are asked for.
+_VERY_MANY = 8_192
+
 #: Tokens after which followers that leave a window are put together anew, and how many of these
 #: a text keeps: copies of a request are at about the same place.
 _STRIDE = 256
@@ -157,6 +160,13 @@ class Text:
         self._later: dict[tuple[Any, ...], Later] = {}
         while not self._index(bases, third):
             bases = draw_bases()
+        # What takes a step long is done now.
+        keys = self._sorted >> self._place_bits
+        stops = _ends_of_runs(keys).nonzero()[0] + 1
+        lengths = np.diff(stops, prepend=0)
+        for place in (lengths >= _VERY_MANY).nonzero()[0].tolist():
+            stop = int(stops[place])
+            self._gather(int(keys[stop - 1]), stop - int(lengths[place]), stop)
 
     def _index(self, bases: Bases, third: int) -> bool:
         """Index the text; return whether every hash stands for one sequence."""
@@ -225,10 +235,16 @@ class Text:
         stop = int(self._sorted.searchsorted((key + 1) << bits))
         if start == stop:
             return None
-        places = self._sorted[start:stop] & ((1 << bits) - 1)
-        if len(places) < _MANY:
+        if stop - start < _MANY:
+            places = self._sorted[start:stop] & ((1 << bits) - 1)
             last = dict(zip(self.tokens[places].tolist(), places.tolist(), strict=True))
             return Group([*last], [*last.values()], min(last.values()))
+        return self._gather(key, start, stop)
+
+    def _gather(self, key: int, start: int, stop: int) -> Group:
+        """Put a large group together, which is kept."""
+        bits = self._place_bits
+        places = self._sorted[start:stop] & ((1 << bits) - 1)
         packed = self.tokens[places] << bits | places
         packed.sort()
         ids = packed >> bits

@@ -45,18 +45,22 @@ def check_lengths(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
         )
 
 
-def split(token_ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
-    """Return several sequences from the two flat lists in which they travel.
+def split(token_ids: Sequence[int], lengths: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield several sequences from the two flat lists in which they travel.
 
     Args:
         token_ids: The ids of all sequences, one sequence after the other.
         lengths: For each sequence its number of tokens, together as many as ``token_ids``.
     """
-    ends = [*accumulate(lengths)]
-    return [token_ids[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+    for length, end in zip(lengths, accumulate(lengths), strict=True):
+        yield token_ids[end - length : end]
 
 
 _NONE = array("q")
+
+#: Where no sequence goes on, as from most states of many short ones: a dict of its own for each
+#: would have Python collect garbage.
+_LEAF: dict[int, int] = {}
 
 
 class Automaton:
@@ -77,31 +81,37 @@ class Automaton:
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         self.children: list[dict[int, int]] = [{}]
-        self.complete = [False]
+        children, ends = self.children, []
         for sequence in sequences:
             state = 0
             for token_id in sequence:
-                after = self.children[state].setdefault(token_id, len(self.children))
-                if after == len(self.children):
-                    self.children.append({})
-                    self.complete.append(False)
+                following = children[state]
+                after = following.get(token_id, 0)
+                if not after:  # where no sequence has led so far
+                    if following is _LEAF:
+                        following = children[state] = {}
+                    after = following[token_id] = len(children)
+                    children.append(_LEAF)
                 state = after
+            ends.append(state)
+        self.complete = [False] * len(children)
+        for state in ends:
             self.complete[state] = True
         self.endings = [
-            array("q", [token_id for token_id, after in children.items() if self.complete[after]])
-            if children
+            array("q", [token_id for token_id, after in following.items() if self.complete[after]])
+            if following
             else _NONE
-            for children in self.children
+            for following in children
         ]
-        self.shorter = [0] * len(self.children)
+        self.shorter = [0] * len(children)
         #: As ``shorter``, the next one that has endings.
-        self._shorter_ending = [0] * len(self.children)
+        self._shorter_ending = [0] * len(children)
         for state in self.by_length():
-            children = self.children[state]
-            if not children:
+            following = children[state]
+            if not following:
                 continue
             before = self.shorter[state]
-            for token_id, after in children.items():
+            for token_id, after in following.items():
                 shorter = self.shorter[after] = self.step(before, token_id)
                 has_endings = self.endings[shorter]
                 self._shorter_ending[after] = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
-from sglang_lp.server.bounds import check_entries, check_flat
+from sglang_lp.server.bounds import check_copies, check_entries, check_flat
 from sglang_lp.server.efforts import read_generate
 from sglang_lp.server.own_keys import ROUTED, check_origin
 from sglang_lp.server.reports import ran
@@ -51,6 +51,10 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> None:
     admitted = _admit(
         guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
     )
+    if admitted is not None:
+        with guard.counting():
+            tokens = len(getattr(tokenized, "input_ids", None) or ())
+            check_copies(tokens, getattr(sampling, "n", None) or 1)
     if payload is not None:
         # From here on only the operator's own spelling travels.
         tokenized.custom_logit_processor = payload if admitted is None else admitted.payload

@@ -12,7 +12,16 @@ from msgspec import Meta
 from sglang_lp.copies import packed
 from sglang_lp.errors import RequestError, Unsupported
 
-__all__ = ["MAX_DIFFERENT", "MAX_ENTRIES", "MAX_LINKS", "check_entries", "check_flat", "entries"]
+__all__ = [
+    "MAX_COPIED",
+    "MAX_DIFFERENT",
+    "MAX_ENTRIES",
+    "MAX_LINKS",
+    "check_copies",
+    "check_entries",
+    "check_flat",
+    "entries",
+]
 
 #: Most entries of list parameters in one HTTP request, and characters of texts in them, over all
 #: of its texts and copies: four lists of the greatest length. Each brings its own list, and
@@ -26,6 +35,10 @@ MAX_LINKS = 384
 #: Most entries and characters of those parameters of one HTTP request that differ from text to
 #: text: one list of the greatest length. What is the same is prepared once.
 MAX_DIFFERENT = 65_536
+
+#: Most tokens of the prompts of all copies (``n``) of one text: 128 copies of the longest prompt.
+#: The scheduler gets each of them, and has to see that they are the same.
+MAX_COPIED = 16_777_216
 
 _Scalar = (
     bool
@@ -112,6 +125,23 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> Sequence[object]:
             f"{len(different)} of them; send several requests"
         )
     return marks
+
+
+def check_copies(tokens: int, copies: int) -> None:
+    """Check how often a prompt is sent to the scheduler.
+
+    Args:
+        tokens: Of the prompt.
+        copies: Of the text (``n``).
+
+    Raises:
+        RequestError: More than ``MAX_COPIED`` in all.
+    """
+    if tokens * copies > MAX_COPIED:
+        raise RequestError(
+            f"n: expected at most {MAX_COPIED} tokens in the prompts of all copies of a text, got "
+            f"{copies} copies of {tokens} tokens; send several requests"
+        )
 
 
 def _links(custom_params: object) -> int:

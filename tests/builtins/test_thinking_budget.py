@@ -1,5 +1,7 @@
 """Thinking blocks: delimiters of any length, and each way to close one or to keep it open."""
 
+from array import array
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking import progress
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.server.host import StockHost
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
@@ -406,3 +409,35 @@ def test_anything_works_on_a_stock_server_that_shows_every_token():
 def test_without_ids_and_tokenizer_a_request_is_refused_by_name():
     with pytest.raises(RequestError, match="thinking_start_token_id"):
         run(ThinkingBudgetLogitProcessor, {"thinking_budget": 1}, [1], [5], steps=1)
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=40),
+    st.sampled_from([((0,), (1,)), ((0, 1), (2,)), ((2,), (0, 1, 1)), ((0, 0, 3), (1, 2))]),
+    st.integers(1, 9),
+)
+def test_the_latest_delimiter_of_a_prompt_is_found_wherever_the_search_is_parted(
+    prompt, delimiters, piece
+):
+    found = {}
+    for start in range(len(prompt)):
+        for opens, delimiter in ((False, delimiters[1]), (True, delimiters[0])):
+            if tuple(prompt[start : start + len(delimiter)]) == delimiter:
+                found[start + len(delimiter)] = opens
+    expected = (max(found), found[max(found)]) if found else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_PIECE", piece)
+        markers = progress.markers_for(*delimiters, ())
+        assert markers.latest_of_prompt(array("q", prompt)).latest == expected
+        assert markers.latest_of_prompt(prompt).latest == expected
+
+
+def test_copies_of_a_long_prompt_without_a_delimiter_are_searched_once(monkeypatch):
+    markers = progress.markers_for((3,), (4,), ())
+    first = markers.latest_of_prompt(array("q", [7] * 10_000))
+    monkeypatch.setattr(progress.Markers, "_latest", lambda *_: None)
+    again = markers.latest_of_prompt(array("q", [7] * 10_000))
+    other = markers.latest_of_prompt(array("q", [*[7] * 9_999, 8]))
+
+    assert again is first
+    assert other is not first

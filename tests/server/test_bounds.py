@@ -3,7 +3,15 @@
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.server.bounds import MAX_DIFFERENT, MAX_ENTRIES, MAX_LINKS, check_entries, entries
+from sglang_lp.server.bounds import (
+    MAX_COPIED,
+    MAX_DIFFERENT,
+    MAX_ENTRIES,
+    MAX_LINKS,
+    check_copies,
+    check_entries,
+    entries,
+)
 
 
 def test_entries_are_those_of_lists_and_objects_and_characters_of_their_texts():
@@ -80,3 +88,13 @@ def test_as_many_links_as_the_limit_are_taken(texts, copies):
 def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
     with pytest.raises(RequestError, match=f"at most {MAX_LINKS} links"):
         check_entries(texts, copies)
+
+
+@pytest.mark.parametrize(("tokens", "copies"), [(0, 1), (MAX_COPIED, 1), (MAX_COPIED // 256, 256)])
+def test_as_many_tokens_of_copies_as_the_limit_are_taken(tokens, copies):
+    check_copies(tokens, copies)
+
+
+def test_more_copies_of_a_long_prompt_are_refused_with_what_to_do():
+    with pytest.raises(RequestError, match="got 129 copies of 131072 tokens; send several"):
+        check_copies(131_072, 129)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.ids import lasting
+from sglang_lp.builtins.prompts import ReadPrompts, numbers_of
 from sglang_lp.builtins.sequences import Automaton
 
+if TYPE_CHECKING:
+    from sglang_lp.builtins.prompts import Numbers
+
 __all__ = ["Block", "Markers", "Progress", "blocks", "markers_for"]
+
+
+#: The end of a prompt, in which its latest delimiter is most of the time.
+_PIECE = 4_096
 
 
 class Markers:
@@ -75,14 +82,40 @@ class Markers:
         Returns:
             The index after it, and whether it opens a block; ``None`` if there is none.
         """
-        import numpy as np
+        latest = self._latest(numbers_of(tokens))
+        return latest if latest is not None and latest[0] > known else None
 
-        if not isinstance(tokens, array):
-            tokens = array("q", tokens)
-        read = np.frombuffer(tokens, dtype=np.int64)
-        start, end = _after_last(read, self.start), _after_last(read, self.end)
+    def _latest(self, tokens: Numbers) -> tuple[int, bool] | None:
+        start, end = _after_last(tokens, self.start), _after_last(tokens, self.end)
         latest = max(start, end)
-        return (latest, latest == start) if latest > known else None
+        return (latest, latest == start) if latest else None
+
+    def latest_of_prompt(self, prompt_ids: Sequence[int]) -> _Searched:
+        """Find the latest delimiter of a prompt, once for all of its copies."""
+        tokens = numbers_of(prompt_ids)
+        # Most of the time it is near the end, and found sooner than the copies are compared.
+        before = max(0, len(tokens) - _PIECE)
+        begin = max(0, before - self.reach)
+        latest = self._latest(tokens[begin:])
+        if latest is not None and begin + latest[0] > before:
+            return _Searched(b"", (begin + latest[0], latest[1]))
+        if not before:
+            return _Searched(b"", None)
+        key = self.start, self.end
+        return _searched.of(tokens, key, lambda prompt: _Searched(prompt, self._latest(tokens)))
+
+
+class _Searched:
+    """The latest delimiter of a prompt, as :meth:`Markers.latest` returns it."""
+
+    __slots__ = ("__weakref__", "latest", "prompt")
+
+    def __init__(self, prompt: bytes, latest: tuple[int, bool] | None) -> None:
+        self.prompt = prompt
+        self.latest = latest
+
+
+_searched: ReadPrompts[_Searched] = ReadPrompts()
 
 
 @lru_cache(maxsize=64)
@@ -112,6 +145,7 @@ class Progress:
 
     __slots__ = (
         "_counted",
+        "_searched",
         "_tail",
         "begun",
         "forced",
@@ -130,7 +164,8 @@ class Progress:
         self._counted = counted
         # The prompt only counts for where a block opened.
         self.length = len(prompt_ids)
-        latest = markers.latest(prompt_ids, 0)
+        self._searched = markers.latest_of_prompt(prompt_ids)
+        latest = self._searched.latest
         if latest is not None and latest[1]:
             self.opened = latest[0]
         reach = min(markers.reach, self.length)
