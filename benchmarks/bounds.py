@@ -21,16 +21,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks import bounds_report
-from benchmarks.bounds_cases import BATCH, Dear, dearest
+from benchmarks.bounds_cases import BATCH, LONGEST, Dear, dearest
 from benchmarks.bounds_run import Run, Server, fill_seconds, floors
 from benchmarks.cost import machine
 from sglang_lp.errors import RequestError
 
 #: Seconds for which one request is decoded at most.
 SECONDS = 0.7
+#: Arrays as large as the longest prompt that find room in its free memory: 32 MiB.
+_GROWN = 32
 #: Seconds for which dearer requests of one processor are searched for.
 SEARCH_SECONDS = 5.0
 
@@ -41,6 +44,11 @@ def _resident() -> int:
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _grow() -> None:
+    """Give the process the free memory again that a server has which has been up for a while."""
+    del [np.ones(LONGEST) for _ in range(_GROWN)][:]
 
 
 def measure(dear: Dear) -> dict[str, Any]:
@@ -56,6 +64,7 @@ def measure(dear: Dear) -> dict[str, Any]:
     run = Run(Server(), dear)
     # Prompts and parameters as SGLang keeps them are there: what is held is the rows' alone.
     held = _resident()
+    _grow()
     try:
         arrival = run.arrive()
     except RequestError as error:
