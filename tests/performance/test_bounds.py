@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import bounds
-from benchmarks.bounds_cases import Dear
+from benchmarks.bounds_cases import Dear, dearest
 from benchmarks.bounds_run import Run, Server
 
 
@@ -30,9 +30,9 @@ def arrivals(monkeypatch):
     seen = {"admit": [], "receive": 0}
     admit, receive = Server.admit, Server.receive
 
-    def admitted(self, processor, texts, copies):
+    def admitted(self, processor, texts, copies, prompt):
         seen["admit"].append((len(texts), copies))
-        return admit(self, processor, texts, copies)
+        return admit(self, processor, texts, copies, prompt)
 
     def received(self, request):
         seen["receive"] += 1
@@ -69,6 +69,11 @@ def test_each_text_may_have_parameters_of_its_own():
 
 def test_a_request_that_is_refused_is_stored_with_the_reason():
     assert "151936" in bounds.measure(bans([151_936]))["refused"]
+
+
+def test_copies_of_a_long_prompt_are_as_many_as_are_accepted():
+    (refused,) = (dear for dear in dearest() if dear.key == "ngram-3-random-x129")
+    assert "send several requests" in bounds.measure(refused)["refused"]
 
 
 def test_copies_that_list_too_much_together_are_refused():
