@@ -65,7 +65,7 @@ class LogitProcessor:
     needs: History = History.TOKENS
     tolerates_lag: bool = False
     can_fork: bool = True
-    reads_prompt: ClassVar[bool] = False
+    reads_prompt: bool = False
     early: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 

@@ -1,12 +1,14 @@
 """What is done for a request when it arrives, so that its first step does not wait for it.
 
 Arrivals themselves keep the batch waiting. So what is done between two steps is bounded, and the
-first step of a row does the rest for it.
+first step of a row does the rest for it. The bound is a number of tokens and no time: a row that
+fails to start ends its request, and all ranks of a server have to agree on when.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
+from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lp._engine import batch
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Arrivals"]
 
-#: Seconds between two steps in which rows are started (`make bench-bounds`).
-_MOST_SECONDS = 0.018
+#: Tokens of the prompts that are read between two steps, and as how much of its prompt a copy
+#: counts, which is compared with the first one and not read (`make bench-bounds`).
+_MOST_TOKENS = 196_608
+_OF_COPY = 32
+
+#: Tokens at the end of a prompt by which a copy is told from another one of the same length.
+_TELLING = 64
 
 #: So many rows that arrive between two steps are asked for their first edits before the step.
 #: The rest of a request's copies find what these put together.
@@ -27,18 +34,19 @@ _MOST_EARLY = 16
 class Arrivals:
     """The rows that arrive between two steps."""
 
-    __slots__ = ("_at", "_early", "_longest", "_spent")
+    __slots__ = ("_at", "_early", "_latest", "_tokens")
 
     def __init__(self) -> None:
         self._at = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._early = 0
-        self._spent = self._longest = 0.0
+        self._early = self._tokens = 0
+        #: Parameters, length and end of the latest prompt that was read.
+        self._latest: tuple[object, int, Sequence[int]] = None, 0, ()
 
     def start(self, row: Row, vocab_size: int | None) -> None:
-        """Start a row that has just arrived, unless the others have taken too long.
+        """Start a row that has just arrived, unless too much was read for others already.
 
         Args:
             row: Of a request that is new to this process.
@@ -48,13 +56,21 @@ class Arrivals:
         if self._at != batch.clock():
             self._at = batch.clock()
             self._begin()
-        if self._spent + self._longest > _MOST_SECONDS:
+        if row.processor.reads_prompt and not self._has_room(row):
             return
-        began = perf_counter()
         row.arrive()
         if vocab_size is not None and row.processor.early and self._early < _MOST_EARLY:
             self._early += 1
             row.ask_early(vocab_size)
-        took = perf_counter() - began
-        self._spent += took
-        self._longest = max(self._longest, took)
+
+    def _has_room(self, row: Row) -> bool:
+        """Tell whether a prompt is read now, and count it; the first one always is."""
+        prompt_ids = row.source.origin_input_ids
+        latest = row.request.params, len(prompt_ids), array("q", prompt_ids[-_TELLING:])
+        is_copy = latest[0] is self._latest[0] and latest[1:] == self._latest[1:]
+        tokens = latest[1] // _OF_COPY if is_copy else latest[1]
+        if self._tokens and self._tokens + tokens > _MOST_TOKENS:
+            return False
+        self._tokens += tokens
+        self._latest = latest
+        return True

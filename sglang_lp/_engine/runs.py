@@ -22,11 +22,13 @@ class Processor(Protocol):
         tolerates_lag: Whether it copes with a history that lacks the newest token.
         dense: Whether it computes on whole rows.
         early: Whether it can be asked for its first edits before their step.
+        reads_prompt: Whether :meth:`start` reads the whole prompt.
     """
 
     needs: History
     tolerates_lag: bool
     early: bool
+    reads_prompt: bool
     dense: ClassVar[bool]
 
     @property

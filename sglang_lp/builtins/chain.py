@@ -309,6 +309,7 @@ class ChainLogitProcessor(LogitProcessor):
         chain.needs = max(processor.needs for processor in processors)
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.early = all(processor.early for processor in processors)
+        chain.reads_prompt = any(processor.reads_prompt for processor in processors)
         chain.tolerates_lag = all(
             processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS
         )

@@ -1,7 +1,5 @@
 """The edits of the first token are asked for when the request arrives."""
 
-from time import sleep
-
 import pytest
 import torch
 
@@ -66,14 +64,16 @@ class Fails(Recorder):
         edits.ban([VOCAB])
 
 
-def arrived(cls=Recorder, *, vocab_size=VOCAB, output=(), arrivals=None):
+def arrived(
+    cls=Recorder, *, vocab_size=VOCAB, output=(), arrivals=None, prompt=(1, 2), parsed=None
+):
     """Return a request that has arrived, its params and what its processor was asked."""
     log = []
     kind = type(cls.__name__, (cls,), {"log": log})
-    request = FakeRequest([1, 2], output, served=True)
+    request = FakeRequest(prompt, output, served=True)
     params = request.custom_params({})
     host = StockHost(request, may_lag=False)
-    row = attach_row(params, kind(), kind.parse_params({}), host)
+    row = attach_row(params, kind(), parsed or kind.parse_params({}), host)
     (arrivals or Arrivals()).start(row, vocab_size)
     return request, params, log
 
@@ -180,44 +180,85 @@ def test_of_many_rows_that_arrive_at_once_a_few_are_asked_before_their_step():
     assert [("edit", 0) in log for log in asked] == [True] * 16 + [False] * 24
 
 
-class Slow(Recorder):
-    def start(self, request):
-        sleep(0.015)
-        return super().start(request)
+class Reader(Recorder):
+    reads_prompt = True
 
 
-def test_where_starting_takes_long_the_rest_starts_at_its_first_step():
+def started(*rows):
+    return [bool(log) for _, _, log in rows]
+
+
+def long_prompt(last=0, tokens=100_000):
+    return [*[7] * (tokens - 1), last]
+
+
+def test_of_many_long_prompts_the_first_are_read_and_the_others_in_their_first_steps():
     arrivals = Arrivals()
-    rows = [arrived(cls, arrivals=arrivals) for cls in (Slow, Recorder, Slow)]
-    assert [len(log) for _, _, log in rows] == [2, 0, 0]
+    rows = [
+        arrived(Reader, arrivals=arrivals, prompt=long_prompt(last, tokens))
+        for last, tokens in ((1, 190_000), (2, 9_000), (3, 5_000))
+    ]
+    assert started(*rows) == [True, False, True]
 
     for _, params, log in rows:
         assert banned(params) == [3, 5]
-        assert log == [("start", [1, 2]), ("edit", 0)]
+        assert len(log) == 2, "started once, asked once"
 
 
-def test_after_a_step_rows_are_started_again():
+def test_a_prompt_longer_than_all_that_is_read_at_once_is_read_if_it_is_the_first():
     arrivals = Arrivals()
-    _, params, _ = arrived(Slow, arrivals=arrivals)
-    assert arrived(arrivals=arrivals)[2] == []
+    prompts = (long_prompt(tokens=300_000), [1])
+    rows = [arrived(Reader, arrivals=arrivals, prompt=prompt) for prompt in prompts]
+    assert started(*rows) == [True, False]
 
-    banned(params)
-    assert arrived(arrivals=arrivals)[2] == [("start", [1, 2]), ("edit", 0)]
+
+def test_copies_count_less_because_they_are_compared_and_not_read():
+    arrivals, parsed = Arrivals(), Reader.parse_params({})
+    rows = [
+        arrived(Reader, arrivals=arrivals, prompt=long_prompt(), parsed=parsed) for _ in range(60)
+    ]
+    assert 20 < sum(started(*rows)) < 60
+
+    other = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1), parsed=parsed)
+    assert started(other) == [False]
+
+
+def test_who_does_not_read_the_prompt_is_started_however_long_it_is():
+    arrivals = Arrivals()
+    rows = [arrived(arrivals=arrivals, prompt=long_prompt(last)) for last in range(5)]
+    assert all(started(*rows))
+
+
+def test_after_a_step_prompts_are_read_again():
+    arrivals = Arrivals()
+    first = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1))
+    second = arrived(Reader, arrivals=arrivals, prompt=long_prompt(2))
+    assert started(first, second) == [True, False]
+
+    banned(first[1])
+    assert started(arrived(Reader, arrivals=arrivals, prompt=long_prompt(3))) == [True]
 
 
 def test_what_fails_to_start_late_ends_its_own_request_alone():
-    class Broken(Recorder):
+    class Broken(Reader):
         def start(self, request):
             raise RuntimeError("no")
 
     arrivals = Arrivals()
-    _, first, _ = arrived(Slow, arrivals=arrivals)
-    broken, second, _ = arrived(Broken, arrivals=arrivals)
+    _, first, _ = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1))
+    broken, second, _ = arrived(Broken, arrivals=arrivals, prompt=long_prompt(2))
     logits = torch.zeros(2, VOCAB)
     Batch().step(logits, rows_of([first, second]), [first, second])
 
     assert logits[0].isneginf().nonzero().flatten().tolist() == [3, 5]
     assert "Broken" in broken.to_finish.message
+
+
+def test_a_chain_reads_the_prompt_if_one_of_its_links_does():
+    for link, reads in (("DisallowedTokensLogitsProcessor", False), ("DRYLogitProcessor", True)):
+        given = {"chain": [link]} | ({"0.token_ids": [1]} if not reads else {})
+        serving, _ = prepare(ChainLogitProcessor(), given, ServedModel(vocab_size=VOCAB))
+        assert serving.reads_prompt is reads
 
 
 def test_nothing_is_asked_where_the_vocabulary_is_unknown():
