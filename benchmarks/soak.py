@@ -2,9 +2,9 @@
 
 Thirty-two clients ask for all processors with random parameters, on every endpoint, in lists, as
 copies and as streams; they hang up, and they send what is refused and what fails. The KV cache is
-so small that requests wait for room and some are retracted. Every answer is checked by its tokens, against
-:mod:`support.oracles` where these know the processor. The same load without processors comes
-first: no step of the scheduler may take 100 ms more than its longest one. Stores
+so small that requests wait for room and some are retracted. Every answer is checked by its tokens,
+against :mod:`support.oracles` where these know the processor. The same load without processors
+comes first: no step of the scheduler may take 100 ms more than its longest one. Stores
 ``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
 """
 
