@@ -28,6 +28,7 @@ pytestmark = [
 SETTINGS = {
     "one token a step": ({"enable_deterministic_inference": True}, cpu_seeds.VARIABLES),
     "eagle chains": SERVERS["eagle chains"],
+    "eagle3 trees": SERVERS["eagle3 trees"],
 }
 CASES = [
     None,
