@@ -7,11 +7,11 @@ fails to start ends its request, and all ranks of a server have to agree on when
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lp._engine import batch
+from sglang_lp._engine.rows import same_tokens
 
 if TYPE_CHECKING:
     from sglang_lp._engine.rows import Row
@@ -22,9 +22,6 @@ __all__ = ["Arrivals"]
 #: counts, which is compared with the first one and not read (`make bench-bounds`).
 _MOST_TOKENS = 196_608
 _OF_COPY = 32
-
-#: Tokens at the end of a prompt by which a copy is told from another one of the same length.
-_TELLING = 64
 
 #: So many rows that arrive between two steps are asked for their first edits before the step.
 #: The rest of a request's copies find what these put together.
@@ -42,8 +39,8 @@ class Arrivals:
 
     def _begin(self) -> None:
         self._early = self._tokens = 0
-        #: Parameters, length and end of the latest prompt that was read.
-        self._latest: tuple[object, int, Sequence[int]] = None, 0, ()
+        #: Parameters and prompt of the latest row that was started.
+        self._latest: tuple[object, Sequence[int]] = None, ()
 
     def start(self, row: Row, vocab_size: int | None) -> None:
         """Start a row that has just arrived, unless too much was read for others already.
@@ -65,12 +62,13 @@ class Arrivals:
 
     def _has_room(self, row: Row) -> bool:
         """Tell whether a prompt is read now, and count it; the first one always is."""
-        prompt_ids = row.source.origin_input_ids
-        latest = row.request.params, len(prompt_ids), array("q", prompt_ids[-_TELLING:])
-        is_copy = latest[0] is self._latest[0] and latest[1:] == self._latest[1:]
-        tokens = latest[1] // _OF_COPY if is_copy else latest[1]
-        if self._tokens and self._tokens + tokens > _MOST_TOKENS:
+        params, prompt_ids = row.request.params, row.source.origin_input_ids
+        room, tokens = _MOST_TOKENS - self._tokens, len(prompt_ids)
+        if tokens // _OF_COPY <= room and params is self._latest[0]:
+            # All of it: prompts that differ may end alike, with one question about many texts.
+            tokens = tokens // _OF_COPY if same_tokens(prompt_ids, self._latest[1]) else tokens
+        if self._tokens and tokens > room:
             return False
         self._tokens += tokens
-        self._latest = latest
+        self._latest = params, prompt_ids
         return True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.runs import Processor
     from sglang_lp.params import Parameters
 
-__all__ = ["Row", "ServedRequest", "attach_row", "detach_row", "rows_of"]
+__all__ = ["Row", "ServedRequest", "attach_row", "detach_row", "rows_of", "same_tokens"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE, _TOKENS = History.NONE, History.TOKENS
@@ -345,7 +345,7 @@ class Row:
         self._started = (
             self._started
             and [*output_ids[: len(self.tokens)]] == [*self.tokens[: len(output_ids)]]
-            and _same(prompt_ids, self.request.prompt_ids)
+            and same_tokens(prompt_ids, self.request.prompt_ids)
         )
         self._output_ids, self.request.prompt_ids = output_ids, prompt_ids
 
@@ -362,7 +362,7 @@ class Row:
         return False
 
 
-def _same(one: Sequence[int], other: Sequence[int]) -> bool:
+def same_tokens(one: Sequence[int], other: Sequence[int]) -> bool:
     """Tell whether two prompts of perhaps different types hold the same tokens."""
     return one == other if type(one) is type(other) else [*one] == [*other]
 

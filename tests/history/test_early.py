@@ -223,6 +223,15 @@ def test_copies_count_less_because_they_are_compared_and_not_read():
     assert started(other) == [False]
 
 
+def test_a_prompt_that_only_ends_like_another_is_no_copy():
+    arrivals, parsed = Arrivals(), Reader.parse_params({})
+    rows = [
+        arrived(Reader, arrivals=arrivals, prompt=[last, *long_prompt()], parsed=parsed)
+        for last in range(3)
+    ]
+    assert started(*rows) == [True, False, False]
+
+
 def test_who_does_not_read_the_prompt_is_started_however_long_it_is():
     arrivals = Arrivals()
     rows = [arrived(arrivals=arrivals, prompt=long_prompt(last)) for last in range(5)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Block", "Markers", "Progress", "blocks", "markers_for"]
 
 
-#: The end of a prompt, in which its latest delimiter is most of the time.
+#: Tokens at the end of a prompt, among which its latest delimiter is most of the time.
 _PIECE = 4_096
 
 
@@ -164,6 +164,7 @@ class Progress:
         self._counted = counted
         # The prompt only counts for where a block opened.
         self.length = len(prompt_ids)
+        # Kept, so that copies that come later find it.
         self._searched = markers.latest_of_prompt(prompt_ids)
         latest = self._searched.latest
         if latest is not None and latest[1]:
