@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.stored import FOLDER, store
+from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.served import ServedModel
 from sglang_lp.server.guard import Guard
@@ -79,7 +80,7 @@ def gate_of(policy: Policy) -> Callable[..., None]:
     guard = Guard(policy)
     guard.vocab_size = 1000
     guard.rules.fit(ServedModel(None, 1000))
-    gate: Callable[..., None] = make_admit_req(guard, PendingResults())
+    gate: Callable[..., None] = make_admit_req(guard, PendingResults(), Arrivals())
     return gate
 
 

@@ -1,16 +1,17 @@
-"""What is done for a request when it arrives, so that its first step does not wait for it.
+"""What is done for a request before its first step, so that the step does not wait for it.
 
 Arrivals themselves keep the batch waiting. So what is done between two steps is bounded, and the
-first step of a row does the rest for it. The bound is a number of tokens and no time: a row that
-fails to start ends its request, and all ranks of a server have to agree on when.
+requests whose prompts are still to be read stay in the queue. The bound is a number of tokens and
+no time: all ranks of a server have to agree on who waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
-from sglang_lp._engine import batch
+from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import same_tokens
 
 if TYPE_CHECKING:
@@ -29,32 +30,67 @@ _MOST_EARLY = 16
 
 
 class Arrivals:
-    """The rows that arrive between two steps."""
+    """The rows that have arrived and had no step yet."""
 
-    __slots__ = ("_at", "_early", "_latest", "_tokens")
+    __slots__ = ("_early", "_latest", "_tokens", "_unread")
 
     def __init__(self) -> None:
-        self._at = 0
+        #: Weak, and so no more than a hint that somebody waits: when a row goes differs by rank.
+        self._unread: WeakSet[Row] = WeakSet()
         self._begin()
 
     def _begin(self) -> None:
         self._early = self._tokens = 0
-        #: Parameters and prompt of the latest row that was started.
+        #: Parameters and prompt of the latest row that was read for.
         self._latest: tuple[object, Sequence[int]] = None, ()
 
+    @property
+    def wait(self) -> bool:
+        """Whether a row may wait for :meth:`read`."""
+        return bool(self._unread)
+
     def start(self, row: Row, vocab_size: int | None) -> None:
-        """Start a row that has just arrived, unless too much was read for others already.
+        """Start a row that has just arrived, or leave it to :meth:`read` if it reads its prompt.
 
         Args:
             row: Of a request that is new to this process.
             vocab_size: Number of logits in a row of the model, if known and if the request has no
                 generated tokens: then it is asked for its first edits.
         """
-        if self._at != batch.clock():
-            self._at = batch.clock()
-            self._begin()
-        if row.processor.reads_prompt and not self._has_room(row):
-            return
+        if row.processor.reads_prompt:
+            self._unread.add(row)
+        else:
+            self._start(row, vocab_size)
+
+    def read(self, rows: Iterable[Row | None], vocab_size: int | None) -> set[int]:
+        """Start rows that read their prompts, as many as may be between two steps.
+
+        Args:
+            rows: Those of the requests that could begin now, in the same order on all ranks;
+                ``None`` for one without.
+            vocab_size: As for :meth:`start`.
+
+        Returns:
+            The indices of the rows that have to wait. Not all of them: the first is always read.
+        """
+        waiting: set[int] = set()
+        for index, row in enumerate(rows):
+            if row is None or row not in self._unread:
+                continue
+            if not self._has_room(row):
+                waiting.add(index)
+                continue
+            self._unread.discard(row)
+            try:
+                self._start(row, None if row.source.output_ids else vocab_size)
+            except BaseException as error:
+                if from_signal(error):
+                    raise
+                row.restart()  # its first step starts it, and ends it if that fails again
+        self._begin()
+        return waiting
+
+    def _start(self, row: Row, vocab_size: int | None) -> None:
         row.arrive()
         if vocab_size is not None and row.processor.early and self._early < _MOST_EARLY:
             self._early += 1

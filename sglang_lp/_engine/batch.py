@@ -27,17 +27,12 @@ if TYPE_CHECKING:
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Batch", "ask_again", "check_computed", "clock"]
+__all__ = ["Batch", "ask_again", "check_computed"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
 
 _now = 1
-
-
-def clock() -> int:
-    """Return the reading of the clock: another one after every step."""
-    return _now
 
 
 class Batch:
@@ -281,6 +276,8 @@ def ask_again(row: Row, vocab_size: int) -> str | None:
         row.acts.note(0, forced=False)
         return None
     try:
+        if not row.started:
+            row.arrive()
         recording = row.ask(vocab_size)
         recording.act()
     except BaseException as error:

@@ -131,6 +131,7 @@ class Row:
     """
 
     __slots__ = (
+        "__weakref__",
         "_always",
         "_ended",
         "_first",
@@ -191,6 +192,11 @@ class Row:
         request, source = self.request, self.source
         request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
         self._start()
+
+    @property
+    def started(self) -> bool:
+        """Whether its processor has been started."""
+        return self._started
 
     def ask_early(self, vocab_size: int) -> None:
         """Ask for the edits of the first step, so that it does not wait for them.

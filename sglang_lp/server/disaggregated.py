@@ -30,6 +30,7 @@ __all__ = [
     "make_answer",
     "make_ask",
     "make_resume",
+    "note_first",
     "retire",
     "say_why",
     "tell_when_bootstrapped",
@@ -47,6 +48,8 @@ _GRACE = 2.0
 _LONGEST = 1024
 #: Attribute of what SGLang knows of a prefill server: what is wrong with it, or ``None``.
 _UNGUARDED = "sglang_lp_unguarded"
+#: Attribute of a request whose first token has come and was not asked for again yet.
+_FIRST = "sglang_lp_first"
 _TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500): (.*)\Z", re.DOTALL)
 
 
@@ -206,17 +209,27 @@ def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None
     again.start()
 
 
-def make_resume(guard: Guard) -> Any:
-    """Return the hook after ``DecodeTransferQueue._commit_transfer_to_req``.
+def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
+    """Remember that a first token has come: after ``DecodeTransferQueue._commit_transfer_to_req``.
 
-    The first token is here. What was done to it, an end behind it included, is asked once more:
-    it is a function of the prompt alone.
+    What was done to it is asked before it is looked at, and not here: many may come at once.
+    """
+    req = decode_req.req
+    if len(req.output_ids) == 1 and req.finished_reason is None:
+        setattr(req, _FIRST, True)
+
+
+def make_resume(guard: Guard) -> Callable[[Any], None]:
+    """Return what takes a request that is about to join the batch of a decode server.
+
+    What was done to its first token, an end behind it included, is asked once more: it is a
+    function of the prompt alone.
     """
 
-    def resume(_result: None, _queue: Any, decode_req: Any) -> None:
-        req = decode_req.req
-        if len(req.output_ids) != 1 or req.finished_reason is not None:
+    def resume(req: Any) -> None:
+        if not getattr(req, _FIRST, False):
             return
+        delattr(req, _FIRST)
         for row in rows_of([req.sampling_params.custom_params]):
             if row is not None and guard.vocab_size is not None:
                 reason = ask_again(row, guard.vocab_size)

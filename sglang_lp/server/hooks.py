@@ -7,7 +7,7 @@ so whatever goes wrong here ends the process (see ``sglang_lp.server.install``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.server import installation
 from sglang_lp.server.guard import Guard
@@ -20,6 +20,9 @@ from sglang_lp.server.launch import (
     make_learn,
     make_learn_ahead,
 )
+
+if TYPE_CHECKING:
+    from sglang_lp._engine.arrivals import Arrivals
 
 __all__ = ["put_in_place"]
 
@@ -47,6 +50,7 @@ def put_in_place() -> None:
     """
     if installation.installed:
         return
+    from sglang_lp._engine.arrivals import Arrivals
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.server.admission import (
         make_admit,
@@ -67,6 +71,7 @@ def put_in_place() -> None:
     )
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
+    from sglang_lp.server.waiting_queue import make_hold
     from sglang_lp.server.workers import refuse_to_be_joined
     from sglang_lp.server.xargs import read_xargs
 
@@ -78,6 +83,7 @@ def put_in_place() -> None:
     stock.dill = NoLoads(stock.dill)
     guard = Guard(policy_in_force())
     pending = PendingResults()
+    arrivals = Arrivals()
     steps = Steps(pending)
     hooks: list[tuple[str, Any, HookType]] = [
         (_PROCESSOR_MODULE + "._cache_from_str", refuse_to_load, HookType.REPLACE),
@@ -108,8 +114,13 @@ def put_in_place() -> None:
         ),
         (
             _SRT + "managers.schedule_batch.Req.__init__",
-            make_admit_req(guard, pending),
+            make_admit_req(guard, pending, arrivals),
             HookType.AFTER,
+        ),
+        (
+            _SRT + "managers.scheduler.Scheduler.get_new_batch_prefill",
+            make_hold(guard, arrivals),
+            HookType.AROUND,
         ),
         (_SRT + "layers.sampler.apply_custom_logit_processor", make_apply(steps), HookType.REPLACE),
         (
@@ -151,7 +162,7 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
-    readers = _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard)
+    readers = _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard, arrivals)
     hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
     if _adapts_vllm(guard):
         hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(_CHAT, _COMPLETION)]
@@ -226,11 +237,12 @@ def _readers() -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _halves(guard: Guard) -> list[tuple[str, Any, Any]]:
+def _halves(guard: Guard, arrivals: Arrivals) -> list[tuple[str, Any, Any]]:
     """Return the hooks of prefill and decode servers; SGLang 0.5.18 has not all of them."""
     from sglang.srt.plugins.hook_registry import HookType
 
     from sglang_lp.server import disaggregated
+    from sglang_lp.server.waiting_queue import make_hold_prebuilt
 
     scheduler = _SRT + "managers.scheduler.Scheduler."
     connection = _SRT + "disaggregation.common.conn.CommonKV"
@@ -260,8 +272,13 @@ def _halves(guard: Guard) -> list[tuple[str, Any, Any]]:
         (decode + "prepare_abort", disaggregated.say_why, HookType.AROUND),
         (
             decode + "DecodeTransferQueue._commit_transfer_to_req",
-            disaggregated.make_resume(guard),
+            disaggregated.note_first,
             HookType.AFTER,
+        ),
+        (
+            scheduler + "get_new_prebuilt_batch",
+            make_hold_prebuilt(arrivals, disaggregated.make_resume(guard)),
+            HookType.AROUND,
         ),
     ]
 

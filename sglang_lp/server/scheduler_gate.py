@@ -11,7 +11,6 @@ import weakref
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
@@ -27,6 +26,7 @@ from sglang_lp.trust import Gate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sglang_lp._engine.arrivals import Arrivals
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.server.guard import Guard
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["InertProcessor", "NoLoads", "make_admit_req", "make_from_str", "refuse_to_load"]
 
 
-def make_admit_req(guard: Guard, pending: PendingResults) -> Any:
+def make_admit_req(guard: Guard, pending: PendingResults, arrivals: Arrivals) -> Any:
     """Return the hook that runs after ``Req.__init__``."""
-    arrivals = Arrivals()
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         payload, given = req.custom_logit_processor, req.sampling_params.custom_params

@@ -65,7 +65,9 @@ class Request:
         if kind is not None:
             served = prepare(kind.processor(), kind.params, ServedModel(vocab_size=VOCAB))
             row = attach_row(self.params, *served, self.host)
-            Arrivals().start(row, VOCAB)
+            arrivals = Arrivals()
+            arrivals.start(row, VOCAB)
+            arrivals.read([row], VOCAB)
 
 
 def tree(rng, width, chain):

@@ -1,5 +1,7 @@
 """The edits of the first token are asked for when the request arrives."""
 
+import signal
+
 import pytest
 import torch
 
@@ -192,14 +194,35 @@ def long_prompt(last=0, tokens=100_000):
     return [*[7] * (tokens - 1), last]
 
 
-def test_of_many_long_prompts_the_first_are_read_and_the_others_in_their_first_steps():
+def read(arrivals, rows, vocab_size=VOCAB):
+    """Read prompts between two steps; return who waits."""
+    return arrivals.read(rows_of([params for _, params, _ in rows]), vocab_size)
+
+
+def test_who_reads_its_prompt_waits_until_it_could_begin():
+    arrivals = Arrivals()
+    row = arrived(Reader, arrivals=arrivals)
+    assert (started(row), arrivals.wait) == ([False], True)
+
+    assert read(arrivals, [row]) == set()
+    assert (started(row), arrivals.wait) == ([True], False)
+    assert row[2] == [("start", [1, 2]), ("edit", 0)], "asked for its first edits, too"
+    assert banned(row[1]) == [3, 5]
+    assert len(row[2]) == 2, "started once, asked once"
+
+
+def test_of_many_long_prompts_some_are_read_between_two_steps_and_the_others_wait():
     arrivals = Arrivals()
     rows = [
         arrived(Reader, arrivals=arrivals, prompt=long_prompt(last, tokens))
-        for last, tokens in ((1, 190_000), (2, 9_000), (3, 5_000))
+        for last, tokens in ((1, 190_000), (2, 9_000), (3, 5_000), (4, 192_000))
     ]
-    assert started(*rows) == [True, False, True]
+    assert read(arrivals, rows) == {1, 3}
+    assert started(*rows) == [True, False, True, False]
 
+    assert read(arrivals, [rows[1], rows[3]]) == {1}
+    assert read(arrivals, [rows[3]]) == set()
+    assert all(started(*rows))
     for _, params, log in rows:
         assert banned(params) == [3, 5]
         assert len(log) == 2, "started once, asked once"
@@ -209,7 +232,8 @@ def test_a_prompt_longer_than_all_that_is_read_at_once_is_read_if_it_is_the_firs
     arrivals = Arrivals()
     prompts = (long_prompt(tokens=300_000), [1])
     rows = [arrived(Reader, arrivals=arrivals, prompt=prompt) for prompt in prompts]
-    assert started(*rows) == [True, False]
+    assert read(arrivals, rows) == {1}
+    assert read(arrivals, rows) == set()
 
 
 def test_copies_count_less_because_they_are_compared_and_not_read():
@@ -217,10 +241,11 @@ def test_copies_count_less_because_they_are_compared_and_not_read():
     rows = [
         arrived(Reader, arrivals=arrivals, prompt=long_prompt(), parsed=parsed) for _ in range(60)
     ]
-    assert 20 < sum(started(*rows)) < 60
-
     other = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1), parsed=parsed)
-    assert started(other) == [False]
+    waiting = read(arrivals, [*rows, other])
+
+    assert 0 < len(waiting) < 40
+    assert 60 in waiting
 
 
 def test_a_prompt_that_only_ends_like_another_is_no_copy():
@@ -229,38 +254,74 @@ def test_a_prompt_that_only_ends_like_another_is_no_copy():
         arrived(Reader, arrivals=arrivals, prompt=[last, *long_prompt()], parsed=parsed)
         for last in range(3)
     ]
-    assert started(*rows) == [True, False, False]
+    assert read(arrivals, rows) == {1, 2}
 
 
-def test_who_does_not_read_the_prompt_is_started_however_long_it_is():
+def test_who_does_not_read_the_prompt_is_started_at_once_however_long_it_is():
     arrivals = Arrivals()
     rows = [arrived(arrivals=arrivals, prompt=long_prompt(last)) for last in range(5)]
     assert all(started(*rows))
+    assert not arrivals.wait
 
 
-def test_after_a_step_prompts_are_read_again():
+def test_of_many_rows_that_are_read_at_once_a_few_are_asked_before_their_step():
     arrivals = Arrivals()
-    first = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1))
-    second = arrived(Reader, arrivals=arrivals, prompt=long_prompt(2))
-    assert started(first, second) == [True, False]
-
-    banned(first[1])
-    assert started(arrived(Reader, arrivals=arrivals, prompt=long_prompt(3))) == [True]
+    rows = [arrived(Reader, arrivals=arrivals) for _ in range(40)]
+    assert read(arrivals, rows) == set()
+    assert [("edit", 0) in log for _, _, log in rows] == [True] * 16 + [False] * 24
 
 
-def test_what_fails_to_start_late_ends_its_own_request_alone():
+def test_a_request_that_goes_on_is_not_asked_for_its_first_edits():
+    arrivals = Arrivals()
+    row = arrived(Reader, arrivals=arrivals, output=[9])
+    read(arrivals, [row])
+    assert row[2] == [("start", [1, 2])]
+
+
+def test_a_prompt_that_was_replaced_while_it_waited_is_read_as_it_is_now():
+    arrivals = Arrivals()
+    row = arrived(Reader, arrivals=arrivals)
+    row[0].origin_input_ids = [4, 5]
+    read(arrivals, [row])
+    assert row[2][0] == ("start", [4, 5])
+
+
+def test_who_begins_unread_starts_in_its_first_step():
+    row = arrived(Reader)
+    assert banned(row[1]) == [3, 5]
+    assert row[2] == [("start", [1, 2]), ("edit", 0)]
+
+
+def test_what_fails_to_start_ends_its_own_request_alone_and_is_not_tried_at_every_step():
+    starts = []
+
     class Broken(Reader):
         def start(self, request):
-            raise RuntimeError("no")
+            starts.append(1)
+            raise SystemExit("no")
 
     arrivals = Arrivals()
-    _, first, _ = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1))
-    broken, second, _ = arrived(Broken, arrivals=arrivals, prompt=long_prompt(2))
+    good, broken = arrived(Reader, arrivals=arrivals), arrived(Broken, arrivals=arrivals)
+    assert read(arrivals, [good, broken]) == set()
+    read(arrivals, [broken])
+    assert len(starts) == 1
+    first, second = good[1], broken[1]
     logits = torch.zeros(2, VOCAB)
     Batch().step(logits, rows_of([first, second]), [first, second])
 
     assert logits[0].isneginf().nonzero().flatten().tolist() == [3, 5]
-    assert "Broken" in broken.to_finish.message
+    assert "Broken" in broken[0].to_finish.message
+
+
+def test_a_signal_goes_on_its_way():
+    class Broken(Reader):
+        def start(self, request):
+            signal.raise_signal(signal.SIGINT)
+
+    arrivals = Arrivals()
+    row = arrived(Broken, arrivals=arrivals)
+    with pytest.raises(KeyboardInterrupt):
+        read(arrivals, [row])
 
 
 def test_a_chain_reads_the_prompt_if_one_of_its_links_does():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
@@ -68,7 +69,7 @@ class Req:
 def links_of(guard, req, scheduler=None):
     pending = PendingResults()
     pending.scheduler = scheduler
-    make_admit_req(guard, pending)(None, req)
+    make_admit_req(guard, pending, Arrivals())(None, req)
     assert req.ended is None
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.source.origin_input_ids is req.origin_input_ids
@@ -110,7 +111,7 @@ def test_room_for_the_answer_is_left_of_what_the_request_can_get(deciding):
 def test_a_request_that_generates_nothing_gets_nothing(deciding):
     req = Req()
     req.sampling_params.max_new_tokens = 0
-    make_admit_req(deciding, PendingResults())(None, req)
+    make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
 
     assert (req.custom_logit_processor, req.ended) == (None, None)
 
@@ -119,7 +120,7 @@ def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
     beams, mask = Req(beam_width=2), Req()
     mask.return_sampling_mask = True
     for req, why in ((beams, "beam search"), (mask, "return_sampling_mask does not combine")):
-        make_admit_req(deciding, PendingResults())(None, req)
+        make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
 
         assert req.ended[0] == 400
         assert why in req.ended[1]
@@ -127,7 +128,7 @@ def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
     only_bans = Guard(Policy(always=(BAN,)))
     only_bans.learn(Gate.SCHEDULER, served())
     mask.ended = None
-    make_admit_req(only_bans, PendingResults())(None, mask)
+    make_admit_req(only_bans, PendingResults(), Arrivals())(None, mask)
     assert mask.ended is None
 
 
@@ -303,7 +304,7 @@ def test_the_process_says_what_is_wrong_and_ends(capfd):
 def test_parameters_that_are_no_object_end_their_own_request(deciding, payload, given):
     req = Req(None, given)
     req.custom_logit_processor = payload
-    make_admit_req(deciding, PendingResults())(None, req)
+    make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
 
     status, message = req.ended
     assert status == 400

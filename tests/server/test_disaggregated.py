@@ -24,6 +24,7 @@ from sglang_lp.server.disaggregated import (
     make_answer,
     make_ask,
     make_resume,
+    note_first,
     retire,
     say_why,
     tell_when_bootstrapped,
@@ -388,7 +389,11 @@ def test_an_end_at_the_first_token_is_made_there(guard):
         sampling_params=SimpleNamespace(custom_params=played.custom_params),
     )
     req.finished = lambda: req.finished_reason is not None
-    make_resume(guard)(None, "queue", SimpleNamespace(req=req))
+    note_first(None, "queue", SimpleNamespace(req=req))
+    resume = make_resume(guard)
+    resume(req)
+    resume(req)  # it may wait for room in the batch, and is asked once
+    assert played.row.acts.edited.spans == []
     update_finish_state(lambda *_: None, req)
 
     assert (req.finished_reason.to_json(), req.finished_len) == (

@@ -42,6 +42,8 @@ HOOKED = {
     "sglang.srt.entrypoints.engine.Engine._launch_subprocesses": "before",
     "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes": "around",
     "sglang.srt.managers.scheduler.Scheduler.get_init_info": "after",
+    "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill": "around",
+    "sglang.srt.managers.scheduler.Scheduler.get_new_prebuilt_batch": "around",
     f"{OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request": "after",
     f"{OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request": "after",
     f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params": "after",
@@ -93,7 +95,8 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
         *("admit_list", "finish", "abandon", "remember", "refuse_to_be_joined"),
         *("check_launch", "check_parsed", "check_engine"),
         *("launch", "learn", "rewind", "begin", "unwrap", "read_body", "read_responses"),
-        *("retire", "tell_when_bootstrapped", "answer", "ask", "turn_away", "say_why", "resume"),
+        *("retire", "tell_when_bootstrapped", "answer", "ask", "turn_away", "say_why"),
+        *("note_first", "hold"),
     }
 
 
@@ -153,8 +156,12 @@ def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry)
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__",
         f"{CONNECTION}BootstrapServer._setup_routes",
         f"{CONNECTION}Manager.try_ensure_parallel_info",
-        "sglang.srt.disaggregation.decode.DecodeTransferQueue._commit_transfer_to_req",
+        "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill",
     }
+    prebuilt = "sglang.srt.managers.scheduler.Scheduler.get_new_prebuilt_batch"
+    hold = dict(installation.installed)[prebuilt]
+    resume = inspect.getclosurevars(hold).nonlocals["resume"]
+    assert inspect.getclosurevars(resume).nonlocals["guard"] is installation.guard
 
 
 def test_once_sglang_applied_them_every_hook_is_live_and_the_guard_is_known(registry):

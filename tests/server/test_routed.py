@@ -7,6 +7,7 @@ import pytest
 from fastapi import HTTPException
 
 from sglang_lp import wire
+from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import RequestError
 from sglang_lp.server import routed
@@ -253,7 +254,7 @@ class Req:
 
 def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
     req = Req(WHOLE, None)
-    make_admit_req(guard, PendingResults())(None, req)
+    make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
     assert req.ended is None
     assert req.custom_logit_processor == PAYLOAD
@@ -264,7 +265,7 @@ def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
 @bad
 def test_the_scheduler_checks_the_same(guard, text):
     req = Req(text, None)
-    make_admit_req(guard, PendingResults())(None, req)
+    make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
     assert req.ended is not None
     assert req.custom_logit_processor is None

@@ -14,6 +14,7 @@ import dill
 import pytest
 
 from sglang_lp import wire
+from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import InstallError, PayloadRefused
@@ -110,7 +111,7 @@ def allowing(monkeypatch):
 
 def admit(guard, req):
     # A value would replace what the constructor returned.
-    assert make_admit_req(guard, PendingResults())(None, req, "more", of="SGLang's") is None
+    assert make_admit_req(guard, PendingResults(), Arrivals())(None, req, "more", of="SGLang's") is None
 
 
 def test_a_request_without_a_processor_is_not_looked_at(guard):
@@ -372,7 +373,7 @@ def test_a_processor_is_given_the_servers_tokenizer(guard):
     guard.tokenizer = object()
     req = Req(PAYLOAD, {"token_ids": [1]})
 
-    make_admit_req(guard, PendingResults())(None, req)
+    make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.request.tokenizer is guard.tokenizer

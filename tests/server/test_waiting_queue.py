@@ -1,0 +1,158 @@
+"""Requests stay in SGLang's waiting queue until their prompts are read."""
+
+from array import array
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_lp import LogitProcessor
+from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.rows import attach_row
+from sglang_lp.server.guard import Guard
+from sglang_lp.server.host import StockHost
+from sglang_lp.server.waiting_queue import make_hold, make_hold_prebuilt
+from sglang_lp.testing import FakeRequest
+from sglang_lp.trust import Policy
+
+#: Two of these are more than is read between two steps.
+LONG = array("q", range(131_072))
+
+
+class Reads(LogitProcessor):
+    reads_prompt = True
+    early = True
+    read = ()
+
+    def start(self, request):
+        type(self).read += (request.prompt_ids[0],)
+
+    def edit(self, request, edits):
+        edits.ban([1])
+
+
+class Scheduler:
+    """As much of SGLang's scheduler as forms a batch: of all, or of the first few."""
+
+    def __init__(self, queue, most=100):
+        self.waiting_queue, self.most = queue, most
+
+    def form(self, *args):
+        """Take the first out of the queue, which becomes another list, as SGLang does it."""
+        batch, self.waiting_queue = (
+            self.waiting_queue[: self.most],
+            self.waiting_queue[self.most :],
+        )
+        return [*map(name, batch)], *args
+
+
+def name(req):
+    return req.origin_input_ids[0]
+
+
+@pytest.fixture(autouse=True)
+def unread():
+    Reads.read = ()
+
+
+@pytest.fixture
+def guard():
+    made = Guard(Policy.default())
+    made.vocab_size = 10
+    return made
+
+
+def arriving(arrivals, first, *, processor=Reads, prompt=LONG):
+    req = FakeRequest([first, *prompt], served=True)
+    req.sampling_params = SimpleNamespace(custom_params=None)
+    if processor is not None:
+        params = req.sampling_params.custom_params = req.custom_params({})
+        row = attach_row(params, processor(), None, StockHost(req, may_lag=False))
+        arrivals.start(row, 10)
+    return req
+
+
+def batches(hook, scheduler, count):
+    return [hook(Scheduler.form, scheduler)[0] for _ in range(count)]
+
+
+def test_long_prompts_that_come_together_begin_one_after_the_other(guard):
+    arrivals = Arrivals()
+    scheduler = Scheduler([arriving(arrivals, first) for first in range(3)])
+    hook = make_hold(guard, arrivals)
+
+    assert hook(Scheduler.form, scheduler, "what SGLang passes") == ([0], "what SGLang passes")
+    assert [*map(name, scheduler.waiting_queue)] == [1, 2]
+    assert batches(hook, scheduler, 3) == [[1], [2], []]
+    assert Reads.read == (0, 1, 2)
+
+
+def test_who_has_nothing_to_read_passes_those_that_wait(guard):
+    arrivals = Arrivals()
+    queue = [arriving(arrivals, first) for first in (1, 2)]
+    queue += [
+        arriving(arrivals, 3, processor=None),
+        arriving(arrivals, 4, processor=None),
+        SimpleNamespace(origin_input_ids=[5], sampling_params=None),  # of an embedding
+    ]
+    scheduler = Scheduler(queue)
+
+    assert batches(make_hold(guard, arrivals), scheduler, 2) == [[1, 3, 4, 5], [2]]
+
+
+def test_those_that_wait_keep_their_places_in_the_queue(guard):
+    arrivals = Arrivals()
+    queue = [arriving(arrivals, first) for first in (1, 2)]
+    queue += [arriving(arrivals, first, processor=None) for first in (3, 4)]
+    scheduler = Scheduler(queue, most=1)
+    hook = make_hold(guard, arrivals)
+
+    assert batches(hook, scheduler, 1) == [[1]]
+    assert [*map(name, scheduler.waiting_queue)] == [2, 3, 4]
+    assert batches(hook, scheduler, 3) == [[2], [3], [4]]
+
+
+def test_who_was_preempted_meanwhile_stands_at_the_end(guard):
+    arrivals = Arrivals()
+    scheduler = Scheduler([arriving(arrivals, first) for first in (1, 2)])
+    preempted = arriving(arrivals, 9, processor=None)
+
+    def form(scheduler):
+        formed = scheduler.form()
+        scheduler.waiting_queue.append(preempted)
+        return formed
+
+    make_hold(guard, arrivals)(form, scheduler)
+    assert [*map(name, scheduler.waiting_queue)] == [2, 9]
+
+
+def test_nobody_is_lost_if_sglang_fails(guard):
+    arrivals = Arrivals()
+    scheduler = Scheduler([arriving(arrivals, first) for first in (1, 2)])
+
+    def fail(_scheduler):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        make_hold(guard, arrivals)(fail, scheduler)
+    assert [*map(name, scheduler.waiting_queue)] == [1, 2]
+
+
+def test_a_queue_in_which_nobody_waits_is_not_gone_through(guard):
+    arrivals = Arrivals()
+    queue = [arriving(arrivals, 1, prompt=[2])]
+    hook = make_hold(guard, arrivals)
+    assert batches(hook, Scheduler(queue), 1) == [[1]]
+
+    scheduler = Scheduler(["not looked at"])
+    assert hook(lambda scheduler: scheduler.waiting_queue, scheduler) is scheduler.waiting_queue
+
+
+def test_on_a_decode_server_first_tokens_are_asked_for_when_a_prompt_is_read():
+    arrivals, resumed = Arrivals(), []
+    scheduler = Scheduler([arriving(arrivals, first) for first in (1, 2)])
+    hook = make_hold_prebuilt(arrivals, lambda req: resumed.append(name(req)))
+
+    assert batches(hook, scheduler, 1) == [[1]]
+    assert resumed == [1]
+    assert batches(hook, scheduler, 1) == [[2]]
+    assert resumed == [1, 2]
