@@ -8,9 +8,8 @@ import statistics
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import torch
 
 from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
 from benchmarks.text import some_tokens
+from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.server import sampling
 from sglang_lp.server.admission import make_admit, make_admit_list
@@ -27,6 +27,7 @@ from sglang_lp.server.bounds import MAX_LINKS
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.scheduler_gate import make_admit_req
+from sglang_lp.server.waiting_queue import make_hold
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Gate, Policy
 
@@ -70,7 +71,10 @@ class Server:
         scheduler.learn(Gate.SCHEDULER, self._manager)
         self._admit_list, self._admit = make_admit_list(front), make_admit(front)
         pending = PendingResults()
-        self._admit_req = make_admit_req(scheduler, pending)
+        arrivals = Arrivals()
+        self._admit_req = make_admit_req(scheduler, pending, arrivals)
+        self._hold = make_hold(scheduler, arrivals)
+        self._scheduler = SimpleNamespace(waiting_queue=[])
         self._apply = sampling.make_apply(sampling.Steps(pending))
 
     def admit(
@@ -113,6 +117,16 @@ class Server:
         (row,) = rows_of([request.sampling_params.custom_params])
         if row is None:
             raise RuntimeError(f"{request.custom_logit_processor} was refused in the scheduler")
+        self._scheduler.waiting_queue.append(request)
+
+    def begin(self) -> list[Any]:
+        """Do what the scheduler does before a step; return the requests that begin with it."""
+
+        def form(scheduler: Any) -> list[Any]:  # with room for all of them
+            batch, scheduler.waiting_queue = scheduler.waiting_queue, []
+            return batch  # type: ignore[no-any-return]
+
+        return self._hold(form, self._scheduler)  # type: ignore[no-any-return]
 
     def sample(self, logits: torch.Tensor, custom_params: Sequence[Any]) -> None:
         """Do what the sampler does at each step."""
@@ -144,8 +158,15 @@ class Arrival(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Times of the steps of one request, in seconds."""
+    """Times of the steps of one request, in seconds.
 
+    Attributes:
+        read: The longest time before a step in which prompts were read, after the first.
+        first: The longest one in which copies began.
+        each: The later ones.
+    """
+
+    read: float
     first: float
     each: list[float]
 
@@ -166,8 +187,8 @@ class Run:
             for _ in range(self._each)
         ]
         self._processor = dear.processor
-        self._coming: Iterator[int] = cycle(dear.output())
-        self._params = [request.sampling_params.custom_params for request in self.requests]
+        self._coming = dear.output()
+        self._begun: set[int] = set()
         # A plain neighbour before and one after them.
         self._row = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0))
         self._logits = self._row.repeat(dear.copies + 2, 1)
@@ -187,12 +208,21 @@ class Run:
         def receive() -> None:
             for request in self.requests:
                 self._server.receive(request)
+            self._begin()
 
         return Arrival(admitted, _spent(receive))
 
+    def _begin(self) -> None:
+        self._begun |= {id(request) for request in self._server.begin()}
+
+    @property
+    def _running(self) -> list[_Req]:
+        return [request for request in self.requests if id(request) in self._begun]
+
     def step(self, before: int = 0, after: int = 0) -> float:
         """Return the seconds of a step, beside so many plain neighbours."""
-        custom_params = [*[None] * before, *self._params, *[None] * after]
+        params = [request.sampling_params.custom_params for request in self._running]
+        custom_params = [*[None] * before, *params, *[None] * after]
         logits = self._logits[: len(custom_params)]
         # torch counts writes: if there were none, the last step left them as they were.
         if self._logits._version != self._fresh:  # noqa: SLF001
@@ -201,19 +231,23 @@ class Run:
         return _spent(lambda: self._server.sample(logits, custom_params))
 
     def decode(self) -> None:
-        """Let every copy generate a token."""
-        token_id = next(self._coming)
-        for request in self.requests:
-            request.append(token_id)
+        """Let every copy that has begun generate a token."""
+        for request in self._running:
+            request.append(self._coming[len(request.output_ids) % len(self._coming)])
 
     def steps(self, warm: int, count: int, seconds: float) -> Steps:
         """Decode, and return the times of the steps after ``warm`` tokens.
 
         A request that ends with an error is no longer looked at: see :attr:`ended`.
         """
-        first = self.step()
+        read, first = 0.0, self.step()
+        while len(self._begun) < len(self.requests):
+            self.decode()
+            read = max(read, _spent(self._begin))
+            first = max(first, self.step())
         for _ in range(warm):
             self.decode()
+            self._server.sample(self._logits[:1], [None])  # the clock counts steps
         if warm:
             self.step()  # takes them in at once
         until = time.monotonic() + seconds
@@ -221,7 +255,7 @@ class Run:
         while len(each) < count and (time.monotonic() < until or len(each) < 3):
             self.decode()
             each.append(self.step())
-        return Steps(first, each)
+        return Steps(read, first, each)
 
     @property
     def ended(self) -> str | None:

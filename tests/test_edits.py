@@ -387,3 +387,58 @@ def test_a_pool_is_for_one_step():
 def test_a_pool_that_makes_no_sense_is_a_fault(ids, into):
     with pytest.raises(ProcessorFault):
         Recording(4).pool(ids, into)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [[1], [0, 1, 2], [0, 2]])
+def test_a_long_list_is_banned_alike_whenever_it_comes_again(dtype, rows):
+    vocab = plan_module.DENSE + 100
+    banned = lasting(range(50, 50 + plan_module.DENSE))
+    for _ in range(3):
+        before = torch.randn(3, vocab).to(dtype)
+        logits = before.clone()
+        planned(logits, recorded(vocab, [(row, "ban", banned) for row in rows])).apply(logits)
+
+        expected = before.clone()
+        for row in rows:
+            expected[row, 50:-50] = -INF
+        assert torch.equal(logits, expected)
+
+
+def test_of_a_long_list_and_what_is_banned_beside_it_a_token_has_to_be_left():
+    vocab = plan_module.DENSE + 2
+    banned = lasting(range(plan_module.DENSE))
+    logits = torch.zeros(2, vocab)
+    calls = [(0, "ban", banned), (0, "ban", [vocab - 1]), (1, "ban", banned)]
+    calls += [(1, "ban", [vocab - 1, vocab - 2])]
+    plan = planned(logits, recorded(vocab, calls))
+
+    assert [*plan.conflicts] == [1]
+    plan.apply(logits)
+    assert logits[0].isfinite().nonzero().flatten().tolist() == [vocab - 2]
+    assert logits[1].isfinite().all()
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [2], [0, 1, 3], [0, 2, 4], [1, 2, 3]])
+def test_whichever_rows_are_forced_the_others_stay(rows):
+    before = torch.randn(5, 6)
+    logits = before.clone()
+    planned(logits, recorded(6, [(row, "force", row) for row in rows])).apply(logits)
+
+    expected = before.clone()
+    for row in rows:
+        expected[row] = -INF
+        expected[row, row] = 0.0
+    assert torch.equal(logits, expected)
+
+
+def test_one_row_and_several_get_the_same_sums():
+    ids = [7, 3, 900, 41]
+    before = torch.randn(3, 1_000)
+    alone, together = before.clone(), before.clone()
+    for row in range(3):
+        pool(alone, [[(row, ids, 5)]])
+    pool(together, [[(row, ids, 5) for row in range(3)]])
+
+    assert torch.equal(alone, together)
+    assert torch.allclose(alone[:, 5], before[:, ids].logsumexp(1))

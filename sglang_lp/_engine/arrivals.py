@@ -21,7 +21,7 @@ __all__ = ["Arrivals"]
 
 #: Tokens of the prompts that are read between two steps, and as how much of its prompt a copy
 #: counts, which is compared with the first one and not read (`make bench-bounds`).
-_MOST_TOKENS = 196_608
+_MOST_TOKENS = 163_840
 _OF_COPY = 32
 
 #: So many rows that arrive between two steps are asked for their first edits before the step.

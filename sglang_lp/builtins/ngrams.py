@@ -273,10 +273,15 @@ class Text:
             if whitelist:
                 free = _bannable(whitelist, vocab_size)[ids]
                 ids, places = ids[free], places[free]
-            stay, near = places >= until, places >= until - _STRIDE
-            near &= ~stay
-            kept = lasting(array("q", ids[stay].tobytes()))
-            later = self._later[key] = Later(kept, ids[near], places[near])
+            leaving = ids[:0], places[:0]
+            if until:
+                stay, near = places >= until, places >= until - _STRIDE
+                near &= ~stay
+                leaving = ids[near], places[near]
+                ids = ids[stay]
+            kept = array("q")
+            kept.frombytes(ids.view("u1"))
+            later = self._later[key] = Later(lasting(kept), *leaving)
             if len(self._later) > _MAX_LATER:
                 del self._later[next(iter(self._later))]
         yield later.ids

@@ -162,7 +162,9 @@ def put_in_place() -> None:
             HookType.AFTER,
         ),
     ]
-    readers = _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard, arrivals)
+    readers = (
+        _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard, arrivals)
+    )
     hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
     if _adapts_vllm(guard):
         hooks += [(target, read_xargs, HookType.BEFORE) for target in optional(_CHAT, _COMPLETION)]

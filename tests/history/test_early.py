@@ -215,7 +215,7 @@ def test_of_many_long_prompts_some_are_read_between_two_steps_and_the_others_wai
     arrivals = Arrivals()
     rows = [
         arrived(Reader, arrivals=arrivals, prompt=long_prompt(last, tokens))
-        for last, tokens in ((1, 190_000), (2, 9_000), (3, 5_000), (4, 192_000))
+        for last, tokens in ((1, 158_000), (2, 9_000), (3, 5_000), (4, 160_000))
     ]
     assert read(arrivals, rows) == {1, 3}
     assert started(*rows) == [True, False, True, False]
@@ -244,7 +244,7 @@ def test_copies_count_less_because_they_are_compared_and_not_read():
     other = arrived(Reader, arrivals=arrivals, prompt=long_prompt(1), parsed=parsed)
     waiting = read(arrivals, [*rows, other])
 
-    assert 0 < len(waiting) < 40
+    assert 30 < len(waiting) < 50
     assert 60 in waiting
 
 

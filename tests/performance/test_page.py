@@ -31,6 +31,7 @@ def test_the_page_says_what_the_stored_cost_of_decisions_says():
 def test_a_request_over_a_limit_is_named_with_the_limit():
     case = {
         "rows": 8,
+        "texts": 1,
         "admitted_ms": 25.0,
         "received_ms": 25.0,
         "first_ms": 8.0,
@@ -47,6 +48,8 @@ def test_a_request_over_a_limit_is_named_with_the_limit():
         "neighbour",
     ]
     assert bounds_report.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
+    assert bounds_report.missed(case | {"held_mib": 64.1}) == ["memory"]
+    assert bounds_report.missed(case | {"held_mib": 64.1, "texts": 2}) == []
 
 
 def test_the_page_says_what_the_stored_costs_of_adapters_say():

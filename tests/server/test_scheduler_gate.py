@@ -111,7 +111,10 @@ def allowing(monkeypatch):
 
 def admit(guard, req):
     # A value would replace what the constructor returned.
-    assert make_admit_req(guard, PendingResults(), Arrivals())(None, req, "more", of="SGLang's") is None
+    assert (
+        make_admit_req(guard, PendingResults(), Arrivals())(None, req, "more", of="SGLang's")
+        is None
+    )
 
 
 def test_a_request_without_a_processor_is_not_looked_at(guard):
