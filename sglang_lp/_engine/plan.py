@@ -769,9 +769,10 @@ def _packed(parts: Sequence[array[int] | _Part], length: int) -> torch.Tensor:
             at += len(short)
         for ids, bases in long:  # 64-bit floats ride along as integers
             indices = ids.numpy().view(np.int64)
-            for base in bases:
-                np.add(indices, base, out=sent[at : at + len(indices)])
-                at += len(indices)
+            count = len(indices) * len(bases)
+            out = sent[at : at + count].reshape(len(bases), -1)
+            np.add(np.array(bases)[:, None], indices, out=out)
+            at += count
     return torch.from_numpy(sent)
 
 

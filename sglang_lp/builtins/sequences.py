@@ -82,19 +82,21 @@ class Automaton:
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         self.children: list[dict[int, int]] = [{}]
         children, ends = self.children, []
+        states = 1
         for sequence in sequences:
             state = 0
             for token_id in sequence:
                 following = children[state]
-                after = following.get(token_id, 0)
-                if not after:  # where no sequence has led so far
-                    if following is _LEAF:
-                        following = children[state] = {}
-                    after = following[token_id] = len(children)
-                    children.append(_LEAF)
-                state = after
+                if token_id in following:
+                    state = following[token_id]
+                    continue
+                if following is _LEAF:  # where no sequence has led so far
+                    following = children[state] = {}
+                state = following[token_id] = states
+                children.append(_LEAF)
+                states += 1
             ends.append(state)
-        self.complete = [False] * len(children)
+        self.complete = [False] * states
         for state in ends:
             self.complete[state] = True
         self.endings = [
@@ -103,31 +105,39 @@ class Automaton:
             else _NONE
             for following in children
         ]
-        self.shorter = [0] * len(children)
+        self.shorter = [0] * states
         #: As ``shorter``, the next one that has endings.
-        self._shorter_ending = [0] * len(children)
-        for state in self.by_length():
-            following = children[state]
-            if not following:
-                continue
-            before = self.shorter[state]
-            for token_id, after in following.items():
-                shorter = self.shorter[after] = self.step(before, token_id)
-                has_endings = self.endings[shorter]
-                self._shorter_ending[after] = (
-                    shorter if has_endings else self._shorter_ending[shorter]
-                )
+        self._shorter_ending = [0] * states
+        for layer in self._layers():
+            for state in layer:
+                before = self.shorter[state]
+                for token_id, after in children[state].items():
+                    shorter = self.shorter[after] = self.step(before, token_id)
+                    has_endings = self.endings[shorter]
+                    self._shorter_ending[after] = (
+                        shorter if has_endings else self._shorter_ending[shorter]
+                    )
         self._kept: KeptIds[Ids | list[int]] = KeptIds()
 
     def by_length(self) -> Iterator[int]:
         """Yield every state but the start, those of shorter prefixes first."""
         children = self.children
-        layer = [*children[0].values()]
+        yield from children[0].values()
+        for layer in self._layers():
+            for state in layer:
+                yield from children[state].values()
+
+    def _layers(self) -> Iterator[list[int]]:
+        """Yield the states at which a sequence goes on, those of shorter prefixes first.
+
+        Most states of many short ones are none of these.
+        """
+        children = self.children
+        layer = [state for state in children[0].values() if children[state]]
         while layer:
-            yield from layer
-            # Most states of many short sequences go no further.
+            yield layer
             layer = [
-                after for state in layer if children[state] for after in children[state].values()
+                after for state in layer for after in children[state].values() if children[after]
             ]
 
     def step(self, state: int, token_id: int) -> int:
