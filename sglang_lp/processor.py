@@ -53,8 +53,9 @@ class LogitProcessor:
             called on a stock server even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether :meth:`start` reads the whole prompt. A chain takes one such
-            processor of a kind.
+        reads_prompt: Whether :meth:`start` reads the whole prompt. With the plugin its request
+            waits in the queue until it may: what is read between two steps is bounded. A chain
+            takes one such processor of a kind.
         early: Whether the edits of the first token depend on parameters and prompt alone, and
             asking for them changes nothing but ``request.state``. The plugin then asks when the
             request arrives, and no step waits. A class that overrides ``edit`` says so itself.
@@ -107,8 +108,8 @@ class LogitProcessor:
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
 
-        Called once per request, with the plugin when it arrives and else at its first step; and
-        again if its history is ever rewritten.
+        Called once per request, with the plugin before its first step and else in it; and again
+        if its history is ever rewritten.
 
         Args:
             request: Has ``params`` and ``prompt_ids``.

@@ -184,10 +184,9 @@ class Row:
         self._output_ids: Sequence[int] = ()
 
     def arrive(self) -> None:
-        """Start the processor of a request that was just made, so that no step waits for it.
+        """Start the processor of a request before its first step, so that this does not wait.
 
-        If the prompt is replaced before the first step, as that of an image request is, it starts
-        again there.
+        If the prompt is replaced afterwards, it starts again there.
         """
         request, source = self.request, self.source
         request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids

@@ -365,6 +365,12 @@ def test_the_first_token_is_asked_for_again_and_the_processor_starts_again():
     assert step(Batch(), lambda _tokens: logits.clone(), [words]) != [5]
 
 
+def test_who_was_not_started_yet_is_started_to_be_asked():
+    played = Played(Finishes, {"at": 0}, [1], vocab_size=100)
+
+    assert ask_again(played.row, 100) == "enough"
+
+
 def test_a_processor_that_asks_for_the_logits_is_left_alone():
     class Asks(ForcedSequenceLogitProcessor):
         def edit(self, request, edits):
