@@ -27,7 +27,7 @@ from sglang_lp.server.bounds import MAX_LINKS
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.pending import PendingResults
 from sglang_lp.server.scheduler_gate import make_admit_req
-from sglang_lp.server.waiting_queue import make_hold
+from sglang_lp.server.waiting_queue import WaitingQueue, make_hold
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Gate, Policy
 
@@ -73,7 +73,7 @@ class Server:
         pending = PendingResults()
         arrivals = Arrivals()
         self._admit_req = make_admit_req(scheduler, pending, arrivals)
-        self._hold = make_hold(scheduler, arrivals)
+        self._hold = make_hold(scheduler, WaitingQueue(arrivals))
         self._scheduler = SimpleNamespace(waiting_queue=[])
         self._apply = sampling.make_apply(sampling.Steps(pending))
 

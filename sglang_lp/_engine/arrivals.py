@@ -35,7 +35,7 @@ class Arrivals:
     __slots__ = ("_early", "_latest", "_tokens", "_unread")
 
     def __init__(self) -> None:
-        #: Weak, and so no more than a hint that somebody waits: when a row goes differs by rank.
+        #: Weak, and so no more than a hint: when a row goes differs from rank to rank.
         self._unread: WeakSet[Row] = WeakSet()
         self._begin()
 
@@ -58,6 +58,7 @@ class Arrivals:
                 generated tokens: then it is asked for its first edits.
         """
         if row.processor.reads_prompt:
+            row.unread = True
             self._unread.add(row)
         else:
             self._start(row, vocab_size)
@@ -75,11 +76,12 @@ class Arrivals:
         """
         waiting: set[int] = set()
         for index, row in enumerate(rows):
-            if row is None or row not in self._unread:
+            if row is None or not row.unread:
                 continue
             if not self._has_room(row):
                 waiting.add(index)
                 continue
+            row.unread = False
             self._unread.discard(row)
             try:
                 self._start(row, None if row.source.output_ids else vocab_size)

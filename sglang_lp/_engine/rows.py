@@ -128,6 +128,7 @@ class Row:
         acting: What the edits of its last step were put together to, for the next one.
         serial: Another number for every row, and a new one when ``standing`` changes.
         acts: What was done to the request.
+        unread: Whether it waits for its prompt to be read.
     """
 
     __slots__ = (
@@ -151,6 +152,7 @@ class Row:
         "source",
         "standing",
         "tokens",
+        "unread",
         "wake",
     )
 
@@ -169,6 +171,7 @@ class Row:
         self.source = host.request
         self.wake = 0
         self.acts = Acts()
+        self.unread = False
         self.tokens = array("q")
         self.standing: Standing | None = None
         self.serial = next(_serials)

@@ -22,7 +22,7 @@ from sglang_lp.server.launch import (
 )
 
 if TYPE_CHECKING:
-    from sglang_lp._engine.arrivals import Arrivals
+    from sglang_lp.server.waiting_queue import WaitingQueue
 
 __all__ = ["put_in_place"]
 
@@ -30,6 +30,7 @@ _SRT = "sglang.srt."
 _PROCESSOR_MODULE = _SRT + "sampling.custom_logit_processor"
 #: What not every supported version has.
 _ABORTED = (_SRT + "managers.scheduler.Scheduler._release_aborted_request",)
+_COMPILED = (_SRT + "constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",)
 _META_INFO = (_SRT + "managers.tokenizer_manager.TokenizerManager.update_request_meta_info",)
 _JOINED = (_SRT + "entrypoints.engine.write_data_for_multi_tokenizer",)
 _OPENAI = _SRT + "entrypoints.openai."
@@ -71,7 +72,7 @@ def put_in_place() -> None:
     )
     from sglang_lp.server.speculation import make_capture, make_verify
     from sglang_lp.server.versions import check_version, has_sampling_mask, optional
-    from sglang_lp.server.waiting_queue import make_hold
+    from sglang_lp.server.waiting_queue import WaitingQueue, make_hold, make_hold_compiled
     from sglang_lp.server.workers import refuse_to_be_joined
     from sglang_lp.server.xargs import read_xargs
 
@@ -84,6 +85,7 @@ def put_in_place() -> None:
     guard = Guard(policy_in_force())
     pending = PendingResults()
     arrivals = Arrivals()
+    waiting_queue = WaitingQueue(arrivals)
     steps = Steps(pending)
     hooks: list[tuple[str, Any, HookType]] = [
         (_PROCESSOR_MODULE + "._cache_from_str", refuse_to_load, HookType.REPLACE),
@@ -119,7 +121,7 @@ def put_in_place() -> None:
         ),
         (
             _SRT + "managers.scheduler.Scheduler.get_new_batch_prefill",
-            make_hold(guard, arrivals),
+            make_hold(guard, waiting_queue),
             HookType.AROUND,
         ),
         (_SRT + "layers.sampler.apply_custom_logit_processor", make_apply(steps), HookType.REPLACE),
@@ -163,7 +165,7 @@ def put_in_place() -> None:
         ),
     ]
     readers = (
-        _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard, arrivals)
+        _routed() + (_readers() if guard.rules.reads_effort else []) + _halves(guard, waiting_queue)
     )
     hooks += [(target, hook, kind) for target, hook, kind in readers if optional(target)]
     if _adapts_vllm(guard):
@@ -171,6 +173,8 @@ def put_in_place() -> None:
     hooks += [(target, refuse_to_be_joined, HookType.BEFORE) for target in optional(*_JOINED)]
     hooks += [(target, remember, HookType.AROUND) for target in optional(*_SETTERS)]
     hooks += [(target, abandon, HookType.AFTER) for target in optional(*_ABORTED)]
+    hold_compiled = make_hold_compiled(waiting_queue)
+    hooks += [(target, hold_compiled, HookType.AROUND) for target in optional(*_COMPILED)]
     hooks += [(target, unwrap, HookType.AFTER) for target in optional(*_META_INFO)]
     if has_sampling_mask():
         hooks.append(
@@ -239,7 +243,7 @@ def _readers() -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _halves(guard: Guard, arrivals: Arrivals) -> list[tuple[str, Any, Any]]:
+def _halves(guard: Guard, waiting_queue: WaitingQueue) -> list[tuple[str, Any, Any]]:
     """Return the hooks of prefill and decode servers; SGLang 0.5.18 has not all of them."""
     from sglang.srt.plugins.hook_registry import HookType
 
@@ -279,7 +283,7 @@ def _halves(guard: Guard, arrivals: Arrivals) -> list[tuple[str, Any, Any]]:
         ),
         (
             scheduler + "get_new_prebuilt_batch",
-            make_hold_prebuilt(arrivals, disaggregated.make_resume(guard)),
+            make_hold_prebuilt(waiting_queue, disaggregated.make_resume(guard)),
             HookType.AROUND,
         ),
     ]

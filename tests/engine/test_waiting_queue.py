@@ -21,9 +21,10 @@ COMMON = [100 + i * i % 700 for i in range(LONG)]
 PROMPTS = [[*COMMON, 300 + number] for number in range(TEXTS)]
 
 
-def listed(rids, tokens):
+def listed(rids, tokens, params=PARAMS, **sampling):
     """Return the body of one HTTP request with all texts."""
-    one = body(COMMON, DeepseekOCRNoRepeatNGramLogitProcessor, PARAMS, max_new_tokens=tokens)
+    sampling["max_new_tokens"] = tokens
+    one = body(COMMON, DeepseekOCRNoRepeatNGramLogitProcessor, params, **sampling)
     return {
         "input_ids": PROMPTS,
         "rid": rids,
@@ -56,11 +57,36 @@ def test_they_begin_a_few_at_a_time_and_every_token_is_exact(server, oracle):
             replies[number]["output_ids"],
             rule(DeepseekOCRNoRepeatNGramLogitProcessor, PARAMS),
         )
-    steps = [[rid for rid in step["rids"] if rid in rids] for step in server.records("step")]
-    begun = [len(step) for step in steps if step]
+    begun = beginning(server, rids)
     if "speculative_algorithm" not in server.arguments:  # there fewer run at once
         assert begun[0] == AT_ONCE, "all of them were there"
-    assert begun[0] <= AT_ONCE
+    assert max(begun) <= AT_ONCE
+
+
+def beginning(server, rids):
+    """Return how many requests begin at each step."""
+    steps = [{*step["rids"]} & {*rids} for step in server.records("step")]
+    found, known = [], set()
+    for step in steps:
+        if step - known:
+            found.append(len(step - known))
+            known |= step
+    assert known == {*rids}
+    return found
+
+
+def test_those_whose_grammars_are_compiled_meanwhile_wait_as_well(server):
+    server.post("/generate", body(COMMON, max_new_tokens=1))
+    rids = [f"compiles {number}" for number in range(TEXTS)]
+    with ThreadPoolExecutor() as pool:
+        # A rule that leaves what the grammar allows.
+        params = PARAMS | {"ngram_size": 30}
+        request = listed(rids, 4, params, regex="(ab|cd|ef){2}x?")
+        replies = send_while_paused(server, pool, request).result().body
+
+    assert {reply["meta_info"]["completion_tokens"] for reply in replies} == {4}
+    assert all(reply["text"][:2] in {"ab", "cd", "ef"} for reply in replies)
+    assert max(beginning(server, rids)) <= AT_ONCE
 
 
 def test_those_that_wait_can_be_aborted(server):

@@ -44,6 +44,7 @@ HOOKED = {
     "sglang.srt.managers.scheduler.Scheduler.get_init_info": "after",
     "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill": "around",
     "sglang.srt.managers.scheduler.Scheduler.get_new_prebuilt_batch": "around",
+    "sglang.srt.constrained.grammar_manager.GrammarManager.get_ready_grammar_requests": "around",
     f"{OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request": "after",
     f"{OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request": "after",
     f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params": "after",
@@ -96,7 +97,7 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
         *("check_launch", "check_parsed", "check_engine"),
         *("launch", "learn", "rewind", "begin", "unwrap", "read_body", "read_responses"),
         *("retire", "tell_when_bootstrapped", "answer", "ask", "turn_away", "say_why"),
-        *("note_first", "hold"),
+        *("note_first", "hold", "hold_compiled"),
     }
 
 

@@ -10,7 +10,12 @@ from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.server.guard import Guard
 from sglang_lp.server.host import StockHost
-from sglang_lp.server.waiting_queue import make_hold, make_hold_prebuilt
+from sglang_lp.server.waiting_queue import (
+    WaitingQueue,
+    make_hold,
+    make_hold_compiled,
+    make_hold_prebuilt,
+)
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 
@@ -78,7 +83,7 @@ def batches(hook, scheduler, count):
 def test_long_prompts_that_come_together_begin_one_after_the_other(guard):
     arrivals = Arrivals()
     scheduler = Scheduler([arriving(arrivals, first) for first in range(3)])
-    hook = make_hold(guard, arrivals)
+    hook = make_hold(guard, WaitingQueue(arrivals))
 
     assert hook(Scheduler.form, scheduler, "what SGLang passes") == ([0], "what SGLang passes")
     assert [*map(name, scheduler.waiting_queue)] == [1, 2]
@@ -96,7 +101,7 @@ def test_who_has_nothing_to_read_passes_those_that_wait(guard):
     ]
     scheduler = Scheduler(queue)
 
-    assert batches(make_hold(guard, arrivals), scheduler, 2) == [[1, 3, 4, 5], [2]]
+    assert batches(make_hold(guard, WaitingQueue(arrivals)), scheduler, 2) == [[1, 3, 4, 5], [2]]
 
 
 def test_those_that_wait_keep_their_places_in_the_queue(guard):
@@ -104,7 +109,7 @@ def test_those_that_wait_keep_their_places_in_the_queue(guard):
     queue = [arriving(arrivals, first) for first in (1, 2)]
     queue += [arriving(arrivals, first, processor=None) for first in (3, 4)]
     scheduler = Scheduler(queue, most=1)
-    hook = make_hold(guard, arrivals)
+    hook = make_hold(guard, WaitingQueue(arrivals))
 
     assert batches(hook, scheduler, 1) == [[1]]
     assert [*map(name, scheduler.waiting_queue)] == [2, 3, 4]
@@ -121,7 +126,7 @@ def test_who_was_preempted_meanwhile_stands_at_the_end(guard):
         scheduler.waiting_queue.append(preempted)
         return formed
 
-    make_hold(guard, arrivals)(form, scheduler)
+    make_hold(guard, WaitingQueue(arrivals))(form, scheduler)
     assert [*map(name, scheduler.waiting_queue)] == [2, 9]
 
 
@@ -133,14 +138,14 @@ def test_nobody_is_lost_if_sglang_fails(guard):
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        make_hold(guard, arrivals)(fail, scheduler)
+        make_hold(guard, WaitingQueue(arrivals))(fail, scheduler)
     assert [*map(name, scheduler.waiting_queue)] == [1, 2]
 
 
 def test_a_queue_in_which_nobody_waits_is_not_gone_through(guard):
     arrivals = Arrivals()
     queue = [arriving(arrivals, 1, prompt=[2])]
-    hook = make_hold(guard, arrivals)
+    hook = make_hold(guard, WaitingQueue(arrivals))
     assert batches(hook, Scheduler(queue), 1) == [[1]]
 
     scheduler = Scheduler(["not looked at"])
@@ -150,9 +155,47 @@ def test_a_queue_in_which_nobody_waits_is_not_gone_through(guard):
 def test_on_a_decode_server_first_tokens_are_asked_for_when_a_prompt_is_read():
     arrivals, resumed = Arrivals(), []
     scheduler = Scheduler([arriving(arrivals, first) for first in (1, 2)])
-    hook = make_hold_prebuilt(arrivals, lambda req: resumed.append(name(req)))
+    hook = make_hold_prebuilt(WaitingQueue(arrivals), lambda req: resumed.append(name(req)))
 
     assert batches(hook, scheduler, 1) == [[1]]
     assert resumed == [1]
     assert batches(hook, scheduler, 1) == [[2]]
     assert resumed == [1, 2]
+
+
+class Compiling(Scheduler):
+    """One that also takes those whose grammars are compiled, as SGLang does in the same step."""
+
+    def __init__(self, queue, compiled, hook):
+        super().__init__(queue)
+        self.compiled, self.hook = compiled, hook
+
+    def ready(self):
+        compiled, self.compiled = self.compiled, []
+        return compiled
+
+    def _add_request_to_queue(self, req):
+        self.waiting_queue.append(req)
+
+    def form(self, *args):
+        for req in self.hook(Compiling.ready, self):
+            self._add_request_to_queue(req)
+        return super().form(*args)
+
+
+def test_whose_grammar_is_compiled_waits_for_its_prompt_to_be_read_too(guard):
+    arrivals = Arrivals()
+    waiting_queue = WaitingQueue(arrivals)
+    hook, compiled = make_hold(guard, waiting_queue), make_hold_compiled(waiting_queue)
+    queue = [arriving(arrivals, first) for first in (1, 2)]
+    coming = [arriving(arrivals, 3), arriving(arrivals, 4, processor=None), arriving(arrivals, 5)]
+    scheduler = Compiling(queue, coming, compiled)
+
+    formed = [hook(Compiling.form, scheduler)[0] for _ in range(5)]
+    assert formed == [[1, 4], [2], [3], [5], []]
+
+
+def test_where_no_batch_is_formed_compiled_requests_go_on_as_ever():
+    arrivals = Arrivals()
+    req = arriving(arrivals, 1)
+    assert make_hold_compiled(WaitingQueue(arrivals))(lambda _: [req], "manager") == [req]
