@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Sequence, Sized
 from functools import lru_cache
 from itertools import accumulate, repeat
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from sglang_lp._engine.ids import LONG, Ids, tensor_of
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Cells", "Plan", "Standing", "place", "place_standing", "pool", "prepare"]
 
 _MINUS_INF = -math.inf
+
+_Mark = TypeVar("_Mark")
 
 #: So many cells of a row and more are written by going through the whole row, which takes as long
 #: as this many writes.
@@ -665,7 +667,7 @@ class Plan:
 
         self.conflicts = cells.conflicts
         self._shut = _runs(cells.shut)
-        self._fill_runs = _runs_of(cells.fill)
+        self._fill_runs = [run for run, _ in _runs((row, None) for row in cells.fill)]
         # Rows that follow each other are filled as one, in less time than rows that are looked up.
         by_runs = logits.is_cpu or len(self._fill_runs) == 1
         fill = array("q") if by_runs else cells.fill
@@ -726,26 +728,14 @@ class Plan:
             flat.index_fill_(0, self._force, 0.0)
 
 
-def _runs(shut: Sequence[tuple[int, Standing]]) -> list[tuple[slice, Standing]]:
-    """Put rows that follow each other and share their edits together."""
-    runs: list[tuple[slice, Standing]] = []
-    for row, standing in shut:
-        last, same = runs[-1] if runs else (slice(-1), None)
-        if same is standing and last.stop == row:
-            runs[-1] = slice(last.start, row + 1), standing
+def _runs(rows: Iterable[tuple[int, _Mark]]) -> list[tuple[slice, _Mark]]:
+    """Put rows that follow each other and have the same mark together."""
+    runs: list[tuple[slice, _Mark]] = []
+    for row, mark in rows:
+        if runs and runs[-1][0].stop == row and runs[-1][1] is mark:
+            runs[-1] = slice(runs[-1][0].start, row + 1), mark
         else:
-            runs.append((slice(row, row + 1), standing))
-    return runs
-
-
-def _runs_of(rows: Iterable[int]) -> list[slice]:
-    """Put rows that follow each other together."""
-    runs: list[slice] = []
-    for row in rows:
-        if runs and runs[-1].stop == row:
-            runs[-1] = slice(runs[-1].start, row + 1)
-        else:
-            runs.append(slice(row, row + 1))
+            runs.append((slice(row, row + 1), mark))
     return runs
 
 
