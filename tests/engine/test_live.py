@@ -91,7 +91,18 @@ def update_and_retract(server):
 
 
 @pytest.mark.parametrize(
-    "disturb", [pause_in_place, pause_and_retract, update_in_place, update_and_retract]
+    "disturb",
+    [
+        pause_in_place,
+        pause_and_retract,
+        update_in_place,
+        pytest.param(
+            update_and_retract,
+            marks=pytest.mark.skipif(
+                IS_OLDEST, reason="SGLang 0.5.18 ends its scheduler: it keeps the cache, see above"
+            ),
+        ),
+    ],
 )
 def test_a_running_request_goes_on_as_if_nothing_had_been(server, oracle, disturb):
     bodies = requests()
