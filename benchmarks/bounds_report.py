@@ -22,7 +22,7 @@ BEGIN, END = "<!-- begin: benchmarks.bounds -->", "<!-- end: benchmarks.bounds -
 ROW_MS = 1.0
 STEP_MS = 25.0
 ARRIVAL_MS = 25.0
-#: For one text: the prompts of a list are as many, and SGLang keeps far more of each.
+#: For one text and its copies: each text of a list may have a prompt of its own.
 HELD_MIB = 64.0
 #: What a neighbour that joins or leaves may cost, above the median step.
 NEIGHBOUR_MS = 2.0

@@ -57,8 +57,8 @@ class LogitProcessor:
             waits in the queue until it may: what is read between two steps is bounded. A chain
             takes one such processor of a kind.
         early: Whether the edits of the first token depend on parameters and prompt alone, and
-            asking for them changes nothing but ``request.state``. The plugin then asks when the
-            request arrives, and no step waits. A class that overrides ``edit`` says so itself.
+            asking for them changes nothing but ``request.state``. The plugin then asks before
+            the first step, which does not wait. A class that overrides ``edit`` says so itself.
         example: ``custom_params`` to show in its documentation.
     """
 

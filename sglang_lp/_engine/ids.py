@@ -39,7 +39,8 @@ class Ids:
     ) -> None:
         import torch
 
-        owned = token_ids if lasts and isinstance(token_ids, array) else array("q", token_ids)
+        owns = lasts and isinstance(token_ids, array) and token_ids.typecode == "q"
+        owned = token_ids if owns else array("q", token_ids)
         self.tensor: torch.Tensor = torch.frombuffer(owned, dtype=torch.int64)
         self._length = len(token_ids)  # which takes a tensor ten times as long to tell
         smallest, largest = self.tensor.aminmax()
@@ -54,7 +55,7 @@ class Ids:
         return iter(self.tensor.tolist())
 
     def __contains__(self, token_id: object) -> bool:
-        # In half of torch's time.
+        # Torch takes longer, and a chain asks for each of its pools (`make bench-bounds`).
         return bool((self.tensor.numpy() == token_id).any())
 
 

@@ -325,7 +325,7 @@ def _both(one: bytearray, other: bytearray) -> bytearray:
 
 
 def _count(left: bytearray) -> int:
-    """Return how many tokens are left: bytearray.count() takes sixty times as long."""
+    """Return how many tokens are left; bytearray.count() takes far longer."""
     import numpy as np
 
     return int(np.count_nonzero(np.frombuffer(left, dtype=np.bool_)))
@@ -614,7 +614,7 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
             alike.setdefault(_identity(entry[1]), []).append(entry)
         for entries in alike.values():
             ids = _once(entries[0][1])
-            if len(entries) == 1 and logits.is_cpu:  # in half the time
+            if len(entries) == 1 and logits.is_cpu:  # as for a chain of triggers; in less time
                 ((index, _, token_id),) = entries
                 row = logits[index]
                 row[token_id] = row.index_select(0, ids).float().logsumexp(0).to(logits.dtype)
@@ -748,7 +748,7 @@ def _packed(parts: Sequence[array[int] | _Part], length: int) -> torch.Tensor:
         for part in parts:
             packed.extend(part.short if isinstance(part, _Part) else part)
         return torch.frombuffer(packed, dtype=torch.int64)
-    import numpy as np  # which takes a tenth of torch's time for each list
+    import numpy as np  # torch takes longer for each list, and there may be hundreds
 
     sent = np.empty(length, dtype=np.int64)
     at = 0

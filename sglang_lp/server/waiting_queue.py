@@ -55,8 +55,8 @@ class WaitingQueue:
             original: Forms it.
             scheduler: SGLang's.
             waiting: What :meth:`read` returned.
-            rest: What SGLang passes.
-            more: The same.
+            rest: What SGLang passes, by place.
+            more: What it passes by name.
         """
         queue = scheduler.waiting_queue
         if waiting:
@@ -72,7 +72,7 @@ class WaitingQueue:
             for req in late:
                 scheduler._add_request_to_queue(req)  # noqa: SLF001 - as SGLang does it
 
-    def hold(self, ready: list[Any]) -> list[Any]:
+    def keep_back(self, ready: list[Any]) -> list[Any]:
         """Return those that need not wait, and let the others join the queue behind the batch."""
         if self._late is None or not self._arrivals.wait:
             return ready
@@ -115,7 +115,7 @@ def make_hold_compiled(waiting_queue: WaitingQueue) -> Any:
     """Return the hook around ``GrammarManager.get_ready_grammar_requests``."""
 
     def hold_compiled(original: Callable[[Any], list[Any]], manager: Any) -> list[Any]:
-        return waiting_queue.hold(original(manager))
+        return waiting_queue.keep_back(original(manager))
 
     return hold_compiled
 
@@ -126,7 +126,7 @@ def _rows_of(queue: Sequence[Any]) -> list[Row | None]:
 
 
 def _joined(queue: list[Any], waiting: set[int], left: list[Any]) -> list[Any]:
-    """Return a queue without those that SGLang took out of it, or with what it put there.
+    """Return a queue without what SGLang took out of it, and with what it put there.
 
     Args:
         queue: As it was.

@@ -44,6 +44,18 @@ def send_while_paused(server, pool, request):
     return coming
 
 
+def beginning(server, rids):
+    """Return how many requests begin at each step."""
+    steps = [{*step["rids"]} & {*rids} for step in server.records("step")]
+    found, known = [], set()
+    for step in steps:
+        if step - known:
+            found.append(len(step - known))
+            known |= step
+    assert known == {*rids}
+    return found
+
+
 def test_they_begin_a_few_at_a_time_and_every_token_is_exact(server, oracle):
     server.post("/generate", body(COMMON, max_new_tokens=1))
     rids = [f"waits {number}" for number in range(TEXTS)]
@@ -61,18 +73,6 @@ def test_they_begin_a_few_at_a_time_and_every_token_is_exact(server, oracle):
     if "speculative_algorithm" not in server.arguments:  # there fewer run at once
         assert begun[0] == AT_ONCE, "all of them were there"
     assert max(begun) <= AT_ONCE
-
-
-def beginning(server, rids):
-    """Return how many requests begin at each step."""
-    steps = [{*step["rids"]} & {*rids} for step in server.records("step")]
-    found, known = [], set()
-    for step in steps:
-        if step - known:
-            found.append(len(step - known))
-            known |= step
-    assert known == {*rids}
-    return found
 
 
 def test_those_whose_grammars_are_compiled_meanwhile_wait_as_well(server):
@@ -100,5 +100,6 @@ def test_those_that_wait_can_be_aborted(server):
 
     ends = [reply["meta_info"]["finish_reason"]["type"] for reply in replies]
     assert set(ends) <= {"abort", "length"}
+    assert ends.count("abort") >= TEXTS - AT_ONCE, "at least those that had to wait"
     assert server.post("/generate", body(PROMPTS[0], max_new_tokens=4)).status == 200
     assert server.is_healthy()

@@ -249,7 +249,9 @@ class Plugin(Simulator):
         served = prepare(processor(), req.kind.params, ServedModel(vocab_size=VOCAB))
         row = attach_row(req.params, *served, SglangHost(req, req))
         if len(self.live) % 4:  # the others start in their first steps
-            Arrivals().start(row, VOCAB)
+            arrivals = Arrivals()
+            arrivals.start(row, VOCAB)
+            arrivals.read([row], VOCAB)
 
     def allows_lag(self, _reqs):
         return True
