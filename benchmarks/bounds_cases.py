@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sglang_lp.server.bounds import MAX_ENTRIES, MAX_LINKS, entries
+from sglang_lp.server.front.bounds import MAX_ENTRIES, MAX_LINKS, entries
 
 __all__ = ["BATCH", "LONGEST", "VOCAB", "Dear", "dearest"]
 

@@ -21,13 +21,13 @@ from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import rows_of
-from sglang_lp.server import sampling
-from sglang_lp.server.admission import make_admit, make_admit_list
-from sglang_lp.server.bounds import MAX_LINKS
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.scheduler_gate import make_admit_req
-from sglang_lp.server.waiting_queue import WaitingQueue, make_hold
+from sglang_lp.server.front.admission import make_admit, make_admit_list
+from sglang_lp.server.front.bounds import MAX_LINKS
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.scheduler import sampling
+from sglang_lp.server.scheduler.gate import make_admit_req
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.waiting_queue import WaitingQueue, make_hold
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Gate, Policy
 

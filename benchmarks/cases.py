@@ -21,8 +21,8 @@ import torch
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.processor import prepare
-from sglang_lp.served import ServedModel
-from sglang_lp.server.host import StockHost
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
 if TYPE_CHECKING:

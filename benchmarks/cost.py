@@ -43,8 +43,8 @@ from benchmarks.cases import (
 )
 from benchmarks.stored import as_json, store
 from sglang_lp import client
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps, make_apply
 
 THREADS = 2
 ROUNDS = 15

@@ -29,8 +29,8 @@ from benchmarks import reference
 from benchmarks.cases import VOCAB, Batch, Case, cases, forced, idle, median, ngram, same_bits
 from benchmarks.stored import store
 from benchmarks.verify_step import NODES, VerifyStep
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps, make_apply
 from sglang_lp.testing import FakeRequest
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -23,10 +23,10 @@ from typing import Any
 from benchmarks.stored import FOLDER, store
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.served import ServedModel
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.scheduler_gate import make_admit_req
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.scheduler.gate import make_admit_req
+from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
 from sglang_lp.trust.decisions import Ceiling, Chosen
 

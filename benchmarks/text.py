@@ -20,10 +20,10 @@ from typing import Any
 from benchmarks.report import PAGE
 from benchmarks.stored import FOLDER, store
 from benchmarks.trust import machine
-from sglang_lp.builtins.choices import TextChoices
-from sglang_lp.builtins.texts import BannedTexts
-from sglang_lp.builtins.whole_words import WholeWords, prepare
-from sglang_lp.vocabulary import Vocabulary
+from sglang_lp.text.banned import BannedTexts
+from sglang_lp.text.choosing import TextChoices
+from sglang_lp.text.vocabulary import Vocabulary
+from sglang_lp.text.whole_words import WholeWords, prepare
 
 __all__ = ["RESULTS", "page_block"]
 

@@ -52,7 +52,7 @@ def _make_clocked() -> Any:
 
 def _install_ours() -> None:
     import sglang_lp.server
-    from sglang_lp.server import endings, pending, sampling, speculation
+    from sglang_lp.server.scheduler import endings, pending, sampling, speculation
 
     update_finish_state, committed = endings.update_finish_state, pending._committed  # noqa: SLF001
     make_apply = sampling.make_apply

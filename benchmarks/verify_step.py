@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from benchmarks.cases import VOCAB, Batch, Case
-from sglang_lp.server.host import SglangHost
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps
-from sglang_lp.server.speculation import make_capture, make_verify
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps
+from sglang_lp.server.scheduler.sglang_host import SglangHost
+from sglang_lp.server.scheduler.speculation import make_capture, make_verify
 
 __all__ = ["ACCEPTED", "NODES", "VerifyStep"]
 

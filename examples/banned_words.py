@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from sglang_lp.builtins import BadWordsLogitProcessor
 from sglang_lp.testing import run
-from sglang_lp.vocabulary import vocabulary_of
+from sglang_lp.text.vocabulary import vocabulary_of
 
 PIECES = {"f": 0, "o": 1, "l": 2, "oo": 3, "foo": 4, " foo": 5, " ": 6}
 TOKENIZER = Tokenizer(models.BPE(PIECES, [("o", "o"), ("f", "oo"), (" ", "foo")]))

@@ -21,8 +21,8 @@ def found() -> dict[str, Any]:
     from sglang.srt.sampling import custom_logit_processor as stock
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    from sglang_lp.server.hooks import put_in_place
-    from sglang_lp.server.installation import installed
+    from sglang_lp.server.startup.hooks import put_in_place
+    from sglang_lp.server.startup.installation import installed
 
     put_in_place()  # registers, and leaves applying to SGLang
     processors = [

@@ -22,7 +22,7 @@ from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, prepare
-from sglang_lp.served import ServedModel
-from sglang_lp.server.host import StockHost
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
 
 if TYPE_CHECKING:
     import torch

@@ -363,8 +363,8 @@ def n18_lookalikes() -> Pickles:
 # sglang PR #34370: the same function re-exported by a module that an allow list trusts.
 def n19_other_names_of_modules() -> Pickles:
     for module, name in (
-        ("sglang_lp.builtins.disallowed_tokens", NAME),
-        ("sglang_lp.builtins.disallowed_tokens", "Parameters"),
+        ("sglang_lp.builtins.tokens.disallowed_tokens", NAME),
+        ("sglang_lp.builtins.tokens.disallowed_tokens", "Parameters"),
         ("sglang_lp.processor", "LogitProcessor"),
         ("sglang_lp.processor", "wire"),
         ("sglang_lp.builtins", "disallowed_tokens"),

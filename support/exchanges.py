@@ -11,7 +11,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from sglang_lp.client import Attachment, attach
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.trace import Exchange, Trace, trace_answer
 
 __all__ = ["budget", "chained", "ids", "spelled", "tokenizer", "traced"]

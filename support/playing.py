@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.rows import Row, attach_row, rows_of
 from sglang_lp.processor import prepare
-from sglang_lp.served import ServedModel
-from sglang_lp.server.host import StockHost
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sglang_lp.errors import ProcessorFault, RequestError
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
-from sglang_lp.server.host import StockHost
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 8

@@ -14,7 +14,8 @@ from transformers import LlamaTokenizer, PreTrainedTokenizer, PreTrainedTokenize
 from xgrammar import TokenizerInfo
 
 from sglang_lp.errors import RequestError
-from sglang_lp.vocabulary import Pieces, Vocabulary, folded, lacking, unfinished, vocabulary_of
+from sglang_lp.text.utf8 import folded, lacking, unfinished
+from sglang_lp.text.vocabulary import Pieces, Vocabulary, vocabulary_of
 from support.trained import END, byte_level
 
 CORPUS = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.adapters.dynamo_spec import ForcedTokenSequenceSpec
-from sglang_lp.adapters.engine import EngineSettings
+from sglang_lp.adapters.engine_settings import EngineSettings
 from sglang_lp.adapters.interfaces import INTERFACES
 from sglang_lp.adapters.loading import GROUPS, adapt, find_entry_points, load
 

@@ -9,7 +9,7 @@ from sglang_lp.adapters.arguments import Arguments, check_token_ids, read
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.params import Parameters
 
 __all__ = ["AdaptedProcessor"]

@@ -20,10 +20,10 @@ from sglang_lp.adapters.arguments import Constructor, Setting
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.params import Parameters
     from sglang_lp.request import Request
-    from sglang_lp.served import ServedModel
+    from sglang_lp.served_model import ServedModel
 
 __all__ = ["ConstructedProcessor", "RowwiseProcessor", "Run"]
 

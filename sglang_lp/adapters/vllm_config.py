@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.adapters.vllm_names import name
 
 if TYPE_CHECKING:
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
 
 __all__ = ["is_greedy", "make_config", "make_params"]
 

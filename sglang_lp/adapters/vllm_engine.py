@@ -10,9 +10,9 @@ from sglang_lp.adapters.vllm_names import vllm_names
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, shown
 
 if TYPE_CHECKING:
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.params import Parameters
-    from sglang_lp.served import ServedModel
+    from sglang_lp.served_model import ServedModel
 
 __all__ = ["VllmProcessor", "unwrapped"]
 

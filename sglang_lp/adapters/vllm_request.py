@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.adapters.arguments import Setting
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
 
 __all__ = ["VllmAdapterProcessor", "VllmRequestProcessor"]
 

@@ -27,7 +27,7 @@ from sglang_lp.adapters.vllm_names import name
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.request import Request
 
 __all__ = ["Change", "Member", "Members", "VllmV1Processor"]

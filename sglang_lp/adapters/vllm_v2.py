@@ -20,7 +20,7 @@ from sglang_lp.errors import ProcessorFault
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.adapters.engine import EngineSettings
+    from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.request import Request
 
 __all__ = ["VllmV2Processor"]

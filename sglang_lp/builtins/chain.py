@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
-    from sglang_lp.served import ServedModel
+    from sglang_lp.served_model import ServedModel
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)

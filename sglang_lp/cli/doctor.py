@@ -90,7 +90,7 @@ def _check_plugin() -> str:
         raise SglangLpError(
             "no entry point sglang_lp in the group sglang.srt.plugins; install sglang-lp with pip"
         )
-    from sglang_lp.server.serve import check_environment
+    from sglang_lp.server.startup.serve import check_environment
 
     check_environment()
     return found[0].value

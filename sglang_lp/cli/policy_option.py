@@ -6,7 +6,7 @@ import argparse
 
 from sglang_lp.errors import PolicyError
 from sglang_lp.rules import Rules
-from sglang_lp.server.installation import POLICY_VARIABLE, policy_in_force
+from sglang_lp.server.startup.installation import POLICY_VARIABLE, policy_in_force
 from sglang_lp.trust import Policy, Verifier
 
 __all__ = ["add_option", "check", "choose", "parse_file"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from sglang_lp.cli import policy_option
 from sglang_lp.errors import UsageError
-from sglang_lp.server.installation import POLICY_VARIABLE
-from sglang_lp.server.serve import check_environment, run
+from sglang_lp.server.startup.installation import POLICY_VARIABLE
+from sglang_lp.server.startup.serve import check_environment, run
 
 __all__ = ["add"]
 

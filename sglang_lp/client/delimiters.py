@@ -6,9 +6,10 @@ from os import PathLike
 from typing import Any
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.thinking.delimiters import Delimiters, encode, forget_answers
+from sglang_lp.builtins.thinking.delimiters import Delimiters, forget_answers
 from sglang_lp.builtins.thinking.delimiters import resolve as resolve_delimiters
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.text.encoding import encode
 
 __all__ = ["find_delimiters", "load_tokenizer", "resolve"]
 

@@ -9,7 +9,7 @@ import orjson
 
 from sglang_lp.client.delimiters import load_tokenizer
 from sglang_lp.errors import RequestError, shown
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 
 __all__ = ["load_model"]
 

@@ -14,7 +14,7 @@ from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.params import Parameters
-    from sglang_lp.served import ServedModel
+    from sglang_lp.served_model import ServedModel
 
 __all__ = ["resolve_params"]
 

@@ -23,7 +23,7 @@ from sglang_lp.rules.links import (
     thinks,
     with_budget,
 )
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import classes
 from sglang_lp.trust.policy import parse_entry
 

@@ -22,10 +22,10 @@ def install() -> None:
         SystemExit: The guard cannot be put in place.
     """
     try:
-        from sglang_lp.server.door import shut
+        from sglang_lp.server.startup.fail_closed import shut
 
         shut()  # also for a program that catches what is raised here, and goes on
-        from sglang_lp.server.hooks import put_in_place
+        from sglang_lp.server.startup.hooks import put_in_place
 
         put_in_place()
     except Exception as error:

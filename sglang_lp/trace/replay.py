@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.request import Request
-    from sglang_lp.served import ServedModel
+    from sglang_lp.served_model import ServedModel
 
 __all__ = ["Edit", "Replay", "Step", "What", "replay"]
 

@@ -12,7 +12,7 @@ from sglang_lp.builtins.thinking.progress import Progress, markers_for
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.trace.replay import Edit, Replay, Step, What, replay
 from sglang_lp.trace.spelling import Spelling
 

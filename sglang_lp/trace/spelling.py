@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sglang_lp.vocabulary import vocabulary_of
+from sglang_lp.text.vocabulary import vocabulary_of
 
 __all__ = ["Piece", "Spelling"]
 

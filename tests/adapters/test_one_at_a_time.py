@@ -7,7 +7,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import EngineSettings, ForcedTokenSequenceSpec, adapt, load
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, Unsupported
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import run
 from support.playing import Played, decode, step
 

@@ -9,7 +9,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.adapters.vllm_v1 import Member, Members
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from support.playing import Played, decode, step
 
 VOCAB = 32

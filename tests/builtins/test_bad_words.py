@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import BadWordsLogitProcessor
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
-from sglang_lp.vocabulary import vocabulary_of
+from sglang_lp.text.vocabulary import vocabulary_of
 from support.trained import byte_level
 
 tokens = st.integers(0, 4)

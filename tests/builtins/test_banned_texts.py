@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.builtins.texts import BannedTexts
 from sglang_lp.errors import RequestError
-from sglang_lp.vocabulary import Vocabulary
+from sglang_lp.text.banned import BannedTexts
+from sglang_lp.text.vocabulary import Vocabulary
 
 #: Among them letters of one, two and three bytes, whose cases have other lengths or other numbers
 #: of letters.
@@ -124,7 +124,7 @@ def test_case_is_what_unicode_folds(word, said):
 
 
 def test_what_is_kept_of_places_is_bounded(monkeypatch):
-    monkeypatch.setattr("sglang_lp.builtins.kept._MAX_KEPT", 100)
+    monkeypatch.setattr("sglang_lp.text.kept_ids._MAX_KEPT", 100)
     tokens = [bytes([byte]) * length for byte in b"abc" for length in (1, 2, 3)]
     banned = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
 

@@ -12,8 +12,8 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, U
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
-from sglang_lp.server.algorithms import Speculation
-from sglang_lp.server.guard import Guard
+from sglang_lp.server.gate.algorithms import Speculation
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from sglang_lp.builtins import ChoiceLogitProcessor
-from sglang_lp.builtins.choices import TextChoices
 from sglang_lp.errors import InvalidParameter, ProcessorFault, RequestError
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
-from sglang_lp.vocabulary import Vocabulary, vocabulary_of
+from sglang_lp.text.choosing import TextChoices
+from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 from support.trained import byte_level
 
 TOKENIZER = byte_level(["yes, no, yesterday, nothing, 不是 😀"] * 9, 280)

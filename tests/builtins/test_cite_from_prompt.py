@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logits_processor_zoo import transformers as zoo
 
-from sglang_lp.builtins import CiteFromPromptLogitProcessor, cite_from_prompt
+from sglang_lp.builtins import CiteFromPromptLogitProcessor
+from sglang_lp.builtins.prompt import cite_from_prompt
 from sglang_lp.testing import FakeRequest, ProcessorContract
 
 VOCAB_SIZE = 40

@@ -15,8 +15,8 @@ from sglang_lp.builtins import (
 from sglang_lp.builtins.thinking import delimiters
 from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.served import ServedModel
-from sglang_lp.server.guard import Guard
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 

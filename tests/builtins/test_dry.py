@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import DRYLogitProcessor
-from sglang_lp.builtins import dry as dry_module
+from sglang_lp.builtins.repetition import dry as dry_module
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 tokens = st.integers(0, 3)

@@ -11,7 +11,7 @@ from sglang_lp import builtins
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import prepare
 from sglang_lp.request import Request
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 
 CASES = [
     (

@@ -8,9 +8,9 @@ from logits_processor_zoo import transformers as zoo
 
 from sglang_lp.builtins import GenLengthLogitProcessor
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
-from sglang_lp.vocabulary import vocabulary_of
+from sglang_lp.text.vocabulary import vocabulary_of
 from support.trained import byte_level
 
 TOKENIZER = byte_level(["Is it so? It is. So be it! 好。"] * 9, 280)

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, ngrams
+from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
+from sglang_lp.builtins.repetition import ngrams
 from sglang_lp.processor import prepare
 from sglang_lp.request import Request
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
 from support.oracles import ngram_bans
 

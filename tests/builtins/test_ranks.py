@@ -23,7 +23,7 @@ SOURCES = sorted(path for part in PARTS for path in (ROOT / "sglang_lp" / part).
 LOCAL = {"datetime", "random", "secrets", "socket", "time", "uuid"}
 CALLS = {"getpid", "hash", "urandom", "rand", "randn", "randint", "multinomial"}
 #: Hashes whose matches are the same whatever they are drawn from; two ranks draw other ones here.
-DRAWN = {"builtins/ngrams.py": {"secrets"}}
+DRAWN = {"builtins/repetition/ngrams.py": {"secrets"}}
 
 
 def rank(number):

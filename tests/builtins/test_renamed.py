@@ -5,7 +5,7 @@ import pytest
 from sglang_lp import builtins
 from sglang_lp.client import attach
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.server.guard import Guard
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Policy
 
 OLD_AND_NEW = [

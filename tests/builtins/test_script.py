@@ -9,12 +9,12 @@ import tokenizers
 import torch
 
 from sglang_lp.builtins import ScriptLogitProcessor
-from sglang_lp.builtins.script import BannedScripts
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.request import Request
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
-from sglang_lp.vocabulary import Vocabulary, vocabulary_of
+from sglang_lp.text.scripts import BannedScripts
+from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 from support.trained import END, byte_level
 
 CORPUS = ["the cat sat, 12 mats", "привет, мир", "日本語の文章と漢字", "서울 안녕 ελ 😀🎉"] * 9

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sglang_lp.builtins.tail import Tail
+from sglang_lp.builtins.repetition.repeats import Tail
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 

@@ -12,7 +12,7 @@ from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking import progress
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.server.host import StockHost
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 VOCAB = 8

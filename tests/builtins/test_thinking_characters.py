@@ -7,7 +7,7 @@ import pytest
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.testing import ProcessorContract, run
-from sglang_lp.vocabulary import vocabulary_of
+from sglang_lp.text.vocabulary import vocabulary_of
 from support.trained import byte_level
 
 CORPUS = ["日本語の文章と、絵文字😀😀🎉", "привет, мир", "süße Äpfel", "the cat"] * 9

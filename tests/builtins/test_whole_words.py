@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from sglang_lp.builtins import BadWordsLogitProcessor
-from sglang_lp.builtins.whole_words import WholeWords
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
-from sglang_lp.vocabulary import Vocabulary, lacking, unfinished, vocabulary_of
+from sglang_lp.text.utf8 import lacking, unfinished
+from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
+from sglang_lp.text.whole_words import WholeWords
 from support.trained import byte_level
 
 TOKENIZER = byte_level(["the cat sat on the mat, the cats; die Straße, Straßen — 不是 😀"] * 9, 300)

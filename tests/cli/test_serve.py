@@ -73,7 +73,7 @@ def test_a_wrong_policy_is_refused_at_once(
 
 SERVER = """
 import time
-from sglang_lp.server.serve import refuse_reload
+from sglang_lp.server.startup.serve import refuse_reload
 refuse_reload()
 print("ready", flush=True)
 time.sleep(2)  # resumed after a signal

@@ -13,7 +13,7 @@ import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client.answers import HEADER
-from sglang_lp.server.metrics import NAMES
+from sglang_lp.server.gate.metrics import NAMES
 from support.asking import openai_client
 from support.servers import on_servers
 from support.tiny_model import FREQUENT

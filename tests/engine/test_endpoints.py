@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
-from sglang_lp.server.bounds import MAX_ENTRIES
+from sglang_lp.server.front.bounds import MAX_ENTRIES
 from support.asking import body
 from support.servers import on_servers
 

@@ -18,8 +18,8 @@ from sglang_lp.builtins import (
     LoopBreakerLogitProcessor,
 )
 from sglang_lp.errors import Unsupported
-from sglang_lp.server.admission import make_admit
-from sglang_lp.server.guard import Guard
+from sglang_lp.server.front.admission import make_admit
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
 from support.servers import IS_OLDEST

@@ -22,7 +22,7 @@ from sglang_lp._engine.host import Host, Seen
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor, prepare
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from support.kinds import INF, KINDS, PAD, START, VOCAB, expected
 
 

@@ -16,8 +16,8 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
-from sglang_lp.served import ServedModel
-from sglang_lp.server.host import StockHost
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 16

@@ -22,8 +22,8 @@ from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
-from sglang_lp.served import ServedModel
-from sglang_lp.server.host import SglangHost
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import SglangHost
 from support.kinds import (
     BUDGETS,
     END,

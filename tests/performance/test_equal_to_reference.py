@@ -9,9 +9,9 @@ from benchmarks.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
 from benchmarks.gpu import DTYPES, Device, layouts
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
-from sglang_lp.server.host import StockHost
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
 END_THINK = reference.END_THINK

@@ -19,7 +19,7 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Un
 from sglang_lp.params import Parameters, TokenId
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 6

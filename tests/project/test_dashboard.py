@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.dashboard import Scrape, evaluate
 from sglang_lp.rules import Rules
-from sglang_lp.served import ServedModel
-from sglang_lp.server.metrics import NAMES
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.metrics import NAMES
 from sglang_lp.trust import Policy, Verifier
 from support.trained import byte_level
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.rules import Asked, Rules
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 

@@ -6,7 +6,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Rules
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sglang_lp.server import installation
-from sglang_lp.server.guard import Guard
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.startup import installation
 from sglang_lp.trust import Policy
 
 

@@ -30,7 +30,7 @@ def load() -> None:
 
 def nothing_is_wrong() -> None:
     load()
-    from sglang_lp.server.installation import installed_guard
+    from sglang_lp.server.startup.installation import installed_guard
 
     if installed_guard() is None:
         raise SystemExit("the guard is not in place")
@@ -38,13 +38,13 @@ def nothing_is_wrong() -> None:
 
 # 54: what the loader cannot import it skips.
 def plugin_cannot_be_imported() -> None:
-    sys.modules["sglang_lp.server.hooks"] = None  # type: ignore[assignment]
+    sys.modules["sglang_lp.server.startup.hooks"] = None  # type: ignore[assignment]
     load()
 
 
 # 55: what a plugin raises is logged.
 def plugin_raises() -> None:
-    from sglang_lp.server import hooks
+    from sglang_lp.server.startup import hooks
 
     hooks.put_in_place = lambda: 1 / 0  # type: ignore[assignment, return-value]
     load()
@@ -82,7 +82,7 @@ def policy_file_is_missing() -> None:
 def another_plugin_replaces_the_sink() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from sglang_lp.server import hooks
+    from sglang_lp.server.startup import hooks
 
     original = hooks.put_in_place
 
@@ -111,13 +111,13 @@ def another_plugin_replaces_the_sampler_by_assignment() -> None:
 # 57: SGLang was told to skip the plugin.
 def scheduler_did_not_load_the_plugin() -> None:
     os.environ["SGLANG_PLUGINS"] = "some_other_plugin"
-    from sglang_lp.server.launch import run_guarded
+    from sglang_lp.server.startup.launch import run_guarded
 
     run_guarded(lambda: None, "fingerprint of the parent's policy")
 
 
 def scheduler_has_another_policy() -> None:
-    from sglang_lp.server.launch import run_guarded
+    from sglang_lp.server.startup.launch import run_guarded
 
     run_guarded(lambda: None, "fingerprint of another policy")
 
@@ -138,7 +138,7 @@ def front_end_after_a_swallowed_exit() -> None:
 
 
 def scheduler_after_a_swallowed_exit() -> None:
-    sys.modules["sglang_lp.server.hooks"] = None  # type: ignore[assignment]
+    sys.modules["sglang_lp.server.startup.hooks"] = None  # type: ignore[assignment]
     _load_and_go_on()
     from sglang.srt.managers.scheduler import Scheduler
 
@@ -231,7 +231,7 @@ def _import_app() -> None:
     """Do what a tokenizer worker of SGLang does."""
     from uvicorn.importer import import_from_string
 
-    import_from_string("sglang_lp.server.workers:app")
+    import_from_string("sglang_lp.server.startup.workers:app")
 
 
 def engine_that_other_processes_would_join() -> None:

@@ -16,14 +16,14 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.admission import (
+from sglang_lp.server.front.admission import (
     make_admit,
     make_admit_list,
     make_admit_stream,
     make_supports_sampling_mask,
 )
-from sglang_lp.server.bounds import MAX_ENTRIES
-from sglang_lp.server.own_keys import remember
+from sglang_lp.server.front.bounds import MAX_ENTRIES
+from sglang_lp.server.gate.reserved_keys import remember
 from sglang_lp.trust import Gate
 
 VOCAB_SIZE = 100

@@ -11,7 +11,7 @@ import pytest
 from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
 from sglang_lp.server import versions
-from sglang_lp.server.algorithms import ALGORITHMS, Speculation
+from sglang_lp.server.gate.algorithms import ALGORITHMS, Speculation
 
 EXACT = [name for name, why in ALGORITHMS.items() if why is None]
 REFUSED = [name for name, why in ALGORITHMS.items() if why is not None]

@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.server.bounds import (
+from sglang_lp.server.front.bounds import (
     MAX_COPIED,
     MAX_DIFFERENT,
     MAX_ENTRIES,

@@ -9,13 +9,14 @@ from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
-from sglang_lp.server import efforts, installation
-from sglang_lp.server.admission import make_admit
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.launch import make_learn
-from sglang_lp.server.own_keys import BUDGET_FIELD, EFFORT, check_origin, check_shape
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.scheduler_gate import make_admit_req, make_from_str
+from sglang_lp.server.front import efforts
+from sglang_lp.server.front.admission import make_admit
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, check_origin, check_shape
+from sglang_lp.server.scheduler.gate import make_admit_req, make_from_str
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.launch import make_learn
 from sglang_lp.trust import Gate, Policy
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 

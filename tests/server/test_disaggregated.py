@@ -19,8 +19,10 @@ import pytest
 from sglang_lp._engine.batch import ask_again
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.errors import RequestError
-from sglang_lp.server import disaggregated
-from sglang_lp.server.disaggregated import (
+from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.gate.reserved_keys import REFUSED, check_origin
+from sglang_lp.server.scheduler import disaggregated
+from sglang_lp.server.scheduler.disaggregated import (
     make_answer,
     make_ask,
     make_resume,
@@ -30,10 +32,8 @@ from sglang_lp.server.disaggregated import (
     tell_when_bootstrapped,
     turn_away,
 )
-from sglang_lp.server.endings import update_finish_state
-from sglang_lp.server.host import PROCESSOR_FAILED
-from sglang_lp.server.own_keys import REFUSED, check_origin
-from sglang_lp.server.stand_in import standing_in
+from sglang_lp.server.scheduler.endings import update_finish_state
+from sglang_lp.server.scheduler.sglang_host import PROCESSOR_FAILED
 from support.playing import Played
 from support.recording import Finishes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_lp.server import installation
-from sglang_lp.server.door import shut
+from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.fail_closed import shut
 
 
 @pytest.fixture(params=["TokenizerManager", "Scheduler"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_STR, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from sglang_lp.server.endings import end_request, update_finish_state
+from sglang_lp.server.scheduler.endings import end_request, update_finish_state
 
 STOP = 5
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from sglang_lp._engine.rows import attach_row
-from sglang_lp.server.foreign import ForeignProcessor
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps, make_apply
+from sglang_lp.server.gate.sglang_class import ForeignProcessor
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps, make_apply
 
 
 class Plus:

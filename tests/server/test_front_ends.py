@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp.server import installation
-from sglang_lp.server.hooks import put_in_place
-from sglang_lp.server.own_keys import BUDGET_FIELD, EFFORT, check_origin
+from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, check_origin
+from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.hooks import put_in_place
 
 # SGLang reads its own deprecated fields.
 pytestmark = pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")

@@ -15,10 +15,10 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
-from sglang_lp.served import ServedModel
-from sglang_lp.server.algorithms import Speculation
-from sglang_lp.server.foreign import ForeignProcessor
-from sglang_lp.server.guard import Guard
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.algorithms import Speculation
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.sglang_class import ForeignProcessor
 from sglang_lp.trust import Gate, Limits, Policy
 from sglang_lp.trust.decisions import Ceiling
 from sglang_lp.trust.policy import Stock

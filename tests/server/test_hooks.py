@@ -9,9 +9,9 @@ import pytest
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InstallError, PolicyError
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server import installation
-from sglang_lp.server.hooks import put_in_place
-from sglang_lp.server.scheduler_gate import NoLoads, refuse_to_load
+from sglang_lp.server.scheduler.gate import NoLoads, refuse_to_load
+from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.hooks import put_in_place
 
 ANTHROPIC = "sglang.srt.entrypoints.anthropic"
 OPENAI = "sglang.srt.entrypoints.openai"
@@ -79,7 +79,7 @@ def hooked_by(registry, module):
         (target, kind.value)
         for target, hooks in registry._hooks.items()
         for kind, hook, _ in hooks
-        if hook.__module__ == f"sglang_lp.server.{module}"
+        if hook.__module__ == f"sglang_lp.server.front.{module}"
     }
 
 

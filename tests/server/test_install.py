@@ -8,14 +8,14 @@ import pytest
 
 from sglang_lp import server
 from sglang_lp.errors import PolicyError
-from sglang_lp.server import door, hooks
+from sglang_lp.server.startup import fail_closed, hooks
 
 
 @pytest.fixture(autouse=True)
 def done(monkeypatch):
     """Keep what was done, in its order."""
     done = []
-    monkeypatch.setattr(door, "shut", lambda: done.append("shut"))
+    monkeypatch.setattr(fail_closed, "shut", lambda: done.append("shut"))
     monkeypatch.setattr(hooks, "put_in_place", lambda: done.append("put in place"))
     return done
 
@@ -40,7 +40,7 @@ def test_whatever_keeps_the_guard_away_ends_the_process(monkeypatch, capsys, err
 
 
 def test_doors_that_cannot_be_shut_end_the_process(monkeypatch):
-    monkeypatch.setattr(door, "shut", lambda: 1 / 0)
+    monkeypatch.setattr(fail_closed, "shut", lambda: 1 / 0)
     with pytest.raises(SystemExit) as end:
         server.install()
 
@@ -48,10 +48,10 @@ def test_doors_that_cannot_be_shut_end_the_process(monkeypatch):
 
 
 def test_a_plugin_that_cannot_be_imported_ends_the_process(monkeypatch, capsys, done):
-    monkeypatch.setitem(sys.modules, "sglang_lp.server.hooks", None)
+    monkeypatch.setitem(sys.modules, "sglang_lp.server.startup.hooks", None)
     with pytest.raises(SystemExit) as end:
         server.install()
 
     assert end.value.code == 78
-    assert "sglang_lp.server.hooks" in capsys.readouterr().err
+    assert "sglang_lp.server.startup.hooks" in capsys.readouterr().err
     assert done == ["shut"]

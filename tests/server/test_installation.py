@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sglang_lp.errors import InstallError
-from sglang_lp.server import installation
+from sglang_lp.server.startup import installation
 
 
 def ours():

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp._engine.faults import interrupt
-from sglang_lp.server import installation, launch
-from sglang_lp.server.launch import (
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.startup import installation, launch
+from sglang_lp.server.startup.launch import (
     REFUSED,
     check_engine,
     check_launch,
@@ -20,7 +21,6 @@ from sglang_lp.server.launch import (
     make_learn,
     run_guarded,
 )
-from sglang_lp.server.pending import PendingResults
 from sglang_lp.trust import Gate
 
 ENGINE = SimpleNamespace(__module__="sglang.srt.entrypoints.engine", __name__="Engine")

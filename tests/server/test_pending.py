@@ -15,8 +15,8 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from sglang_lp.server.host import SglangHost
-from sglang_lp.server.pending import PendingResults
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sglang_host import SglangHost
 
 
 class Req:

@@ -10,7 +10,7 @@ import pytest
 
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.release import abandon, finish
+from sglang_lp.server.scheduler.release import abandon, finish
 from sglang_lp.testing import FakeRequest
 
 

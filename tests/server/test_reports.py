@@ -13,8 +13,12 @@ from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import NotRun
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server import metrics, reports
-from sglang_lp.server.reports import AnswerHeader, ran, report, unwrap
+from sglang_lp.server.front import header
+from sglang_lp.server.front.header import AnswerHeader, ran
+from sglang_lp.server.front.meta_info import unwrap
+from sglang_lp.server.gate import metrics
+from sglang_lp.server.scheduler import report as report_module
+from sglang_lp.server.scheduler.report import report
 from sglang_lp.testing import FakeRequest
 
 
@@ -62,7 +66,7 @@ POLICY = (b"x-sglang-lp-policy", b"f")
 def test_the_header_says_that_sglang_is_untested_and_a_client_still_finds_the_names(
     monkeypatch, names, value
 ):
-    monkeypatch.setattr(reports, "untested", lambda: "0.5.24")
+    monkeypatch.setattr(header, "untested", lambda: "0.5.24")
     start, _body = answered(app_with(names))
 
     said = f"{value}, untested SGLang 0.5.24".encode()
@@ -256,7 +260,7 @@ def test_a_report_that_cannot_be_counted_is_left_out(monkeypatch):
         def report(self, params, prompt_ids, output_ids, forced):
             return {"thinking": 5}
 
-    monkeypatch.setattr(reports, "writing", Counting)
+    monkeypatch.setattr(report_module, "writing", Counting)
     assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
 
 

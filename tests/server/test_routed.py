@@ -10,18 +10,18 @@ from sglang_lp import wire
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import RequestError
-from sglang_lp.server import routed
-from sglang_lp.server.admission import (
+from sglang_lp.server.front import routed
+from sglang_lp.server.front.admission import (
     make_admit,
     make_admit_list,
     make_admit_stream,
     make_supports_sampling_mask,
 )
-from sglang_lp.server.bounds import MAX_ENTRIES
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.own_keys import EFFORT, ROUTED, add_own, check_origin, check_shape
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.scheduler_gate import make_admit_req
+from sglang_lp.server.front.bounds import MAX_ENTRIES
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.reserved_keys import EFFORT, ROUTED, add_own, check_origin, check_shape
+from sglang_lp.server.scheduler.gate import make_admit_req
+from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
 from sglang_lp.trust.decisions import Chosen, Profile
 

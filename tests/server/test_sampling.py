@@ -13,9 +13,9 @@ from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
 )
-from sglang_lp.server import sampling
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps
+from sglang_lp.server.scheduler import sampling
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps
 
 
 def request(processor, **params):
@@ -102,7 +102,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_more(monkeypatch, caplog):
     # A request that cannot be ended, as it has nothing to end it with, keeps no other from it.
     c, row = ban(2)
     row.source = row.host.request = c["__req__"] = SimpleNamespace()
-    with caplog.at_level(logging.ERROR, logger="sglang_lp.server.sampling"):
+    with caplog.at_level(logging.ERROR, logger="sglang_lp.server.scheduler.sampling"):
         apply()(torch.zeros(4, 3), info(a, None, c, b))
 
     for custom_params in (a, b):

@@ -19,16 +19,16 @@ from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.foreign import ForeignProcessor
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.scheduler_gate import (
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.sglang_class import ForeignProcessor
+from sglang_lp.server.scheduler.gate import (
     InertProcessor,
     NoLoads,
     make_admit_req,
     make_from_str,
     refuse_to_load,
 )
+from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Gate, Policy
 
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()

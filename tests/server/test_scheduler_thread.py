@@ -10,8 +10,8 @@ import torch
 
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from sglang_lp.server.pending import PendingResults
-from sglang_lp.server.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps, make_apply
 
 
 @pytest.mark.parametrize("sent", [[1], "text", 7, (1,), {"any": "thing"}, {}, None])

@@ -9,7 +9,7 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp._engine.drafts import Drafts
-from sglang_lp.server.speculation import make_capture, make_verify
+from sglang_lp.server.scheduler.speculation import make_capture, make_verify
 
 WIDTH = 3
 #: Two requests: a chain, and a root with two children.

@@ -8,9 +8,9 @@ import pytest
 from sglang_lp import LogitProcessor
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import attach_row
-from sglang_lp.server.guard import Guard
-from sglang_lp.server.host import StockHost
-from sglang_lp.server.waiting_queue import (
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.scheduler.sglang_host import StockHost
+from sglang_lp.server.scheduler.waiting_queue import (
     WaitingQueue,
     make_hold,
     make_hold_compiled,

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from sglang_lp.server import launch, workers
-from sglang_lp.server.launch import check_launch
+from sglang_lp.server.startup import launch, workers
+from sglang_lp.server.startup.launch import check_launch
 
 PATH = "SGLANG_HTTP_SERVER_APP_PATH"
 FINGERPRINT = "SGLANG_LP_FINGERPRINT"
@@ -31,9 +31,9 @@ def started_with(monkeypatch, guard):
 
 
 def test_several_workers_import_their_app_from_behind_the_guard(started_with, guard):
-    assert started_with(2) == "sglang_lp.server.workers:app"
+    assert started_with(2) == "sglang_lp.server.startup.workers:app"
     assert os.environ[FINGERPRINT] == guard.fingerprint
-    assert started_with(2) == "sglang_lp.server.workers:app"  # checked twice at a start
+    assert started_with(2) == "sglang_lp.server.startup.workers:app"  # checked twice at a start
 
 
 def test_one_worker_is_left_as_it_is(started_with):

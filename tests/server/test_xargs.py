@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp.errors import RequestError, Unsupported
-from sglang_lp.server.own_keys import EFFORT, add_own, check_origin
-from sglang_lp.server.xargs import read_xargs
+from sglang_lp.server.front.xargs import read_xargs
+from sglang_lp.server.gate.reserved_keys import EFFORT, add_own, check_origin
 
 
 def read(body, custom_params=None):

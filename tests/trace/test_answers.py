@@ -6,7 +6,7 @@ import pytest
 
 from sglang_lp.client import attach
 from sglang_lp.errors import RequestError
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.trace import read_exchange, trace_answer
 from support.exchanges import ids, tokenizer
 

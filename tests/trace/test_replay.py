@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sglang_lp import Edits, LogitProcessor, Request, builtins
 from sglang_lp.client import attach
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.served import ServedModel
+from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, run
 from sglang_lp.trace import Exchange, What, trace_answer, write_lines
 from support.exchanges import budget, chained, ids, spelled, tokenizer, traced

@@ -237,7 +237,7 @@ NO_PROCESSOR = (
             "expected a class that does something; it overrides neither edit() nor __call__()",
         ),
         (
-            "sglang_lp.builtins.forced_sequence:ForcedSequenceLogitProcessor",
+            "sglang_lp.builtins.words.forced_sequence:ForcedSequenceLogitProcessor",
             (
                 "is the class sglang_lp.builtins:ForcedSequenceLogitProcessor under another name; "
                 "allow it under its own, which is what payloads carry"

@@ -241,7 +241,7 @@ def test_a_class_is_allowed_under_its_own_name_only(module):
     module(type("Own", (Plain,), {}), "Alias")
     with pytest.raises(PolicyError, match="is the class operators_own:Own under another name"):
         Verifier(Policy(allow=("operators_own:Alias",)))
-    entry = "sglang_lp.builtins.disallowed_tokens:DisallowedTokensLogitsProcessor"
+    entry = "sglang_lp.builtins.tokens.disallowed_tokens:DisallowedTokensLogitsProcessor"
     with pytest.raises(PolicyError, match=r"is the class sglang_lp[.]builtins:Disallowed"):
         Verifier(Policy(allow=(entry,)))
 

@@ -10,8 +10,6 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp._engine.recording import NEVER
-from sglang_lp.builtins.texts import check_texts, forced_text
-from sglang_lp.builtins.thinking.characters import MOST_LACKING, Characters, characters_of
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.builtins.thinking.progress import Block, Markers, Progress, blocks, markers_for
@@ -27,11 +25,13 @@ from sglang_lp.params import (
     parse,
 )
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.text.characters import MOST_LACKING, Characters, characters_of
+from sglang_lp.text.encoding import check_texts, forced_text
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-    from sglang_lp.served import ServedModel
+    from sglang_lp.served_model import ServedModel
 
 __all__ = ["ThinkingBudgetLogitProcessor"]
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.text.encoding import encode
 
-__all__ = ["PAIRS", "Delimiters", "check_family", "encode", "resolve"]
+__all__ = ["PAIRS", "Delimiters", "check_family", "resolve"]
 
 #: What opens and closes thinking in the models with a reasoning parser in SGLang 0.5.23
 #: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
@@ -145,19 +146,6 @@ def _find_mismatch(tokenizer: Any, family: Family) -> str:
         f"the served model is not of this family ({family.models}): in its tokenizer {found}; "
         f"use {advice}ThinkingBudgetLogitProcessor, which asks the tokenizer"
     )
-
-
-def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Return the tokens of a text; none if they do not decode back to it."""
-    # Some models' settings have transformers drop spaces around punctuation.
-    as_is = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "init_kwargs") else {}
-    try:
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        ids = tuple(getattr(ids, "ids", ids))
-        back = tokenizer.decode([*ids], skip_special_tokens=False, **as_is)
-    except (KeyError, IndexError, ValueError, TypeError, OverflowError):
-        return ()  # this tokenizer cannot encode or decode it
-    return ids if back == text else ()
 
 
 def _is(tokenizer: Any, family: Family) -> bool:

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.ids import lasting
-from sglang_lp.builtins.prompts import ReadPrompts, numbers_of
-from sglang_lp.builtins.sequences import Automaton
+from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
+from sglang_lp.text.automaton import Automaton
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.prompts import Numbers
+    from sglang_lp.builtins.prompt.prompts import Numbers
 
 __all__ = ["Block", "Markers", "Progress", "blocks", "markers_for"]
 

@@ -1,0 +1,1 @@
+"""Processors of single models."""

@@ -1,0 +1,154 @@
+"""Boxes and points that a grounding model writes in a fixed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+
+#: Coordinates of a point and of a bounding box.
+_POINT, _BOX = 2, 4
+
+
+class _Lists(NamedTuple):
+    """The tokens that may come at one place in a box or another."""
+
+    coordinates: tuple[int, ...]
+    coordinates_or_none: tuple[int, ...]
+    coordinates_or_end: tuple[int, ...]
+
+
+@lru_cache(maxsize=16)
+def _lists(first: int, last: int, none: int, end: int) -> _Lists:
+    """Return the lists of all requests with these ids."""
+    coordinates = tuple(range(first, last + 1))
+    return _Lists(
+        coordinates,
+        tuple(dict.fromkeys((*coordinates, none))),
+        tuple(dict.fromkeys((*coordinates, end))),
+    )
+
+
+class _Body:
+    """What was generated of the newest box."""
+
+    __slots__ = ("coordinates", "is_open", "says_none")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.coordinates = 0
+        self.says_none = False
+
+
+class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
+    """Let the model write a ``<box>`` only as ``none``, as a point or as a bounding box.
+
+    Inside of a box that the answer has opened only these may come: the token for none, two
+    coordinates or four of them, and then the end of the box. Outside of one nothing is edited.
+    Only generated tokens count.
+
+    Same as SGLang 0.5.23's class of this name (``sglang.srt.models.locate_anything``), except that
+    it does not read the history at every step, and that missing ids are refused: SGLang does
+    nothing without a word then.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    example: ClassVar[Mapping[str, Any]] = {
+        "box_start_token_id": 151668,
+        "box_end_token_id": 151669,
+        "coord_start_token_id": 151677,
+        "coord_end_token_id": 152677,
+        "none_token_id": 4064,
+    }
+
+    class Params(Parameters, frozen=True):
+        """What a request may set; the names are those of the model's configuration.
+
+        Attributes:
+            box_start_token_id: Opens a box.
+            box_end_token_id: Closes it.
+            coord_start_token_id: The first of the coordinates, whose ids follow one another.
+            coord_end_token_id: The last of them.
+            none_token_id: Stands in a box without a place.
+        """
+
+        box_start_token_id: TokenId
+        box_end_token_id: TokenId
+        coord_start_token_id: TokenId
+        coord_end_token_id: TokenId
+        none_token_id: TokenId
+
+        def __post_init__(self) -> None:
+            """Refuse coordinates that are none, or too many."""
+            count = self.coord_end_token_id - self.coord_start_token_id + 1
+            if not 1 <= count <= MAX_TOKEN_IDS:
+                raise ValueError(
+                    f"coord_end_token_id: expected 1 to {MAX_TOKEN_IDS} coordinates from "
+                    f"coord_start_token_id on, which is {self.coord_start_token_id}, got "
+                    f"{self.coord_end_token_id}"
+                )
+
+        @property
+        def lists(self) -> _Lists:
+            """What may come in a box."""
+            return _lists(
+                self.coord_start_token_id,
+                self.coord_end_token_id,
+                self.none_token_id,
+                self.box_end_token_id,
+            )
+
+    class _Fitted(Params, frozen=True):
+        """The parameters with lists of tokens that are converted once."""
+
+        allowed: _Lists
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:  # noqa: ARG003 - they are ids
+        """List what may come in a box now, while no step waits for it."""
+        own = {name: getattr(params, name) for name in params.__struct_fields__}
+        return cls._Fitted(**own, allowed=params.lists)
+
+    def start(self, request: Request) -> _Body:  # noqa: ARG002 - the prompt does not count
+        """Begin outside of a box."""
+        return _Body()
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the newest box."""
+        body, params = request.state, request.params
+        for token_id in token_ids:
+            if token_id == params.box_start_token_id:
+                body.is_open, body.coordinates, body.says_none = True, 0, False
+            elif body.is_open:
+                body.is_open = token_id != params.box_end_token_id
+                first, last = params.coord_start_token_id, params.coord_end_token_id
+                body.coordinates += first <= token_id <= last
+                body.says_none = body.says_none or token_id == params.none_token_id
+
+    def fork(self, request: Request) -> _Body:
+        """Copy what there is of the box."""
+        return copy(request.state)  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Allow what the box can go on with."""
+        body, params = request.state, request.params
+        if not body.is_open:
+            return
+        if body.says_none or body.coordinates >= _BOX:
+            edits.allow_only((params.box_end_token_id,))
+        elif body.coordinates == _POINT:
+            edits.allow_only(params.allowed.coordinates_or_end)
+        elif body.coordinates:
+            edits.allow_only(params.allowed.coordinates)
+        else:
+            edits.allow_only(params.allowed.coordinates_or_none)

@@ -1,0 +1,1 @@
+"""Processors that read the prompt."""

@@ -1,0 +1,286 @@
+"""Don't Repeat Yourself: a penalty that grows with the length of a repetition."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
+from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.edits import MAX_BIAS
+from sglang_lp.params import Parameters, Text, TokenIdSet
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.text.banned import banned_texts
+from sglang_lp.text.encoding import check_texts, known_ids, served_vocabulary
+
+if TYPE_CHECKING:
+    from sglang_lp.builtins.repetition.repeats import Numbers
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+
+Factor = Annotated[float, Meta(gt=0, le=MAX_BIAS)]
+Base = Annotated[float, Meta(ge=1, le=100)]
+AllowedLength = Annotated[int, Meta(ge=1, le=64)]
+Breakers = Annotated[tuple[Text, ...], Meta(max_length=64)]
+LastN = Annotated[int, Meta(ge=2, le=2048)]
+
+#: llama.cpp's defaults.
+_BREAKERS = ("\n", ":", '"', "*")
+
+#: Logarithm of the largest float32: llama.cpp stops raising the base there.
+_LOG_MAX = 88.7228391
+
+#: Bits of a length, which a window limits.
+_LENGTH_BITS = 12
+_LENGTH_MASK = (1 << _LENGTH_BITS) - 1
+
+
+class _Repetition:
+    """Earlier occurrences of the newest tokens within the window, and how long each match is."""
+
+    __slots__ = (
+        "__weakref__",
+        "_allowed",
+        "_breaks",
+        "_read",
+        "_tail",
+        "_unbroken",
+        "_window",
+        "prompt",
+    )
+
+    def __init__(self, allowed: int, window: int, breakers: frozenset[int], text: bytes) -> None:
+        import numpy as np
+
+        self.prompt = text
+        self._allowed = allowed
+        self._window = window
+        self._breaks = _breaks(breakers)
+        # A match lies in the window as a whole, so it is no earlier than this.
+        tokens = np.frombuffer(text, dtype=np.int64)
+        self._tail = Tail(window - allowed, tokens.tolist())
+        broken = self._is_breaker(tokens).nonzero()[0]
+        #: How many tokens came since the last breaker.
+        self._unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
+        #: What this is a fork of: while it lives, other copies of the request need not read.
+        self._read: _Repetition | None = None
+
+    def fork(self) -> _Repetition:
+        """Return repetitions of a text that grows by itself."""
+        forked = copy(self)
+        forked._tail = self._tail.fork()  # noqa: SLF001 - of its own kind
+        forked._read = self._read or self  # noqa: SLF001
+        return forked
+
+    def push(self, token_id: int) -> None:
+        """Take in a token."""
+        self._tail.push(token_id)
+        breaks = self._breaks
+        broken = token_id < len(breaks) and breaks[token_id]
+        self._unbroken = 0 if broken else self._unbroken + 1
+
+    def lengths(self) -> tuple[Numbers, Numbers] | None:
+        """Return the tokens that would continue a repetition, and how long the longest is.
+
+        Returns:
+            The tokens in ascending order, and for each of them the length; ``None`` if none would.
+        """
+        import numpy as np
+
+        if self._unbroken < self._allowed:
+            return None
+        runs = self._tail.runs
+        places = (runs >= self._allowed).nonzero()[0]
+        if not len(places):
+            return None
+        lengths = np.minimum(runs[places], self._window - 1 - places)
+        np.minimum(lengths, self._unbroken, out=lengths)
+        # Sorted together, the longest repetition of each token comes last.
+        packed = self._tail.following[places] << _LENGTH_BITS
+        packed |= lengths
+        packed.sort()
+        ids = packed >> _LENGTH_BITS
+        last = np.ones(len(ids), dtype=bool)
+        np.not_equal(ids[1:], ids[:-1], out=last[:-1])
+        if len(self._breaks):
+            last &= ~self._is_breaker(ids)
+        return ids[last], packed[last] & _LENGTH_MASK
+
+    def _is_breaker(self, tokens: Numbers) -> Any:
+        import numpy as np
+
+        if not len(self._breaks):
+            return np.zeros(len(tokens), dtype=bool)
+        return self._breaks[np.minimum(tokens, len(self._breaks) - 1)]
+
+
+_ends: ReadPrompts[_Repetition] = ReadPrompts()
+
+#: For the last requests: what their copies have in common.
+_SHARED = 16
+
+
+@lru_cache(maxsize=_SHARED)
+def _breaks(breakers: frozenset[int]) -> Any:
+    """Return for each token up to the one after the last breaker whether it is one."""
+    import numpy as np
+
+    breaks = np.zeros(max(breakers) + 2 if breakers else 0, dtype=bool)
+    breaks[[*breakers]] = True
+    return breaks
+
+
+@lru_cache(maxsize=_SHARED)
+def _penalties(multiplier: float, base: float, allowed: int, window: int) -> Numbers:
+    """Return the bias for continuing a repetition, by its number of tokens."""
+    import numpy as np
+
+    most = window
+    if base > 1.000001:  # noqa: PLR2004 - llama.cpp's threshold
+        most = int(_LOG_MAX / math.log(base))
+    exponents = (min(max(0, length - allowed), most) for length in range(window + 1))
+    return -np.array([min(MAX_BIAS, multiplier * base**exponent) for exponent in exponents])
+
+
+class DRYLogitProcessor(LogitProcessor):
+    """Penalise each token that would continue a repetition, more for a longer one.
+
+    If the last ``n`` tokens, ``dry_allowed_length`` or more, have occurred before, the token that
+    followed them there loses ``dry_multiplier * dry_base ** (n - dry_allowed_length)``. Prompt
+    and output count alike. A repetition does not reach across a sequence breaker, and breakers
+    are never penalised.
+
+    Parameters and semantics are those of llama.cpp's DRY sampler, with these differences: each
+    token that holds one of ``dry_sequence_breakers`` is a breaker, and no sequence of tokens is;
+    a penalty ends at 10,000; and
+    ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
+    a step on a text that repeats one token takes time in proportion to it (docs/performance.md
+    has the figure). ``dry_base``, ``dry_allowed_length`` and ``dry_sequence_breakers`` have
+    llama.cpp's defaults; its multiplier is 0 for off, and 0.8 is what the sampler's author
+    recommends.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    example: ClassVar[Mapping[str, Any]] = {
+        "dry_multiplier": 0.8,
+        "dry_sequence_breakers": ["\n", ":", "</td>"],
+    }
+    reads_prompt = True
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            dry_multiplier: Penalty at ``dry_allowed_length`` tokens, in logits.
+            dry_base: Factor on the penalty for each token more, 1 to 100.
+            dry_allowed_length: Longest repetition without a penalty plus one, 1 to 64 tokens.
+            dry_penalty_last_n: How many tokens to look back over, 2 to 2,048.
+            dry_sequence_breakers: Up to 64 texts that end every repetition. Left out, and without
+                ids: a newline, a colon, a double quote and an asterisk; none on a server that has
+                no tokenizer.
+            dry_sequence_breaker_ids: The same as tokens.
+        """
+
+        dry_multiplier: Factor = 0.8
+        dry_base: Base = 1.75
+        dry_allowed_length: AllowedLength = 2
+        dry_penalty_last_n: LastN = 1024
+        dry_sequence_breakers: Breakers | None = None
+        dry_sequence_breaker_ids: TokenIdSet | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse a window in which nothing can be repeated, and breakers given twice."""
+            if self.dry_sequence_breakers is not None:
+                check_texts("dry_sequence_breakers", self.dry_sequence_breakers)
+                if self.dry_sequence_breaker_ids is not None:
+                    raise ValueError(
+                        "dry_sequence_breakers: given together with dry_sequence_breaker_ids; "
+                        "give one"
+                    )
+            if self.dry_penalty_last_n <= self.dry_allowed_length:
+                raise ValueError(
+                    "dry_penalty_last_n: expected more than dry_allowed_length, which is "
+                    f"{self.dry_allowed_length}, got {self.dry_penalty_last_n}"
+                )
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Find the tokens of the served model that hold a breaker."""
+        found = params.dry_sequence_breaker_ids
+        if found is None:
+            found = cls._breakers(params.dry_sequence_breakers, served)
+        return msgspec.structs.replace(
+            params, dry_sequence_breakers=None, dry_sequence_breaker_ids=found
+        )
+
+    @classmethod
+    def _breakers(cls, texts: tuple[str, ...] | None, served: ServedModel) -> frozenset[int]:
+        if texts is None:
+            if served.tokenizer is None:
+                return frozenset()
+            name = "dry_sequence_breakers"
+            alphabet = served_vocabulary(cls.__name__, name, served.tokenizer).exact.alphabet
+            texts = tuple(text for text in _BREAKERS if alphabet.issuperset(text.encode()))
+        if not texts:
+            return frozenset()
+        limit = served.vocab_size or 1 << 31
+        return _holding(cls.__name__, served.tokenizer, texts, limit)
+
+    def start(self, request: Request) -> _Repetition:
+        """Take in what the window holds of the prompt."""
+        params = request.params
+        window = params.dry_penalty_last_n
+        key = params.dry_allowed_length, window, params.dry_sequence_breaker_ids
+        tokens = numbers_of(request.prompt_ids, -window)
+        return _ends.of(tokens, key, lambda text: _Repetition(*key, text)).fork()
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Slide the window."""
+        for token_id in token_ids:
+            request.state.push(token_id)
+
+    def fork(self, request: Request) -> _Repetition:
+        """Copy the window, and how much of it repeats."""
+        return request.state.fork()  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Penalise what would continue a repetition."""
+        found = request.state.lengths()
+        if found is None:
+            return
+        ids, lengths = found
+        params = request.params
+        penalties = _penalties(
+            params.dry_multiplier,
+            params.dry_base,
+            params.dry_allowed_length,
+            params.dry_penalty_last_n,
+        )
+        # Pad values of image prompts are in the history but not in the vocabulary.
+        known = int(ids.searchsorted(edits.vocab_size))
+        values = penalties[lengths[:known]]
+        edits.bias(array("q", ids[:known].tobytes()), array("d", values.tobytes()))
+
+    def explain(self, request: Request) -> str:
+        """Say how long the longest repetition is."""
+        found = request.state.lengths()
+        longest = 0 if found is None else int(found[1].max(initial=0))
+        return f"each would continue a repetition, the longest one of {longest} tokens"
+
+
+@lru_cache(maxsize=16)
+def _holding(
+    processor: str, tokenizer: Any, texts: tuple[str, ...], vocab_size: int
+) -> frozenset[int]:
+    """Return the tokens that hold a text, one set for all requests."""
+    found = banned_texts(processor, "dry_sequence_breakers", tokenizer, texts)
+    return frozenset(known_ids(found.always, vocab_size))

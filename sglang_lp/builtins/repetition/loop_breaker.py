@@ -1,0 +1,160 @@
+"""An end to endless repetition."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from copy import copy
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from sglang_lp.builtins.repetition.loop_presets import SETTINGS, Preset
+from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.params import Parameters
+from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.builtins.repetition.repeats import Numbers
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+
+PatternSize = Annotated[int, Meta(ge=1, le=1024)]
+
+
+class Action(StrEnum):
+    """What ends the loop."""
+
+    #: The token that would continue it is banned.
+    BAN = "ban"
+    #: The request ends, with a finish reason that names the loop.
+    END = "end"
+
+
+class _Loops:
+    """Which patterns the output repeats now."""
+
+    __slots__ = ("_enough", "tail")
+
+    def __init__(self, max_pattern_size: int, min_pattern_size: int, min_count: int) -> None:
+        self.tail = Tail(max_pattern_size)
+        self._enough = _enough(max_pattern_size, min_pattern_size, min_count)
+
+    def fork(self) -> _Loops:
+        """Return loops of a text that grows by itself."""
+        forked = copy(self)
+        forked.tail = self.tail.fork()
+        return forked
+
+    def found(self) -> tuple[int, array[int]] | None:
+        """Return the smallest size of a pattern that is repeated, and what comes next in each."""
+        import numpy as np
+
+        places = (self.tail.runs >= self._enough).nonzero()[0]
+        if not len(places):
+            return None
+        following = np.unique(self.tail.following[places])
+        return int(places[0]) + 1, array("q", following.tobytes())
+
+
+@lru_cache(maxsize=16)  # one for all copies of a request
+def _enough(max_pattern_size: int, min_pattern_size: int, min_count: int) -> Numbers:
+    """Return for each size from 1 on how many tokens that repeat are a loop, or too many."""
+    import numpy as np
+
+    enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
+    enough[: min_pattern_size - 1] = 1 << 62
+    return enough
+
+
+class LoopBreakerLogitProcessor(LogitProcessor):
+    """End a loop: the same tokens again and again at the end of the output.
+
+    A loop is a pattern of ``min_pattern_size`` to ``max_pattern_size`` tokens that ends the output
+    ``min_count`` times or more in a row. Rule and names are those of ``repetition_detection`` in
+    vLLM. The prompt does not count. Without parameters the preset ``reasoning`` applies.
+
+    ``action="ban"`` bans the token that would begin the next repetition, so that the model must
+    continue in another way. ``action="end"`` ends the request with the token that is sampled then;
+    its finish reason is ``stop``, and the loop is named in place of a matched stop string
+    (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI endpoints).
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    example: ClassVar[Mapping[str, Any]] = {"preset": "reasoning", "action": "end"}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            preset: Published settings, in place of those parameters that are left out:
+                ``reasoning`` (patterns of 4 to 128 tokens, 4 times), ``code`` (16 to 1,024 tokens,
+                4 times) or ``structured-output`` (1 to 20 tokens, 3 times).
+            max_pattern_size: Most tokens of a pattern, 1 to 1,024.
+            min_count: Number of times in a row from which a pattern is a loop; given with
+                ``max_pattern_size`` where there is no preset.
+            min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
+                token, such as the lines of a table: a run of ``min_pattern_size * min_count``
+                tokens is a loop of larger patterns too. Left out, and without a preset: 1.
+            action: ``"ban"`` or ``"end"``.
+        """
+
+        preset: Preset | None = None
+        max_pattern_size: PatternSize | None = None
+        min_count: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
+        min_pattern_size: PatternSize | None = None
+        action: Action = Action.BAN
+
+        def __post_init__(self) -> None:
+            """Fill in what is left out, and refuse a smallest size above the largest."""
+            setting: Mapping[str, int] = {"min_pattern_size": 1}
+            if self.preset is not None or (
+                self.max_pattern_size is None and self.min_count is None
+            ):
+                setting = SETTINGS[self.preset or Preset.REASONING]._asdict()
+            for name, value in setting.items():
+                if getattr(self, name) is None:
+                    msgspec.structs.force_setattr(self, name, value)
+            if self.max_pattern_size is None or self.min_count is None:
+                name = "max_pattern_size" if self.max_pattern_size is None else "min_count"
+                raise ValueError(f"{name}: required with the other one, or give a preset")
+            if (self.min_pattern_size or 1) > self.max_pattern_size:
+                raise ValueError(
+                    "min_pattern_size: expected at most max_pattern_size, which is "
+                    f"{self.max_pattern_size}, got {self.min_pattern_size}"
+                )
+
+    def start(self, request: Request) -> _Loops:
+        """Begin with no output."""
+        params = request.params
+        return _Loops(params.max_pattern_size, params.min_pattern_size, params.min_count)
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the output."""
+        for token_id in token_ids:
+            request.state.tail.push(token_id)
+
+    def fork(self, request: Request) -> _Loops:
+        """Copy the newest tokens and how long each has repeated itself."""
+        return request.state.fork()  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Break the loop, if the output ends with one."""
+        params = request.params
+        loops = request.state.found()
+        if loops is None:
+            return
+        size, following = loops
+        if params.action is Action.BAN:
+            edits.ban(following)
+        else:
+            edits.finish(f"loop: {size} tokens, {params.min_count} times")
+
+    def explain(self, request: Request) -> str:
+        """Say what repeats itself."""
+        loops = request.state.found()
+        return f"the last {loops[0]} tokens came {request.params.min_count} times" if loops else ""

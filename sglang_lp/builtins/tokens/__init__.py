@@ -1,0 +1,1 @@
+"""Processors of token ids."""

@@ -1,0 +1,82 @@
+"""The only tokens that may be generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from sglang_lp.errors import InvalidParameter, shown
+from sglang_lp.params import NonEmptyTokenIds, Parameters, Texts
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+from sglang_lp.text.encoding import check_texts, served_vocabulary
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+
+
+class AllowedTokensLogitProcessor(LogitProcessor):
+    """Set the logits of all tokens but the chosen ones to ``-inf`` at every step.
+
+    The chosen ones keep their logits. With ``texts`` they are the tokens that are one of these,
+    and the end tokens of the served model. With ``token_ids`` alone an end token must be among
+    them if the model is to end its answer before ``max_new_tokens``: the same as
+    ``allowed_token_ids`` in vLLM.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    needs = History.NONE
+    example: ClassVar[Mapping[str, Any]] = {"texts": ["yes", "no"]}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            token_ids: Ids in ``[0, vocab)``, at least one.
+            texts: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8, each a
+                token of the served model as it is. ``ChoiceLogitProcessor`` takes longer ones.
+        """
+
+        token_ids: NonEmptyTokenIds | None = None
+        texts: Texts | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse nothing to allow."""
+            if self.texts is not None:
+                check_texts("texts", self.texts)
+            elif self.token_ids is None:
+                raise ValueError("texts: expected these, or token_ids")
+
+    @classmethod
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
+        """Add the tokens of the served model that are a text, and those that end an answer."""
+        given: Any = params
+        if given.texts is None:
+            return super().fit_params(params, served)
+        pieces = served_vocabulary(cls.__name__, "texts", served.tokenizer).exact
+        limit = served.vocab_size or len(pieces.of)  # tokenizers may have more
+        found = {*(given.token_ids or ()), *served.eos_token_ids}
+        for text in given.texts:
+            ids = [token_id for token_id in pieces.same_as(text.encode()) if token_id < limit]
+            if not ids:
+                raise InvalidParameter(
+                    cls.__name__,
+                    "texts",
+                    f"expected texts that are one token of the served model each, got "
+                    f"{shown(text)}, which is none; for texts of several tokens use "
+                    "ChoiceLogitProcessor",
+                )
+            found.update(ids)
+        fitted: Parameters = msgspec.structs.replace(
+            given, texts=None, token_ids=tuple(sorted(found))
+        )
+        return fitted
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Allow the request's tokens only."""
+        edits.allow_only(request.params.token_ids)

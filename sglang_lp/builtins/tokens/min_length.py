@@ -1,0 +1,64 @@
+"""A minimum length of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.request import History
+from sglang_lp.served_model import ServedModel, ends_for
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+
+
+class MinLengthLogitProcessor(LogitProcessor):
+    """Keep the end-of-sequence tokens out of the first ``min_tokens`` generated tokens.
+
+    The answer may end with the token after those. SGLang's own ``min_new_tokens`` does the same
+    for the end tokens that the server knows; this one takes any token, such as a block's end.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    needs = History.POSITION
+    example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            min_tokens: Number of generated tokens without any of ``eos_token_ids``.
+            eos_token_ids: Ids in ``[0, vocab)``, at least one. Left out: the end tokens of the
+                served model.
+        """
+
+        renamed: ClassVar[Mapping[str, str]] = {"end_token_ids": "eos_token_ids"}
+
+        min_tokens: PositiveInt
+        eos_token_ids: FewTokenIds | None = None
+
+    @classmethod
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
+        """Take the end tokens of the served model if the request names none."""
+        given: Any = params
+        ends = ends_for(cls.__name__, "eos_token_ids", given.eos_token_ids, served)
+        fitted: Parameters = msgspec.structs.replace(given, eos_token_ids=ends)
+        return fitted
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban the end tokens until the answer is long enough."""
+        if request.position < request.params.min_tokens:
+            edits.ban(request.params.eos_token_ids)
+            edits.hold_until(request.params.min_tokens)
+        else:
+            edits.rest()
+
+    def explain(self, request: Request) -> str:
+        """Say how long the answer has to be."""
+        return f"fewer than {request.params.min_tokens} tokens so far"

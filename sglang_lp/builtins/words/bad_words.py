@@ -1,0 +1,176 @@
+"""Words that may never be generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sglang_lp.params import FewTokenIds, Parameters, Texts, replaced
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.served_model import ends_for
+from sglang_lp.text.automaton import (
+    Automaton,
+    Lengths,
+    SequenceIds,
+    automaton_of,
+    check_lengths,
+)
+from sglang_lp.text.banned import BannedTexts, banned_texts
+from sglang_lp.text.encoding import check_texts, known_ids
+from sglang_lp.text.whole_words import WholeWords, whole_words
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+
+
+class _Progress:
+    """Where the output stands among the words."""
+
+    __slots__ = ("declared", "end", "sequences", "state", "texts")
+
+    def __init__(
+        self, sequences: Automaton | None, texts: BannedTexts | WholeWords | None, end: bytes
+    ) -> None:
+        self.sequences = sequences
+        self.state = 0
+        self.texts = texts
+        #: What of the output may be the beginning of a word.
+        self.end = end
+        #: Whether what may never come, wherever the output stands, is banned for good.
+        self.declared = False
+
+
+class BadWordsLogitProcessor(LogitProcessor):
+    """Keep words out of the output, whichever tokens would spell them.
+
+    With ``words``, texts as the client gets them: none is ever in the output, also not inside a
+    longer word, unless ``whole_words`` is set. Each token that would complete one is banned, and
+    no other, so that a model that was about to write ``foobar`` may come as far as ``fooba`` and
+    go on otherwise.
+
+    With ``token_ids``, sequences of tokens, as ``bad_words`` in vLLM: a word comes through as soon
+    as other tokens spell it. Only generated tokens count.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    example: ClassVar[Mapping[str, Any]] = {"words": ["as an AI", "foobar"], "ignore_case": True}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            words: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8.
+            ignore_case: Whether words are banned in upper and lower case alike, as Unicode folds
+                it: ``straße`` is ``STRASSE``, and all forms of sigma are one, but ``I`` is ``i``
+                in Turkish, too.
+            whole_words: Whether a word counts only where no letter, mark, number or ``_`` stands
+                before or after it: ``cat`` is in ``cat-like``, not in ``cats``. The model may
+                write a word to its end then, and has to go on with one of these; an answer that
+                ``max_new_tokens`` cuts there ends with it.
+            across_prompt: Whether a word may not begin in the prompt and end in the output either.
+            eos_token_ids: With ``whole_words``, the tokens that end an answer, because none may
+                come right after a word. Left out: the end tokens of the served model.
+            token_ids: The ids of all sequences, one sequence after the other.
+            lengths: For each sequence its number of tokens, together as many as ``token_ids``.
+        """
+
+        words: Texts | None = None
+        ignore_case: bool = False
+        whole_words: bool = False
+        across_prompt: bool = False
+        eos_token_ids: FewTokenIds | None = None
+        token_ids: SequenceIds | None = None
+        lengths: Lengths | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse nothing to ban, and what belongs to something that is missing."""
+            if self.words is None:
+                for name in ("ignore_case", "whole_words", "across_prompt"):
+                    if getattr(self, name):
+                        raise ValueError(f"{name}: expected words with it")
+                if self.token_ids is None:
+                    raise ValueError("words: expected these, or token_ids and lengths")
+            else:
+                check_texts("words", self.words)
+            if self.eos_token_ids is not None and not self.whole_words:
+                raise ValueError("eos_token_ids: expected whole_words with it")
+            if self.token_ids is None:
+                if self.lengths is not None:
+                    raise ValueError("token_ids: expected these with lengths")
+            elif self.lengths is None:
+                raise ValueError("lengths: expected the length of each sequence of token_ids")
+            else:
+                check_lengths(self.token_ids, self.lengths)
+
+    @classmethod
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
+        """Refuse words that the served model cannot write, or that leave it nothing to write."""
+        given: Any = params
+        cls._texts(given, served.tokenizer)
+        if given.whole_words:
+            ends = ends_for(cls.__name__, "eos_token_ids", given.eos_token_ids, served)
+            params = replaced(given, cls.__name__, eos_token_ids=ends)
+        return super().fit_params(params, served)
+
+    @classmethod
+    def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | WholeWords | None:
+        if params.words is None:
+            return None
+        make = whole_words if params.whole_words else banned_texts
+        return make(cls.__name__, "words", tokenizer, params.words, ignore_case=params.ignore_case)
+
+    @classmethod
+    def _sequences(cls, params: Any) -> Automaton | None:
+        return automaton_of(params.token_ids, params.lengths) if params.token_ids else None
+
+    def start(self, request: Request) -> _Progress:
+        """Look up the automata of the sequences and of the words."""
+        params = request.params
+        texts = self._texts(params, request.tokenizer)
+        end = b""
+        if texts is not None:
+            end = texts.begin(request.prompt_ids) if params.across_prompt else texts.start
+        return _Progress(self._sequences(params), texts, end)
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the output."""
+        progress = request.state
+        for token_id in token_ids:
+            if progress.sequences is not None:
+                progress.state = progress.sequences.step(progress.state, token_id)
+            if progress.texts is not None:
+                progress.end = progress.texts.after(progress.end, token_id)
+
+    def fork(self, request: Request) -> _Progress:
+        """Return where the output stands, among the same words."""
+        return copy(request.state)  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban what would complete a word that the output has begun, or holds one."""
+        progress = request.state
+        sequences, texts = progress.sequences, progress.texts
+        if not progress.declared:
+            progress.declared = True
+            if sequences is not None:
+                edits.always().ban(sequences.completing(0))
+            if texts is not None:
+                edits.always().ban(known_ids(texts.always, edits.vocab_size))
+        if sequences is not None and progress.state:
+            edits.ban(sequences.completing(progress.state))
+        if texts is None:
+            return
+        if completing := texts.completing(progress.end):
+            edits.ban(known_ids(completing, edits.vocab_size))
+        if isinstance(texts, WholeWords):
+            after_word = texts.after_word(progress.end, edits.vocab_size)
+            if after_word is not None:
+                edits.ban(after_word)
+                edits.ban(request.params.eos_token_ids)
+
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
+        """Say what is banned."""
+        return "each would complete a banned word"

@@ -1,0 +1,168 @@
+"""An answer that is one of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.errors import ProcessorFault
+from sglang_lp.params import FewTokenIds, Parameters, Texts
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.served_model import ends_for
+from sglang_lp.text.automaton import Lengths, SequenceIds, check_lengths, split
+from sglang_lp.text.choosing import MAX_BYTES, Choices, text_choices, token_choices
+from sglang_lp.text.encoding import check_texts, known_ids
+from sglang_lp.text.kept_ids import KeptIds
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+
+
+class _Path:
+    """How far into the choices the output is."""
+
+    __slots__ = ("choices", "done", "kept", "place")
+
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        self.place = choices.start
+        #: What is allowed at each place, once that is asked for.
+        self.kept: KeptIds[Ids | list[int]] | None = None
+        #: Whether a choice was made and, if there are end tokens, ended.
+        self.done = False
+
+
+class ChoiceLogitProcessor(LogitProcessor):
+    """Let the model generate exactly one of several texts, or of several token sequences.
+
+    At every step the tokens that continue one of the choices keep their logits and all others
+    are set to ``-inf``, so that the model's own probabilities choose. With ``choices``, texts as
+    the client gets them, that is each token that a choice can go on with, whichever tokens spell
+    it. After a choice only ``eos_token_ids`` may come; with ``token_ids`` and without those the
+    model goes on by itself.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    example: ClassVar[Mapping[str, Any]] = {"choices": ["yes", "no", "I do not know"]}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            choices: Texts of up to 256 characters, together up to 8,192 bytes of UTF-8. Either
+                these or ``token_ids``.
+            token_ids: The ids of all choices, one choice after the other.
+            lengths: For each choice its number of tokens, together as many as ``token_ids``.
+            eos_token_ids: Tokens that end the answer; one of them comes after a choice. Left out:
+                with ``choices`` the end tokens of the served model; with ``token_ids`` the answer
+                goes on, and no choice may be a prefix of another.
+        """
+
+        renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
+
+        choices: Texts | None = None
+        token_ids: SequenceIds | None = None
+        lengths: Lengths | None = None
+        eos_token_ids: FewTokenIds | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse lengths that do not fit, and a choice that others begin with unmarked."""
+            if (self.choices is None) == (self.token_ids is None):
+                raise ValueError("choices: expected either these, or token_ids and lengths")
+            if self.choices is not None:
+                if self.lengths is not None:
+                    raise ValueError("lengths: expected with token_ids only")
+                check_texts("choices", self.choices, MAX_BYTES)
+            elif self.token_ids is not None:
+                if self.lengths is None:
+                    raise ValueError("lengths: expected the length of each choice of token_ids")
+                check_lengths(self.token_ids, self.lengths)
+                if self.eos_token_ids is None:
+                    _check_prefixes(self.token_ids, self.lengths)
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Refuse texts that the served model cannot write, and name its end tokens."""
+        if params.choices is None:
+            return super().fit_params(params, served)
+        cls._choices(params, served.tokenizer)
+        ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
+        return msgspec.structs.replace(params, eos_token_ids=ends)
+
+    @classmethod
+    def _choices(cls, params: Any, tokenizer: Any) -> Choices:
+        if params.choices is not None:
+            return text_choices(cls.__name__, tokenizer, params.choices)
+        return token_choices(params.token_ids, params.lengths)
+
+    def start(self, request: Request) -> _Path:
+        """Begin before the first token of a choice."""
+        return _Path(self._choices(request.params, request.tokenizer))
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the choices."""
+        path, eos = request.state, request.params.eos_token_ids
+        for token_id in token_ids:
+            if path.done:
+                return
+            after = path.choices.after(path.place, token_id)
+            if after is not None:
+                path.place = after
+                path.done = eos is None and path.choices.is_complete(after)
+            elif eos is not None and token_id in eos and path.choices.is_complete(path.place):
+                path.done = True
+            else:
+                raise ProcessorFault(
+                    f"token {token_id} was generated, which is none of the choices"
+                )
+
+    def fork(self, request: Request) -> _Path:
+        """Copy how far the output is."""
+        return copy(request.state)  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Allow what continues a choice, or ends it."""
+        path, eos = request.state, request.params.eos_token_ids
+        if path.done:
+            edits.rest()
+            return
+        choices = path.choices
+        path.kept = path.kept or _kept_for(choices, eos, edits.vocab_size)
+
+        def allowed(place: Any) -> Ids | list[int]:
+            known = known_ids(choices.continuing(place), edits.vocab_size)
+            ends = eos if choices.is_complete(place) else ()
+            return lasting([*dict.fromkeys((*known, *ends))])
+
+        edits.allow_only(path.kept.of(path.place, allowed))
+
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
+        """Say what is allowed."""
+        return "what continues a choice, or ends it"
+
+
+@lru_cache(maxsize=16)
+def _kept_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
+    """Return what is kept for all requests with these choices and end tokens."""
+    return KeptIds()
+
+
+def _check_prefixes(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
+    """Refuse a choice that is a prefix of another.
+
+    Raises:
+        ValueError: There is one.
+    """
+    # Sorted, what begins with a choice comes right after it.
+    for first, after in pairwise(sorted(map(tuple, split(token_ids, lengths)))):
+        if first == after[: len(first)] and len(first) < len(after):
+            raise ValueError("eos_token_ids: required, because one choice is a prefix of another")

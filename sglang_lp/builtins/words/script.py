@@ -1,0 +1,155 @@
+"""Scripts that an answer may not be written in, or the only ones that it may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
+from sglang_lp.builtins.thinking.progress import Progress, markers_for
+from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.params import Parameters
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.text.scripts import BannedScripts, banned_scripts
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+
+_Script = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z _-]*$")]
+_Scripts = Annotated[tuple[_Script, ...], Meta(min_length=1, max_length=64)]
+_DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class _Progress:
+    """Where the output of a request stands."""
+
+    __slots__ = ("banned", "block", "declared", "pending")
+
+    def __init__(self, banned: BannedScripts, block: Progress | None, pending: bytes) -> None:
+        self.banned = banned
+        #: The thinking, where it matters.
+        self.block = block
+        #: What there is of an unfinished character.
+        self.pending = pending
+        self.declared = False
+
+
+class ScriptLogitProcessor(LogitProcessor):
+    """Keep the letters of some scripts out of the output, or of all others.
+
+    With ``mode="ban"`` no letter of ``scripts`` comes out, with ``mode="allow"`` no letter of any
+    other. What belongs to no script stays free: digits, punctuation, spaces, emoji, combining
+    marks (Common and Inherited in Unicode), and what is not assigned. Han are the characters that
+    Chinese, Japanese and Korean share; Japanese needs ``Han``, ``Hiragana`` and ``Katakana``.
+
+    It holds for characters, whichever tokens spell them: banned is each token that holds such a
+    letter, completes one that the output has begun, or begins one that could become nothing else.
+    Special tokens stay free, and so does added markup, such as ``<think>`` or ``<tool_call>``.
+
+    With ``where`` it holds only inside of thinking blocks (``"thinking"``) or only outside of
+    them (``"answer"``).
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    reads_prompt = True
+    example: ClassVar[Mapping[str, Any]] = {"scripts": ["Han"], "mode": "ban", "where": "answer"}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            scripts: Up to 64 names of Unicode scripts, such as ``Han``, ``Latin`` or ``Cyrillic``.
+            mode: Whether these are banned, or all others.
+            where: In which part of the output.
+            thinking_start: What opens a thinking block; left out: the only known pair of
+                delimiters that the served tokenizer has.
+            thinking_end: What closes it, given exactly if ``thinking_start`` is.
+        """
+
+        scripts: _Scripts
+        mode: Literal["allow", "ban"]
+        where: Literal["everywhere", "thinking", "answer"] = "everywhere"
+        thinking_start: _DelimiterText | None = None
+        thinking_end: _DelimiterText | None = None
+
+        def __post_init__(self) -> None:
+            """Refuse a delimiter without the other one, or without a use."""
+            if (self.thinking_start is None) != (self.thinking_end is None):
+                name = "thinking_start" if self.thinking_start is None else "thinking_end"
+                raise ValueError(f"{name}: required, because the other one is given")
+            if self.thinking_start is not None and self.where == "everywhere":
+                raise ValueError('thinking_start: expected where="thinking" or where="answer"')
+
+    @classmethod
+    def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
+        """Refuse unknown scripts, and what leaves the served model no way to write or to think."""
+        cls._banned(params, served.tokenizer)
+        cls._delimiters(params, served.tokenizer)
+        return super().fit_params(params, served)
+
+    @classmethod
+    def _banned(cls, params: Any, tokenizer: Any) -> BannedScripts:
+        return banned_scripts(cls.__name__, "scripts", tokenizer, params.scripts, params.mode)
+
+    @classmethod
+    def _delimiters(cls, params: Any, tokenizer: Any) -> Delimiters | None:
+        if params.where == "everywhere":
+            return None
+        try:
+            found = resolve(tokenizer, params.thinking_start, params.thinking_end)
+        except RequestError as error:
+            raise InvalidParameter(cls.__name__, "where", str(error)) from None
+        always = cls._banned(params, tokenizer).always
+        for text, ids in ((found.start, found.start_ids), (found.end, found.end_ids)):
+            if not always.isdisjoint(ids):
+                raise InvalidParameter(
+                    cls.__name__,
+                    "scripts",
+                    f"expected scripts that leave the thinking delimiters free, but a token of "
+                    f"{shown(text)} holds banned letters",
+                )
+        return found
+
+    def start(self, request: Request) -> _Progress:
+        """Look up what is banned, and find out whether the prompt leaves a block open."""
+        params, tokenizer = request.params, request.tokenizer
+        found, block = self._delimiters(params, tokenizer), None
+        if found is not None:
+            block = Progress(markers_for(found.start_ids, found.end_ids, ()), None, [])
+            block.read(request.prompt_ids)
+        banned = self._banned(params, tokenizer)
+        return _Progress(banned, block, banned.pending(b"", request.prompt_ids[-3:]))
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the thinking, and the character that is not finished."""
+        progress = request.state
+        progress.pending = progress.banned.pending(progress.pending, token_ids)
+        if progress.block is not None:
+            progress.block.read(token_ids)
+
+    def fork(self, request: Request) -> _Progress:
+        """Return where the output stands, under the same bans."""
+        forked: _Progress = copy(request.state)
+        forked.block = copy(forked.block)
+        return forked
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban what holds, completes or begins a letter that may not come."""
+        progress, where = request.state, request.params.where
+        banned = progress.banned
+        if where == "everywhere":
+            if not progress.declared:
+                edits.always().ban(banned.holding(edits.vocab_size))
+                progress.declared = True
+        elif (progress.block.opened >= 0) == (where == "thinking"):
+            edits.ban(banned.holding(edits.vocab_size))
+        else:
+            return
+        if progress.pending:
+            edits.ban([i for i in banned.completing(progress.pending) if i < edits.vocab_size])

@@ -1,0 +1,241 @@
+"""A phrase after a trigger, or before the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from sglang_lp.errors import InvalidParameter, shown
+from sglang_lp.params import (
+    FewTokenIds,
+    ForcedText,
+    NonEmptyTokenIds,
+    Parameters,
+    PositiveInt,
+    Text,
+    replaced,
+)
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.served_model import ends_for
+from sglang_lp.text.automaton import SequenceIds, automaton_of
+from sglang_lp.text.encoding import check_texts, forced_text, served_vocabulary
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
+    from sglang_lp.text.vocabulary import Vocabulary
+
+#: Tokens that may come before they are read: 100 rows that wake at once read them in 10 ms.
+_LONGEST_SLEEP = 128
+
+
+class _Trigger(Protocol):
+    """Waits for a trigger; how much of it there is, is a number or a text."""
+
+    @property
+    def start(self) -> Any:
+        """How much there is before the first token, and after a trigger."""
+
+    def after(self, begun: Any, token_id: int) -> Any:
+        """Return how much there is after one more token, ``None`` if it completes the trigger."""
+
+    def lacking(self, begun: Any) -> int:
+        """Return how many tokens complete it at the earliest."""
+
+
+class _Tokens:
+    """Waits for a sequence of tokens."""
+
+    start = 0
+
+    def __init__(self, token_ids: tuple[int, ...]) -> None:
+        self._automaton = automaton_of(token_ids, (len(token_ids),))
+        self._length = len(token_ids)
+
+    def after(self, begun: int, token_id: int) -> int | None:
+        """Return with how many tokens of the trigger the output ends."""
+        state = self._automaton.step(begun, token_id)
+        return None if self._automaton.complete[state] else state
+
+    def lacking(self, begun: int) -> int:
+        """Return how many it has more."""
+        return self._length - begun
+
+
+class _Text:
+    """Waits for a text, whichever tokens spell it."""
+
+    start = b""
+
+    def __init__(self, vocabulary: Vocabulary, text: str) -> None:
+        self._vocabulary = vocabulary
+        self._text = text.encode()
+
+    def after(self, begun: bytes, token_id: int) -> bytes | None:
+        """Return the last bytes of the output that may be its beginning."""
+        said = begun + self._vocabulary.text([token_id])
+        if self._text in said:
+            return None
+        return said[max(0, len(said) - len(self._text) + 1) :]
+
+    def lacking(self, begun: bytes) -> int:  # noqa: ARG002 - a token may hold all of it
+        """Return 1."""
+        return 1
+
+
+class _Progress:
+    """How far the trigger and the phrase have come."""
+
+    __slots__ = ("begun", "said", "times", "trigger")
+
+    def __init__(self, trigger: _Trigger) -> None:
+        self.trigger = trigger
+        #: How much there is of the trigger.
+        self.begun = trigger.start
+        #: How many tokens of the phrase were generated, or -1 outside of it.
+        self.said = -1
+        #: How many times the phrase was begun.
+        self.times = 0
+
+
+class TriggerPhraseLogitProcessor(LogitProcessor):
+    """Force a phrase after each trigger that the model generates, or before it ends its answer.
+
+    With ``trigger``, a text as the client gets it, or ``trigger_token_ids`` the phrase follows
+    right after the token that completes the trigger. Only what is generated counts; the phrase
+    itself is no part of a trigger, nor is the rest of the token that completes one.
+
+    Without a trigger the phrase comes in place of the first token that ends the answer: until then
+    the first token of the phrase gets the sum of their probabilities in place of its own, and they
+    get none. So let the phrase begin with a token that answers do not use.
+
+    After the phrase the model continues by itself.
+    """
+
+    __module__ = "sglang_lp.builtins"
+    early = True
+    example: ClassVar[Mapping[str, Any]] = {"trigger": "</think>", "phrase": "\nIn short:"}
+
+    class Params(Parameters, frozen=True):
+        """What a request may set.
+
+        Attributes:
+            phrase: The text to force, of up to 4,096 characters. Either this or
+                ``phrase_token_ids``.
+            phrase_token_ids: The tokens to force, one after the other.
+            trigger: The text to wait for, of up to 256 characters, whichever tokens spell it.
+            trigger_token_ids: The tokens to wait for, one after the other.
+            before_token_ids: Without a trigger, the tokens that the phrase comes in place of. Left
+                out: the end tokens of the served model.
+            max_times: Most times that the phrase follows a trigger.
+        """
+
+        phrase: ForcedText | None = None
+        phrase_token_ids: NonEmptyTokenIds | None = None
+        trigger: Text | None = None
+        trigger_token_ids: SequenceIds | None = None
+        before_token_ids: FewTokenIds | None = None
+        max_times: PositiveInt = 1
+
+        def __post_init__(self) -> None:
+            """Refuse no phrase or two, and what belongs to another way to use it."""
+            if (self.phrase is None) == (self.phrase_token_ids is None):
+                raise ValueError("phrase: expected either this or phrase_token_ids")
+            names = ("trigger", "trigger_token_ids", "before_token_ids")
+            given = [name for name in names if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise ValueError(f"{given[1]}: given together with {given[0]}; give one")
+            check_texts("phrase", [self.phrase or ""])
+            check_texts("trigger", [self.trigger or ""])
+            if not self.has_trigger and self.max_times > 1:
+                raise ValueError("max_times: expected 1 without a trigger: an answer ends once")
+            if (
+                self.before_token_ids is not None
+                and self.phrase_token_ids is not None
+                and self.phrase_token_ids[0] in self.before_token_ids
+            ):
+                raise ValueError(
+                    "before_token_ids: expected other tokens than the first of the phrase, which "
+                    f"is {self.phrase_token_ids[0]}"
+                )
+
+        @property
+        def has_trigger(self) -> bool:
+            """Whether the phrase follows a trigger."""
+            return self.trigger is not None or self.trigger_token_ids is not None
+
+    @classmethod
+    def fit_params(cls, params: Any, served: ServedModel) -> Any:
+        """Turn the phrase into tokens of the served model, and name its end tokens."""
+        phrase, before = params.phrase_token_ids, params.before_token_ids
+        if phrase is None:
+            phrase = forced_text(cls.__name__, "phrase", served.tokenizer, params.phrase)
+        if not params.has_trigger:
+            before = ends_for(cls.__name__, "before_token_ids", before, served)
+        fitted = replaced(
+            params, cls.__name__, phrase=None, phrase_token_ids=phrase, before_token_ids=before
+        )
+        cls._trigger(fitted, served.tokenizer)  # made now, while no step waits for it
+        return fitted
+
+    @classmethod
+    def _trigger(cls, params: Any, tokenizer: Any) -> _Trigger:
+        if params.trigger is not None:
+            vocabulary = served_vocabulary(cls.__name__, "trigger", tokenizer)
+            if not vocabulary.exact.alphabet.issuperset(params.trigger.encode()):
+                raise InvalidParameter(
+                    cls.__name__,
+                    "trigger",
+                    f"expected text that the served model can write, got {shown(params.trigger)}",
+                )
+            return _Text(vocabulary, params.trigger)
+        # Without a trigger the first token of the phrase is its own.
+        return _Tokens(params.trigger_token_ids or params.phrase_token_ids[:1])
+
+    def start(self, request: Request) -> _Progress:
+        """Begin outside the trigger."""
+        return _Progress(self._trigger(request.params, request.tokenizer))
+
+    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Follow the trigger, or the phrase while it is being forced."""
+        progress, params = request.state, request.params
+        phrase, trigger = params.phrase_token_ids, progress.trigger
+        for token_id in token_ids:
+            if progress.said >= 0:
+                progress.said += 1
+                if progress.said == len(phrase):
+                    progress.said = -1
+            elif progress.times < params.max_times:
+                progress.begun = trigger.after(progress.begun, token_id)
+                if progress.begun is None:
+                    progress.begun = trigger.start
+                    progress.times += 1
+                    said = 0 if params.has_trigger else 1
+                    progress.said = said if said < len(phrase) else -1
+
+    def fork(self, request: Request) -> _Progress:
+        """Copy how far the trigger and the phrase are."""
+        return copy(request.state)  # type: ignore[no-any-return]
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Force the next token of the phrase."""
+        progress, params = request.state, request.params
+        if progress.said >= 0:
+            edits.force(params.phrase_token_ids[progress.said])
+        elif progress.times == params.max_times:
+            edits.rest()
+        elif params.has_trigger:
+            # The trigger cannot be complete earlier. Tokens are read all at once, so not too late.
+            lacking = progress.trigger.lacking(progress.begun)
+            edits.wake_at(request.position + min(lacking, _LONGEST_SLEEP))
+        else:
+            edits.pool(params.before_token_ids, params.phrase_token_ids[0])
+
+    def explain(self, request: Request) -> str:
+        """Say how far the phrase is."""
+        progress, params = request.state, request.params
+        if progress.said >= 0:
+            return f"token {progress.said + 1} of {len(params.phrase_token_ids)} of the phrase"
+        return "the phrase comes before the end"

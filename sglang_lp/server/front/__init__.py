@@ -1,0 +1,1 @@
+"""The HTTP process: what clients say, and what they are told."""

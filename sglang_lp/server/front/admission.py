@@ -1,0 +1,280 @@
+"""The gate in the HTTP process: a refusal here is an HTTP 400, before anything is scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp import wire
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
+from sglang_lp.server.front.bounds import check_copies, check_entries
+from sglang_lp.server.front.efforts import read_generate
+from sglang_lp.server.front.header import ran
+from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.gate.flat_json import check_flat
+from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
+from sglang_lp.server.gate.routed_form import unfold
+from sglang_lp.trust import Gate
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Admitted, Guard
+
+__all__ = ["make_admit", "make_admit_list", "make_admit_stream", "make_supports_sampling_mask"]
+
+
+def make_admit(guard: Guard) -> Any:
+    """Return the hook that runs after ``TokenizerManager._create_tokenized_object``."""
+
+    def admit(tokenized: Any, manager: Any, obj: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        with standing_in(manager, obj):
+            _admit_one(guard, manager, tokenized)
+
+    return admit
+
+
+def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> None:
+    sampling: Any = getattr(tokenized, "sampling_params", None)
+    custom_params = getattr(sampling, "custom_params", None)
+    payload = getattr(tokenized, "custom_logit_processor", None)
+    decides = not guard.rules.is_empty and sampling is not None
+    if payload is None and not custom_params and not decides:
+        ran(())
+        return
+    payload, custom_params = _unfold(guard, payload, custom_params)
+    # A temperature of 0 has become a top_k of 1.
+    sampled = getattr(sampling, "top_k", None) != 1
+    beam_width = getattr(sampling, "beam_width", None)
+    limit = getattr(sampling, "max_new_tokens", None)
+    if payload is not None or decides:
+        check_entries([custom_params])
+    admitted = _admit(
+        guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
+    )
+    if admitted is not None:
+        with guard.counting():
+            tokens = len(getattr(tokenized, "input_ids", None) or ())
+            check_copies(tokens, getattr(sampling, "n", None) or 1)
+    if payload is not None:
+        # From here on only the operator's own spelling travels.
+        tokenized.custom_logit_processor = payload if admitted is None else admitted.payload
+        custom_params = custom_params or {}  # without a dict SGLang passes no history
+    if type(custom_params) is not dict and isinstance(custom_params, dict):
+        custom_params = {**custom_params}
+    sampling.custom_params = custom_params
+
+
+def make_admit_list(guard: Guard) -> Any:
+    """Return the hook that runs before ``TokenizerManager._handle_batch_request``.
+
+    That sends the first of a list to the scheduler before it looks at the second.
+    """
+
+    def admit_list(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+        # SGLang has normalized the request; one for embeddings has no processors.
+        payloads = getattr(obj, "custom_logit_processor", None)
+        if payloads is None and hasattr(obj, "max_thinking_tokens"):
+            samplings = obj.sampling_params
+            if not guard.rules.is_empty or any(map(_is_routed, samplings)):
+                payloads = [None] * len(samplings)
+        if payloads is not None:
+            size = obj.batch_size
+            samplings = obj.sampling_params
+            if min(len(payloads), len(samplings)) < size:
+                raise RequestError(
+                    f"expected custom_logit_processor and sampling_params for each of {size} "
+                    f"requests, got {len(payloads)} and {len(samplings)}"
+                )
+            pairs = [*zip(payloads[:size], samplings[:size], strict=True)]
+            with standing_in(manager, obj):
+                _admit_all(guard, manager, obj, pairs, getattr(obj, "parallel_sample_num", 1))
+
+    return admit_list
+
+
+def make_admit_stream(guard: Guard) -> Any:
+    """Return the hook that runs before ``TokenizerManager.create_abort_task``.
+
+    A streaming response calls that when it is made, before its status is sent; what is refused
+    later could only be said in the stream, after an HTTP 200.
+    """
+
+    def admit_stream(manager: Any, obj: Any) -> None:
+        if hasattr(obj, "is_single"):
+            return  # SGLang has normalized it, so it was admitted before its first answer
+        if guard.rules.reads_effort:
+            read_generate(manager, obj)
+        payloads, samplings = obj.custom_logit_processor, obj.sampling_params
+        if payloads is None and not samplings and guard.rules.is_empty:
+            ran(())
+            return
+        if isinstance(payloads, list) and _is_single(obj):
+            payloads = [payloads]  # a list is no payload, and refused as such
+        if not isinstance(samplings, list):
+            samplings = [samplings] * (len(payloads) if isinstance(payloads, list) else _texts(obj))
+        if not isinstance(payloads, list):
+            payloads = [payloads] * len(samplings)  # as SGLang will
+        try:
+            pairs = [*zip(payloads, samplings, strict=False)]
+            with standing_in(manager, obj):
+                _admit_all(guard, manager, obj, pairs, _copies(samplings))
+        except RequestError as error:
+            from fastapi import HTTPException
+
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    return admit_stream
+
+
+def _admit_all(
+    guard: Guard, manager: Any, obj: Any, pairs: Sequence[tuple[Any, Any]], copies: int = 1
+) -> None:
+    """Check the requests of a list: payloads, and sampling parameters as SGLang got them.
+
+    Many share one object, which is checked once.
+    """
+    listed: dict[tuple[int, int], tuple[Any, dict[str, Any], Any]] = {}
+    texts = []
+    for payload, sampling in pairs:
+        key = id(payload), id(sampling)
+        if key not in listed:
+            merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
+            found, custom_params = _unfold(guard, payload, _custom_params(obj, merged))
+            listed[key] = found, merged, custom_params
+        found, _, custom_params = listed[key]
+        runs = found is not None or not guard.rules.is_empty
+        texts.append(custom_params if runs else None)
+    # First: what is too much is not looked through either.
+    marks = check_entries(texts, copies)
+    admitted = set()
+    for (payload, sampling), mark in zip(pairs, marks, strict=True):
+        found, merged, custom_params = listed[id(payload), id(sampling)]
+        beam_width, limit = merged.get("beam_width"), merged.get("max_new_tokens")
+        sampled = merged.get("temperature") != 0 and merged.get("top_k") != 1
+        # What runs nothing has no mark of its own.
+        own = id(merged) if found is None else mark
+        same = id(found), own, id(beam_width), id(limit), sampled
+        if same not in admitted:
+            admitted.add(same)
+            _admit(guard, manager, found, custom_params, beam_width, sampled=sampled, limit=limit)
+
+
+def _unfold(guard: Guard, payload: Any, custom_params: Any) -> tuple[Any, Any]:
+    """Return processor and parameters of a request, without what the front end kept them in.
+
+    Raises:
+        RequestError: Refused.
+    """
+    guard.gate = Gate.ADMISSION
+    with guard.counting():
+        check_origin(custom_params)
+        return unfold(payload, custom_params)
+
+
+def _is_routed(sampling: Any) -> bool:
+    """Tell whether a request named its processor in its metadata."""
+    custom_params = sampling.get("custom_params") if isinstance(sampling, dict) else None
+    return isinstance(custom_params, dict) and ROUTED in custom_params
+
+
+def _admit(  # noqa: PLR0913 - a request has this many parts
+    guard: Guard,
+    manager: Any,
+    payload: Any,
+    custom_params: Any,
+    beam_width: object,
+    *,
+    sampled: bool,
+    limit: object,
+) -> Admitted | None:
+    """Check one request; return what runs its processor, if it names one.
+
+    Raises:
+        RequestError: Refused.
+        HTTPException: The processor failed: HTTP 500, as SGLang answers where a scheduler does.
+    """
+    try:
+        with guard.counting():
+            if payload is not None:
+                _check_enabled(manager)
+            if not _pickles():
+                check_flat(custom_params)
+        if payload is None and guard.rules.is_empty:
+            ran(())
+            return None
+        guard.learn(Gate.ADMISSION, manager)
+        known = limit if isinstance(limit, int) else None
+        admitted = guard.admit(payload, custom_params, beam_width, sampled=sampled, limit=known)
+    except ProcessorFault as error:
+        from fastapi import HTTPException
+
+        raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
+    ran(admitted.names if admitted is not None else ())
+    return admitted
+
+
+def _check_enabled(manager: Any) -> None:
+    """Refuse where SGLang calls no processor; it looks for one in its own field only.
+
+    Raises:
+        Unsupported: With what to do.
+    """
+    if not getattr(manager.server_args, "enable_custom_logit_processor", True):
+        raise Unsupported(
+            "this server takes no custom logit processors; ask its operator to add "
+            "--enable-custom-logit-processor"
+        )
+
+
+def _pickles() -> bool:
+    """Tell whether SGLang's processes send each other any object, and not only flat ones."""
+    from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_USE_PICKLE_IPC.get())
+
+
+def _is_single(obj: Any) -> bool:
+    """Tell whether SGLang will take this for one request and not for a list of them."""
+    if obj.text is not None:
+        return isinstance(obj.text, str)
+    return bool(obj.input_ids) and isinstance(obj.input_ids[0], int)
+
+
+def _texts(obj: Any) -> int:
+    """Return how many requests SGLang will make of this one, copies apart."""
+    return 1 if _is_single(obj) else max(1, len(obj.text or obj.input_ids or ()))
+
+
+def _copies(samplings: Sequence[Any]) -> int:
+    """Return how many copies SGLang will make of each; what is no number is its to refuse."""
+    copies = samplings[0].get("n") if samplings and isinstance(samplings[0], dict) else 1
+    return copies if isinstance(copies, int) and copies > 1 else 1
+
+
+def _object(sampling: Any) -> dict[str, Any]:
+    if isinstance(sampling, dict | None):
+        return sampling or {}
+    raise RequestError(f"sampling_params: expected an object, got {shown(sampling)}")
+
+
+def _custom_params(obj: Any, sampling: dict[str, Any]) -> Any:
+    """Return ``custom_params`` as SGLang will make them of the request's fields."""
+    custom_params = sampling.get("custom_params")
+    if obj.max_thinking_tokens is not None and isinstance(custom_params or {}, dict):
+        custom_params = {**(custom_params or {}), "thinking_budget": obj.max_thinking_tokens}
+    return custom_params
+
+
+def make_supports_sampling_mask(guard: Guard) -> Any:
+    """Return the replacement for SGLang's ``supports_sampling_mask``, which would unpickle."""
+
+    def supports_sampling_mask(serialized_processor: str) -> bool:
+        try:
+            payload, _params = wire.unfold(serialized_processor)
+            processor = guard.verifier.resolve(payload)
+        except RequestError:
+            return False
+        return issubclass(processor, DisallowedTokensLogitsProcessor)
+
+    return supports_sampling_mask

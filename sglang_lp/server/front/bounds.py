@@ -1,0 +1,126 @@
+"""What one HTTP request may carry in ``custom_params``, whatever its processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_lp.copies import packed
+from sglang_lp.errors import RequestError
+
+__all__ = [
+    "MAX_COPIED",
+    "MAX_DIFFERENT",
+    "MAX_ENTRIES",
+    "MAX_LINKS",
+    "check_copies",
+    "check_entries",
+    "entries",
+]
+
+#: Most entries of list parameters in one HTTP request, and characters of texts in them, over all
+#: of its texts and copies: four lists of the greatest length. Each brings its own list, and
+#: checking one takes its time.
+MAX_ENTRIES = 262_144
+
+#: Most links of chains in one HTTP request, over all of its texts and copies: 48 chains of the
+#: greatest length. Each link of each row is asked at each step (``make bench-bounds``).
+MAX_LINKS = 384
+
+#: Most entries and characters of those parameters of one HTTP request that differ from text to
+#: text: one list of the greatest length. What is the same is prepared once.
+MAX_DIFFERENT = 65_536
+
+#: Most tokens of the prompts of all copies (``n``) of one text: 128 copies of the longest prompt.
+#: The scheduler gets each of them, and has to see that they are the same.
+MAX_COPIED = 16_777_216
+
+
+def entries(custom_params: object) -> int:
+    """Return how many entries the lists of one request have, and characters the texts in them."""
+    if not isinstance(custom_params, dict):
+        return 0
+    lists = [value for value in custom_params.values() if isinstance(value, list | dict)]
+    return sum(map(len, lists)) + sum(map(_characters, lists))
+
+
+def check_entries(texts: Sequence[object], copies: int = 1) -> Sequence[object]:
+    """Check how much the requests list that came as one HTTP request.
+
+    Args:
+        texts: ``custom_params`` of each text, ``None`` for one without a processor.
+        copies: Of each text (``n``).
+
+    Returns:
+        For each text something that is the same for the same parameters. Short ones are not
+        compared, and differ if they are not the same object.
+
+    Raises:
+        RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
+            of more than ``MAX_DIFFERENT``.
+    """
+    listed = [entries(params) for params in texts]
+    total = copies * sum(listed)
+    if total > MAX_ENTRIES:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP "
+            f"request and characters of the texts in them, got {total} over all of its texts and "
+            "copies (n); send several requests"
+        )
+    links = copies * sum(map(_links, texts))
+    if links > MAX_LINKS:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
+            f"{links} over all of its texts and copies (n); send several requests"
+        )
+    # What preparing each of them takes.
+    weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
+    if sum(weights) <= MAX_DIFFERENT:
+        return [*map(id, texts)]
+    marks = [packed(params) or id(params) for params in texts]
+    different = {
+        mark: own for mark, own, params in zip(marks, weights, texts, strict=True) if params
+    }
+    total = sum(different.values())
+    if len(different) > 1 and total > MAX_DIFFERENT:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_DIFFERENT} entries of lists and characters in "
+            f"those parameters of one HTTP request that differ from text to text, got {total} in "
+            f"{len(different)} of them; send several requests"
+        )
+    return marks
+
+
+def check_copies(tokens: int, copies: int) -> None:
+    """Check how often a prompt is sent to the scheduler.
+
+    Args:
+        tokens: Of the prompt.
+        copies: Of the text (``n``).
+
+    Raises:
+        RequestError: More than ``MAX_COPIED`` in all.
+    """
+    if tokens * copies > MAX_COPIED:
+        raise RequestError(
+            f"n: expected at most {MAX_COPIED} tokens in the prompts of all copies of a text, got "
+            f"{copies} copies of {tokens} tokens; send several requests"
+        )
+
+
+def _links(custom_params: object) -> int:
+    """Return how many links one request has, if it is a chain."""
+    chain = custom_params.get("chain") if isinstance(custom_params, dict) else None
+    return len(chain) if isinstance(chain, list) else 0
+
+
+def _in_texts(custom_params: object) -> int:
+    """Return how many characters the texts of one request have that are in no list."""
+    if not isinstance(custom_params, dict):
+        return 0
+    return sum(len(value) for value in custom_params.values() if isinstance(value, str))
+
+
+def _characters(value: object) -> int:
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return sum(len(text) for text in value if isinstance(text, str))
+    return 0

@@ -1,0 +1,119 @@
+"""The header that says what ran: names alone, as admitted by the gate of this process.
+
+A stream's header is sent before its first token, so it can say no more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.client.answers import HEADER, POLICY_HEADER
+from sglang_lp.server.gate.metrics import start
+from sglang_lp.server.versions import untested
+
+__all__ = ["AnswerHeader", "make_begin", "ran"]
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+#: Most messages of a stream that wait for its request to be admitted.
+_MOST_HELD = 8
+
+#: The names of the HTTP request that is being answered; ``None`` in it until one is admitted.
+_answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
+    "sglang_lp_answering", default=None
+)
+
+
+def ran(names: Iterable[str]) -> None:
+    """Take down for the header that a request was admitted, and what it runs."""
+    answering = _answering.get()
+    if answering is not None:
+        answering[0] = {**(answering[0] or {}), **dict.fromkeys(names)}
+
+
+def _warnings() -> list[str]:
+    """Return what stands behind the names in every header."""
+    found = untested()
+    return [] if found is None else [f"untested SGLang {found}"]
+
+
+def _begins_stream(message: dict[str, Any]) -> bool:
+    return message["type"] == "http.response.start" and any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in message.get("headers", ())
+    )
+
+
+class AnswerHeader:
+    """Writes the headers: middleware, as ASGI knows it.
+
+    Every answer has the policy's fingerprint, one that was admitted what ran on it.
+
+    A stream that begins before its request is admitted, as that of ``/v1/responses`` does, waits
+    for that: its first events say that it began.
+
+    Args:
+        app: What answers.
+        fingerprint: Of the policy.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], fingerprint: str) -> None:
+        self._app = app
+        self._policy = (POLICY_HEADER.lower().encode(), fingerprint.encode())
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
+    ) -> None:
+        """Answer a request; name what ran if it was admitted by this process's gate."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answering: list[dict[str, None] | None] = [None]
+        held: list[dict[str, Any]] = []
+
+        async def sending(message: dict[str, Any]) -> None:
+            named = answering[0]
+            if named is None and _begins_stream(message):
+                held.append(message)  # some streams begin before their request is admitted
+                return
+            ready = [*held, message]
+            if held and named is None and message.get("more_body") and len(held) < _MOST_HELD:
+                held.append(message)
+                return
+            held.clear()
+            for one in ready:
+                if one["type"] == "http.response.start":
+                    added = [self._policy]
+                    if named is not None:
+                        said = ", ".join([*(named or ["none"]), *_warnings()])
+                        value = said.encode("ascii", "backslashreplace")
+                        added.append((HEADER.lower().encode(), value))
+                    one["headers"] = [*one.get("headers", ()), *added]
+                await send(one)
+
+        token = _answering.set(answering)
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            _answering.reset(token)
+
+
+def make_begin(guard: Guard) -> Any:
+    """Return the hook that runs after ``TokenizerManager.__init__``.
+
+    It begins to report in the HTTP process, whose server takes middleware until it runs: later.
+    """
+
+    def begin(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        start(manager.server_args)
+        front = sys.modules.get("sglang.srt.entrypoints.http_server")
+        app = getattr(front, "app", None)
+        if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
+            return  # an Engine without HTTP
+        app.add_middleware(AnswerHeader, fingerprint=guard.fingerprint)
+
+    return begin

@@ -1,0 +1,95 @@
+"""What a prefill or decode server sends its scheduler in place of a request that it refused.
+
+The other server may have taken the request, and would wait for this one's half of it. So its room
+is taken by a request that only ends: on a decode server with the token that it is sent, on a
+prefill server with the refusal, which the decode server is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+
+from sglang_lp.server.gate.reserved_keys import REFUSED, add_own
+
+__all__ = ["standing_in"]
+
+logger = logging.getLogger(__name__)
+
+#: An event loop keeps no task alive.
+_tasks: set[asyncio.Task[None]] = set()
+
+
+@contextmanager
+def standing_in(manager: Any, obj: Any) -> Iterator[None]:
+    """Let nobody wait for a request that is refused in the block, before it is scheduled.
+
+    Args:
+        manager: SGLang's ``TokenizerManager``.
+        obj: The request as it came, or as SGLang normalized it.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_awaited = getattr(obj, "bootstrap_room", None) is not None
+        mode = manager.server_args.disaggregation_mode if is_awaited else "null"
+        if mode != "null":
+            _stand_in(manager, obj, mode, str(getattr(error, "detail", error)))
+        raise
+
+
+def _stand_in(manager: Any, obj: Any, mode: str, why: str) -> None:
+    try:
+        standings = [_standing(one, mode, why) for one in _each(obj)]
+    except Exception as error:  # noqa: BLE001 - SGLang refuses it on the other server, too
+        logger.debug("sglang-lp: no stand-in: %s", error)
+        return
+    loop = asyncio.get_running_loop()
+    for standing in standings:
+        # Of a context of its own: it says nothing about the request that is answered.
+        task = loop.create_task(_end(manager, standing), context=Context())
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+
+def _each(obj: Any) -> Iterator[Any]:
+    """Yield the requests of a list."""
+    if not hasattr(obj, "is_single"):
+        obj = copy.copy(obj)
+        obj.normalize_batch_and_arguments()
+    if obj.is_single:
+        yield obj
+    else:
+        yield from (obj[i] for i in range(len(obj.bootstrap_room)))
+
+
+def _standing(one: Any, mode: str, why: str) -> Any:
+    standing = type(one)(
+        sampling_params={"max_new_tokens": 1, "temperature": 0},
+        bootstrap_host=one.bootstrap_host,
+        bootstrap_port=one.bootstrap_port,
+        bootstrap_room=one.bootstrap_room,
+        bootstrap_pair_key=one.bootstrap_pair_key,
+        decode_tp_size=one.decode_tp_size,
+        routed_dp_rank=one.routed_dp_rank,
+        disagg_prefill_dp_rank=one.disagg_prefill_dp_rank,
+    )
+    if mode == "decode":  # as long as what the prefill server sends
+        standing.text, standing.input_ids = one.text, one.input_ids
+    else:
+        standing.input_ids = [0]
+        standing.sampling_params["custom_params"] = add_own(None, REFUSED, why)
+    return standing
+
+
+async def _end(manager: Any, standing: Any) -> None:
+    try:
+        async for _ in manager.generate_request(standing):
+            pass
+    except Exception as error:  # noqa: BLE001 - the client has its answer
+        logger.debug("sglang-lp: a stand-in ended: %s", error)

@@ -1,0 +1,44 @@
+"""What ``custom_params`` may hold where no class has a schema: what SGLang's processes can send."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sglang_lp.errors import Unsupported
+
+__all__ = ["check_flat"]
+
+_Scalar = (
+    bool
+    | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+    | Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+    | str
+    | None
+)
+_flat = msgspec.msgpack.Decoder(dict[str, _Scalar | list[_Scalar] | dict[str, _Scalar]])
+
+
+def check_flat(custom_params: object) -> None:
+    """Check what has no schema: SGLang's own type, and nothing that cannot travel.
+
+    Args:
+        custom_params: Of a request, or ``None``. SGLang's ``__req__`` is left out.
+
+    Raises:
+        RequestError: Not an object of scalars, flat lists and flat objects, or NaN, an infinite
+            number, an integer beyond 64 bits or text that is not Unicode in it.
+    """
+    given = custom_params or {}
+    if isinstance(given, dict):
+        given = {key: value for key, value in given.items() if key != "__req__"}
+    try:
+        _flat.decode(msgspec.msgpack.encode(given))
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise Unsupported(
+            "custom_params: expected an object of finite numbers, integers of 64 bits, text, and "
+            f"flat lists and objects of these: {error}"
+        ) from error

@@ -1,0 +1,325 @@
+"""What this process allows: the one place that turns a request's text into a processor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from sglang_lp._engine.faults import as_fault
+from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
+from sglang_lp.copies import Latest, packed
+from sglang_lp.errors import PolicyError, RequestError, Unsupported
+from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.rules import Asked, Decided, Rules
+from sglang_lp.rules.links import Link, parts
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.algorithms import Speculation
+from sglang_lp.server.gate.flat_json import check_flat
+from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
+from sglang_lp.server.gate.sglang_class import ForeignProcessor, same_in_builtins
+from sglang_lp.server.versions import diffusion_algorithm
+from sglang_lp.text.vocabulary import vocabulary_of
+from sglang_lp.text.whole_words import prepare as prepare_words
+from sglang_lp.trust import Audit, Gate, Policy, Verifier
+from sglang_lp.trust.audit import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from sglang_lp.params import Parameters
+
+__all__ = ["DECIDED", "Admitted", "Guard"]
+
+
+#: Requests of which more copies may come.
+_MOST_COPIED = 8
+
+#: Stands in SGLang's batch for what a request runs without having asked for it.
+DECIDED = "decided by the operator"
+
+
+class Admitted(NamedTuple):
+    """A request that may run its processor.
+
+    Attributes:
+        payload: What stands for it from here on: the operator's own spelling of what was allowed.
+        processor: Serves the request.
+        params: Its parsed parameters, ``None`` for a foreign class, which has no schema.
+        custom_params: What a class that reads them itself gets in place of the request's own;
+            ``None`` to leave those.
+        names: Of the processors that the client may know of.
+        all_names: Of all of them.
+    """
+
+    payload: str
+    processor: LogitProcessor
+    params: Parameters | None
+    custom_params: dict[str, Any] | None
+    names: tuple[str, ...]
+    all_names: tuple[str, ...]
+
+
+class Guard:
+    """Checks payload and parameters of a request.
+
+    Attributes:
+        gate: Where it stands, for the audit trail.
+        audit: Counts and logs what was refused.
+        rules: What the operator decided.
+        fingerprint: The same in every process, of every server, that enforces the same policy.
+        diffusion: The server's diffusion language model algorithm, once known.
+        speculation: The server's speculative decoding, once known and if there is any.
+        tokenizer: The served model's, once known and if there is one.
+        vocab_size: Number of logits in a row of the served model, once known.
+        eos_token_ids: The end tokens of its configuration, once known.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.verifier = Verifier(policy)
+        self._limited: Callable[[type], type] = cache(
+            lambda chain: chain.limited_to(self.verifier.resolve)
+        )
+        self.rules = self._rules(policy)
+        self.audit = Audit(policy.limits.logged_refusals_per_minute)
+        decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
+        self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
+        self.gate = Gate.ADMISSION
+        self.diffusion: str | None = None
+        self.speculation: Speculation | None = None
+        self.tokenizer: Any = None
+        self.vocab_size: int | None = None
+        self.eos_token_ids: Iterable[int] | None = None
+        self._known: tuple[Any, ...] = ()
+        self._model = ServedModel()
+        self._copies: Latest[Decided] = Latest(_MOST_COPIED)
+
+    def _served(self) -> ServedModel:
+        known = self.tokenizer, self.vocab_size, self.eos_token_ids
+        if known != self._known:
+            self._known, self._model = known, ServedModel.of(*known)
+            self._copies = Latest(_MOST_COPIED)
+        return self._model
+
+    def _rules(self, policy: Policy) -> Rules:
+        try:
+            return Rules(policy, self._find)
+        except PolicyError as error:
+            raise PolicyError(f"policy {policy.source}: {error}") from error
+
+    def _find(self, payload: Any) -> type:
+        """Return the class that a request's payload stands for."""
+        kind = self.verifier.lookup(payload).processor
+        return self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind
+
+    def learn(self, gate: Gate, process: Any) -> None:
+        """Take over what an object of SGLang knows of the server.
+
+        Args:
+            gate: Where this process stands.
+            process: SGLang's ``TokenizerManager`` or ``Scheduler``.
+
+        Raises:
+            PolicyError: What the operator decided cannot work on this server.
+        """
+        known = self.tokenizer, self.vocab_size
+        self.gate = gate
+        self.vocab_size = process.model_config.vocab_size
+        self.eos_token_ids = process.model_config.hf_eos_token_id
+        self.diffusion = diffusion_algorithm(process.server_args)
+        self.speculation = Speculation.of(process.server_args)
+        tokenizer = getattr(process, "tokenizer", None)
+        if tokenizer is not None and tokenizer is not self.tokenizer:
+            with suppress(RequestError):  # which a request that wants to know is told
+                vocabulary = vocabulary_of(tokenizer)
+                vocabulary.prepare()
+                prepare_words(vocabulary)
+        self.tokenizer = tokenizer
+        if not self.rules.is_empty and known != (tokenizer, self.vocab_size):
+            self._check_server(process)
+            self.rules.fit(self._served())
+
+    def stands_for(self, payload: str) -> None:
+        """Check a text of SGLang's batch.
+
+        Raises:
+            PayloadRefused: It stands for nothing that this process admits.
+        """
+        if payload != DECIDED and not self.rules.has_profile(payload):
+            self.verifier.resolve(payload)
+
+    def admit(  # noqa: PLR0913 - a request has this many parts
+        self,
+        payload: Any,
+        custom_params: object,
+        beam_width: object = None,
+        *,
+        sampled: bool = True,
+        limit: int | None = None,
+        masked: bool = False,
+    ) -> Admitted | None:
+        """Check what a request asks for.
+
+        Args:
+            payload: Its ``custom_logit_processor``.
+            custom_params: Its ``custom_params``, or ``None``.
+            beam_width: Its ``beam_width``, or ``None``.
+            sampled: Whether its tokens are sampled, not the most likely ones.
+            limit: How many tokens it can get, if known.
+            masked: Whether it asks for SGLang's ``return_sampling_mask``.
+
+        Returns:
+            What runs it, or ``None`` if no processor does.
+
+        Raises:
+            RequestError: Refused, with a message for the caller. The refusal is in the audit
+                trail already.
+            ProcessorFault: The allowed class failed.
+        """
+        if payload is None and (self.rules.is_empty or limit == 0):
+            return None
+        with self.counting():
+            stands, name = self._named(payload, custom_params)
+            try:
+                if payload is not None:
+                    self._check_way(name, beam_width)
+                decided = self._decide(payload, custom_params, limit)
+                if decided is None:
+                    return None
+                if payload is None:
+                    self._check_way(name, beam_width)
+                if masked:
+                    _check_mask(decided)
+                made, params, own = self._make(decided)
+                if self.speculation is not None:
+                    self.speculation.check(name, made, sampled=sampled)
+            except BaseException as error:  # noqa: BLE001 - the allowed class's own code
+                raise as_fault(name, "before its request began", error) from None
+        return Admitted(stands, made, params, own, decided.names, decided.all_names)
+
+    def _decide(self, payload: Any, custom_params: Any, limit: int | None) -> Decided | None:
+        """Return what a request runs, decided on once for all of its copies.
+
+        Raises:
+            RequestError: Refused.
+        """
+        served = self._served()
+        # What room an answer has matters to the operator's rules alone.
+        room = None if self.rules.is_empty else limit
+        given = packed(custom_params)
+        key = payload, given, room
+        decided = None if given is None else self._copies.get(key)
+        if decided is None:
+            decided = self.rules.decide(_asked_by(payload, custom_params, limit), served)
+            if given is None or decided is None:
+                return decided
+            if issubclass(decided.processor, LogitProcessor):
+                self._copies.keep(key, decided)
+        return decided
+
+    def _named(self, payload: Any, custom_params: object) -> tuple[str, str]:
+        """Return what stands for a payload from here on, and its name for messages.
+
+        Raises:
+            RequestError: It is not allowed, or its parameters cannot travel.
+        """
+        if payload is None:
+            return DECIDED, "what the operator decided"
+        if self.rules.has_profile(payload):
+            return payload, payload
+        allowed = self.verifier.lookup(payload)
+        if not issubclass(allowed.processor, LogitProcessor):
+            check_flat(custom_params)
+        return allowed.payload, allowed.name
+
+    def _make(
+        self, decided: Decided
+    ) -> tuple[LogitProcessor, Parameters | None, dict[str, Any] | None]:
+        """Make the processor that serves a request."""
+        made: Any = decided.processor()
+        if not isinstance(made, LogitProcessor):
+            known = same_in_builtins(decided.processor)
+            if known is not None:
+                prepare(known(), decided.params, self._served())
+            own = None if self.rules.is_empty else decided.params
+            return ForeignProcessor(made), None, own
+        own = None
+        if made.dense and not self.rules.is_empty:
+            own = msgspec.to_builtins(decided.params)
+        return made.serving(decided.params), decided.params, own
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Take down a refusal on its way to the caller in the audit trail."""
+        try:
+            yield
+        except RequestError as error:
+            self.audit.refused(self.gate, error)
+            metrics = writing()
+            if metrics is not None:
+                metrics.refuse(self.gate.value, reason_of(error))
+            raise
+
+    def _check_server(self, process: Any) -> None:
+        """Refuse a server that would not run what the operator decided.
+
+        Raises:
+            PolicyError: With the reason.
+        """
+        if not getattr(process.server_args, "enable_custom_logit_processor", True):
+            raise PolicyError(
+                "what it decides takes --enable-custom-logit-processor, which sglang-lp serve adds"
+            )
+        if not getattr(process.model_config, "is_generation", True):
+            raise PolicyError(
+                "what it decides is for servers that generate text; this one does not"
+            )
+        if self.diffusion is not None:
+            raise PolicyError(
+                f"what it decides cannot hold: this server runs a diffusion language model "
+                f"({self.diffusion}), which does not call custom logit processors"
+            )
+
+    def _check_way(self, name: str, beam_width: object) -> None:
+        """Refuse where SGLang would not call the processor.
+
+        Raises:
+            Unsupported: With the reason.
+        """
+        if self.diffusion is not None:
+            raise Unsupported(
+                f"{name}: this server runs a diffusion language model ({self.diffusion}), which "
+                "does not call custom logit processors; send the request to another one"
+            )
+        if isinstance(beam_width, int | float) and beam_width > 1:
+            raise Unsupported(
+                "custom logit processors do not combine with beam search: leave out one of "
+                "custom_logit_processor and beam_width"
+            )
+
+
+def _asked_by(payload: Any, custom_params: Any, limit: int | None) -> Asked:
+    """Return what a request asks for, with what hooks of the front end found."""
+    found = custom_params if isinstance(custom_params, Mapping) else {}
+    return Asked(payload, custom_params, found.get(BUDGET_FIELD), found.get(EFFORT), limit)
+
+
+def _check_mask(decided: Decided) -> None:
+    """Refuse to show a sampling mask of logits that are changed in another way than by bans.
+
+    SGLang refuses it for what a request brings.
+
+    Raises:
+        Unsupported: A processor does more.
+    """
+    for link in parts(Link(decided.processor, decided.params)):
+        if not issubclass(link.processor, DisallowedTokensLogitsProcessor):
+            raise Unsupported(
+                "return_sampling_mask does not combine with the processors that this server runs "
+                "on the request; leave it out"
+            )

@@ -1,0 +1,49 @@
+"""The routed form: one text that holds processor and parameters together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_lp import wire
+from sglang_lp.errors import RequestError, Unsupported, shown
+from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
+
+__all__ = ["unfold"]
+
+
+def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
+    """Return the processor and the parameters of a request, whichever way they came.
+
+    Args:
+        payload: Its ``custom_logit_processor``, or ``None``.
+        custom_params: Its own, with what the hooks here kept in them.
+
+    Returns:
+        The payload, still to be checked, and ``custom_params`` for it.
+
+    Raises:
+        RequestError: Something is given twice, or a text holds no such thing.
+    """
+    if isinstance(custom_params, dict) and ROUTED in custom_params:
+        if payload is not None:
+            raise RequestError(
+                f'expected one processor, got one in custom_logit_processor and one in metadata["'
+                f'{wire.ENTRY}"]; give it once'
+            )
+        payload = custom_params[ROUTED]
+        custom_params = {key: custom_params[key] for key in custom_params if key != ROUTED}
+        if type(payload) is not str:
+            raise RequestError(f'metadata["{wire.ENTRY}"]: expected text, got {shown(payload)}')
+    payload, params = wire.unfold(payload)
+    if params is None:
+        return payload, custom_params
+    if not isinstance(custom_params, dict | None):
+        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
+    check_origin(params)
+    given = custom_params or {}
+    if twice := given.keys() & params.keys():
+        raise RequestError(
+            f"{shown(min(twice))} is given twice, in custom_params and beside the processor; give "
+            "it once"
+        )
+    return payload, {**given, **params}

@@ -1,0 +1,239 @@
+"""Prefill and decode on two servers: what one of them finds out reaches the other.
+
+The prefill server samples the first token, the decode server all others, and the client gets the
+decode server's answer. SGLang sends the decode server the KV cache and the token, and nothing of
+why there is none: it would wait until it gives up. So an error travels as the reason of a failed
+transfer. What a processor did to the first token is not sent at all: the decode server asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from threading import Timer
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sglang_lp._engine.batch import ask_again
+from sglang_lp._engine.rows import rows_of
+from sglang_lp.server.scheduler.endings import end_at_first
+from sglang_lp.server.scheduler.sglang_host import PROCESSOR_FAILED, stop
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+__all__ = [
+    "make_answer",
+    "make_ask",
+    "make_resume",
+    "note_first",
+    "retire",
+    "say_why",
+    "tell_when_bootstrapped",
+    "turn_away",
+]
+
+logger = logging.getLogger(__name__)
+
+#: Of SGLang's bootstrap server, which every prefill server runs: what guards it.
+_PATH = "/sglang_lp"
+_SECONDS = 5
+#: After which a prefill server certainly has the request that its decode server turns away.
+_GRACE = 2.0
+#: Most bytes of an answer: several times what a guarded server says.
+_LONGEST = 1024
+#: Attribute of what SGLang knows of a prefill server: what is wrong with it, or ``None``.
+_UNGUARDED = "sglang_lp_unguarded"
+#: Attribute of a request whose first token has come and was not asked for again yet.
+_FIRST = "sglang_lp_first"
+_TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500): (.*)\Z", re.DOTALL)
+
+
+# On a prefill server
+
+
+def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bool:
+    """End a request at its first token: around ``Scheduler._retire_aborted_prefill_result``.
+
+    Returns:
+        Whether it is over here. Not if its decode server has yet to say where it listens, which
+        SGLang waits for with those requests whose KV cache is on its way.
+    """
+    if req.disagg_kv_sender is None or not hasattr(req.to_finish, PROCESSOR_FAILED):
+        return original(scheduler, req)
+    if not req.pending_bootstrap:
+        _tell(req, req.to_finish)
+        return original(scheduler, req)
+    req.update_finish_state()
+    scheduler.disagg_prefill_inflight_queue.append(req)
+    return False
+
+
+def tell_when_bootstrapped(
+    original: Callable[[Any, Any, Any], bool], scheduler: Any, req: Any, poll: Any
+) -> bool:
+    """Tell a decode server once it listens: around ``Scheduler.handle_pending_bootstrap``."""
+    ready = original(scheduler, req, poll)
+    if ready and hasattr(req.finished_reason, PROCESSOR_FAILED):
+        _tell(req, req.finished_reason)
+        return False  # no KV cache is sent, and SGLang finds the transfer failed
+    return ready
+
+
+def _tell(req: Any, reason: Any) -> None:
+    manager = req.disagg_kv_sender.kv_mgr
+    # Mooncake's messages end before the reason, and its reader takes one.
+    manager.kv_status_msg_carries_reason = True
+    told = f"sglang-lp {int(reason.status_code)}: {reason.message}"
+    manager.conclude_failure(bootstrap_room=req.bootstrap_room, failure_reason=told)
+
+
+def make_answer(guard: Guard) -> Any:
+    """Return the hook after ``CommonKVBootstrapServer._setup_routes``: it says who guards it."""
+
+    def answer(_result: None, server: Any) -> None:
+        from aiohttp import web
+
+        async def say(_request: Any) -> Any:
+            return web.json_response({"policy": guard.fingerprint})
+
+        server.app.router.add_get(_PATH, say)
+
+    return answer
+
+
+# On a decode server
+
+
+def say_why(
+    original: Callable[..., None], req: Any, error_message: str, status_code: Any = None
+) -> None:
+    """Give the prefill server's error to the client: around decode's ``prepare_abort``."""
+    told = _TOLD.search(error_message)
+    if told is None:
+        original(req, error_message, status_code)
+        return
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    status = HTTPStatus(int(told[1]))
+    original(req, told[2], status)
+    kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
+    req.finished_reason = FINISH_ABORT(told[2], status, kind)
+
+
+def make_ask(guard: Guard) -> Any:
+    """Return the hook around ``CommonKVManager.try_ensure_parallel_info``.
+
+    It runs in the scheduler's thread when a decode server meets a prefill server, and again when
+    that was away.
+    """
+
+    def ask(original: Callable[[Any, str], bool], manager: Any, address: str) -> bool:
+        if not original(manager, address):
+            return False
+        info = manager.prefill_info_table.get(address)
+        if info is None or hasattr(info, _UNGUARDED):  # gone meanwhile, or asked before
+            return True
+        try:
+            policy = _policy_of(address)
+        except Exception as error:  # noqa: BLE001 - as SGLang does: it asks again
+            logger.warning("sglang-lp: no answer from http://%s%s: %s", address, _PATH, error)
+            manager.prefill_info_table.pop(address, None)
+            return False
+        why = None
+        if policy is None:
+            why = (
+                f"the prefill server at {address} does not run sglang-lp, so it would unpickle "
+                "what requests send and not hold to the policy; install sglang-lp there and start "
+                "it again"
+            )
+            logger.error("sglang-lp: %s", why)
+        elif policy != guard.fingerprint:
+            logger.warning(
+                "sglang-lp: the prefill server at %s has another policy than this decode server: "
+                "the first token of an answer and the others may follow different rules",
+                address,
+            )
+        setattr(info, _UNGUARDED, why)
+        return True
+
+    return ask
+
+
+def _policy_of(address: str) -> str | None:
+    """Return the fingerprint of a prefill server's policy, ``None`` if it is not guarded.
+
+    A request may name any address. What answers there is read as far as a guarded server says
+    something.
+
+    Raises:
+        OSError: It does not answer.
+    """
+    import requests  # SGLang's own client of the same server
+
+    url = f"http://{address}{_PATH}"
+    with requests.get(url, timeout=_SECONDS, allow_redirects=False, stream=True) as response:
+        if response.status_code != HTTPStatus.OK:
+            return None
+        deadline = monotonic() + _SECONDS  # requests' own is for each byte
+        content = b""
+        for byte in response.iter_content(1):
+            content += byte
+            if len(content) > _LONGEST:
+                return None
+            if monotonic() > deadline:
+                raise TimeoutError(f"no whole answer within {_SECONDS} s")
+    try:
+        policy = orjson.loads(content)["policy"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return policy if isinstance(policy, str) else None
+
+
+def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Fail a request whose prefill server is not guarded: after ``CommonKVReceiver.init``."""
+    manager = receiver.kv_mgr
+    why = getattr(manager.prefill_info_table.get(receiver.bootstrap_addr), _UNGUARDED, None)
+    # SGLang sets these last, and not where it has failed the request itself.
+    if why is None or getattr(receiver, "bootstrap_infos", None) is None:
+        return
+    receiver.abort()
+    manager.record_failure(receiver.bootstrap_room, f"sglang-lp 500: {why}")
+    # The first one is lost on a prefill server that has not read the request yet.
+    again = Timer(_GRACE, receiver._send_abort_notification)  # noqa: SLF001 - SGLang has no other
+    again.daemon = True
+    again.start()
+
+
+def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
+    """Remember that a first token has come: after ``DecodeTransferQueue._commit_transfer_to_req``.
+
+    What was done to it is asked before it is looked at, and not here: many may come at once.
+    """
+    req = decode_req.req
+    if len(req.output_ids) == 1 and req.finished_reason is None:
+        setattr(req, _FIRST, True)
+
+
+def make_resume(guard: Guard) -> Callable[[Any], None]:
+    """Return what takes a request that is about to join the batch of a decode server.
+
+    What was done to its first token, an end behind it included, is asked once more: it is a
+    function of the prompt alone.
+    """
+
+    def resume(req: Any) -> None:
+        if not getattr(req, _FIRST, False):
+            return
+        delattr(req, _FIRST)
+        for row in rows_of([req.sampling_params.custom_params]):
+            if row is not None and guard.vocab_size is not None:
+                reason = ask_again(row, guard.vocab_size)
+                if reason is not None:
+                    end_at_first(req, stop(reason))
+
+    return resume

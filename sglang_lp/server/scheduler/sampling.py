@@ -1,0 +1,185 @@
+"""Running the processors of a scheduler's steps: in SGLang's sampler, and in its verify steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.faults import from_signal
+from sglang_lp._engine.rows import Row, rows_of
+from sglang_lp.errors import ProcessorFault
+from sglang_lp.server.gate.metrics import writing
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.drafts import Drafts
+    from sglang_lp.server.scheduler.pending import PendingResults
+
+__all__ = ["Steps", "make_apply", "rewind"]
+
+logger = logging.getLogger(__name__)
+
+_FAILED = "sglang-lp: a step failed; its requests end, the server goes on"
+
+
+class Steps:
+    """The steps of one scheduler process.
+
+    None of them raises: they run in the scheduler's thread, which serves everybody.
+
+    Args:
+        pending: What the requests of this process read.
+    """
+
+    def __init__(self, pending: PendingResults) -> None:
+        self._batch = Batch()
+        self._pending = pending
+
+    def run(
+        self, logits: torch.Tensor, info: Any, masked: Sequence[bool], *, repeated: int = 1
+    ) -> None:
+        """Edit the logits of a step that samples one token of each request, in place.
+
+        Args:
+            logits: Shape ``(requests * repeated, vocab)``.
+            info: SGLang's ``SamplingBatchInfo``.
+            masked: For each request whether a grammar has masked its rows; empty if none has.
+            repeated: Rows of each request: more than one for drafted tokens that are not shown.
+        """
+        rows: list[Row | None] = []
+        began = perf_counter()
+        try:
+            self._pending.begin()
+            rows = rows_of(info.custom_params)
+            custom_params = self._complete(info.custom_params, rows)
+            if repeated > 1:
+                rows = [row for row in rows for _ in range(repeated)]
+                custom_params = [params for params in custom_params for _ in range(repeated)]
+            self._batch.step(
+                logits, rows, custom_params, _spread(masked, repeated), repeated=repeated > 1
+            )
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(rows, error)
+        self._count(began)
+
+    def run_drafts(
+        self,
+        logits: torch.Tensor,
+        info: Any,
+        width: int,
+        masked: Sequence[bool],
+        drafts: Callable[[], Drafts],
+    ) -> None:
+        """Edit the logits of a verify step in place.
+
+        Args:
+            logits: Shape ``(requests * width, vocab)``.
+            info: SGLang's ``SamplingBatchInfo``.
+            width: Nodes of each request's draft.
+            masked: As for :meth:`run`.
+            drafts: Reads the drafted tokens.
+        """
+        rows: list[Row | None] = []
+        began = perf_counter()
+        try:
+            self._pending.begin()
+            rows = rows_of(info.custom_params)
+            cells = _spread(masked, width)
+            self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(rows, error)
+        self._count(began)
+
+    def _count(self, began: float) -> None:
+        metrics = writing()
+        if metrics is not None:
+            metrics.step(perf_counter() - began, awaited=self._pending.was_read)
+
+    def may_act(self, info: Any, width: int) -> bool:
+        """Tell whether the verify step that comes next will read what was drafted.
+
+        Args:
+            info: SGLang's ``SamplingBatchInfo``.
+            width: Nodes of each request's draft.
+        """
+        try:
+            return self._batch.may_act(rows_of(info.custom_params), width)
+        except Exception:
+            logger.exception("sglang-lp: a step failed before it began; it reads its drafts later")
+            return False
+
+    def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
+        """Show pending tokens to processors that read SGLang's request themselves."""
+        if not any(row is not None and _reads_request(row) for row in rows):
+            return custom_params
+        return [
+            {**params, "__req__": _Whole(row.source, self._pending.of(row.source))}
+            if row is not None and _reads_request(row)
+            else params
+            for params, row in zip(custom_params, rows, strict=True)
+        ]
+
+
+def _reads_request(row: Row) -> bool:
+    processor: Any = row.processor
+    return row.dense and bool(processor.overrides_call())
+
+
+class _Whole:
+    """SGLang's request with its whole history."""
+
+    def __init__(self, req: Any, pending: Sequence[int]) -> None:
+        self._req = req
+        self.output_ids = req.output_ids
+        if pending:
+            self.output_ids = self.output_ids[:]
+            self.output_ids.extend(pending)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._req, name)
+
+
+def _spread(masked: Sequence[bool], width: int) -> list[int]:
+    """Return the rows of the logits of masked requests, which have ``width`` each."""
+    return [
+        request * width + node
+        for request, is_masked in enumerate(masked)
+        if is_masked
+        for node in range(width)
+    ]
+
+
+def _end_all(rows: Sequence[Row | None], error: BaseException) -> None:
+    if from_signal(error):
+        raise error
+    logger.error(_FAILED, exc_info=error)
+    for row in rows:
+        if row is not None:
+            try:
+                row.end(ProcessorFault("internal error of sglang-lp in this step"))
+            except Exception:
+                logger.exception("sglang-lp: a request could not be ended")
+
+
+def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Run after ``Req.reset_for_retract``: SGLang drops the results of a retracted request."""
+    for row in rows_of([req.sampling_params.custom_params]):
+        if row is not None:
+            row.rewind()
+
+
+def make_apply(steps: Steps) -> Any:
+    """Return the replacement for SGLang's ``apply_custom_logit_processor``."""
+
+    def apply_custom_logit_processor(
+        logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1
+    ) -> None:
+        """Edit ``logits``, shape ``(rows * num_tokens_in_batch, vocab)``, in place."""
+        masked = [grammar is not None for grammar in sampling_batch_info.grammars or ()]
+        steps.run(logits, sampling_batch_info, masked, repeated=num_tokens_in_batch)
+
+    return apply_custom_logit_processor

@@ -1,0 +1,141 @@
+"""Requests stay in SGLang's waiting queue until their prompts are read.
+
+What their processors read of prompts between two steps is bounded, so a request may be passed over
+for a few steps, as SGLang passes over one whose cache is still on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.rows import rows_of
+
+if TYPE_CHECKING:
+    from sglang_lp._engine.arrivals import Arrivals
+    from sglang_lp._engine.rows import Row
+    from sglang_lp.server.gate.guard import Guard
+
+__all__ = ["WaitingQueue", "make_hold", "make_hold_compiled", "make_hold_prebuilt"]
+
+
+class WaitingQueue:
+    """SGLang's waiting queue, in which some requests have to wait."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        #: Those whose grammars were compiled while a batch was formed; ``None`` if none is.
+        self._late: list[Any] | None = None
+
+    def read(self, scheduler: Any, vocab_size: int | None) -> set[int]:
+        """Read prompts of requests that could begin.
+
+        Args:
+            scheduler: SGLang's.
+            vocab_size: As for :meth:`Arrivals.read`.
+
+        Returns:
+            Who has to wait for longer, by ``id``.
+        """
+        queue = scheduler.waiting_queue
+        rows = _rows_of(queue) if self._arrivals.wait else []
+        return {id(queue[index]) for index in self._arrivals.read(rows, vocab_size)}
+
+    def form(
+        self,
+        original: Callable[..., Any],
+        scheduler: Any,
+        waiting: set[int],
+        *rest: Any,
+        **more: Any,
+    ) -> Any:
+        """Let SGLang form a batch of those that need not wait, and give the others their places.
+
+        Args:
+            original: Forms it.
+            scheduler: SGLang's.
+            waiting: What :meth:`read` returned.
+            rest: What SGLang passes, by place.
+            more: What it passes by name.
+        """
+        queue = scheduler.waiting_queue
+        if waiting:
+            scheduler.waiting_queue = [req for req in queue if id(req) not in waiting]
+        late: list[Any] = []
+        self._late = late
+        try:
+            return original(scheduler, *rest, **more)
+        finally:
+            self._late = None
+            if waiting:
+                scheduler.waiting_queue = _joined(queue, waiting, scheduler.waiting_queue)
+            for req in late:
+                scheduler._add_request_to_queue(req)  # noqa: SLF001 - as SGLang does it
+
+    def keep_back(self, ready: list[Any]) -> list[Any]:
+        """Return those that need not wait, and let the others join the queue behind the batch."""
+        if self._late is None or not self._arrivals.wait:
+            return ready
+        now: list[Any] = []
+        for req, row in zip(ready, _rows_of(ready), strict=True):
+            (self._late if row is not None and row.unread else now).append(req)
+        return now
+
+
+def make_hold(guard: Guard, waiting_queue: WaitingQueue) -> Any:
+    """Return the hook around ``Scheduler.get_new_batch_prefill``."""
+
+    def hold(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        waiting = waiting_queue.read(scheduler, guard.vocab_size)
+        return waiting_queue.form(original, scheduler, waiting, *args, **kwargs)
+
+    return hold
+
+
+def make_hold_prebuilt(waiting_queue: WaitingQueue, resume: Callable[[Any], None]) -> Any:
+    """Return the hook around ``Scheduler.get_new_prebuilt_batch`` of a decode server.
+
+    Args:
+        waiting_queue: Of the scheduler.
+        resume: Takes each request that could begin.
+    """
+
+    def hold(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        # Their first step was elsewhere, so nothing is asked before it.
+        waiting = waiting_queue.read(scheduler, None)
+        for req in scheduler.waiting_queue:
+            if id(req) not in waiting:
+                resume(req)
+        return waiting_queue.form(original, scheduler, waiting, *args, **kwargs)
+
+    return hold
+
+
+def make_hold_compiled(waiting_queue: WaitingQueue) -> Any:
+    """Return the hook around ``GrammarManager.get_ready_grammar_requests``."""
+
+    def hold_compiled(original: Callable[[Any], list[Any]], manager: Any) -> list[Any]:
+        return waiting_queue.keep_back(original(manager))
+
+    return hold_compiled
+
+
+def _rows_of(queue: Sequence[Any]) -> list[Row | None]:
+    # A request for an embedding has no sampling parameters.
+    return rows_of([getattr(req.sampling_params, "custom_params", None) for req in queue])
+
+
+def _joined(queue: list[Any], waiting: set[int], left: list[Any]) -> list[Any]:
+    """Return a queue without what SGLang took out of it, and with what it put there.
+
+    Args:
+        queue: As it was.
+        waiting: Who was not shown to SGLang, by ``id``.
+        left: What SGLang left; those that it put there come last.
+    """
+    keep = waiting | {id(req) for req in left}
+    before = {id(req) for req in queue}
+    return [
+        *(req for req in queue if id(req) in keep),
+        *(req for req in left if id(req) not in before),
+    ]

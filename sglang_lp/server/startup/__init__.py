@@ -1,0 +1,1 @@
+"""How a process of SGLang starts guarded, or does not start."""

@@ -1,0 +1,201 @@
+"""Checks at start-up: no process without the guard, and the same policy in all of them.
+
+Some ways to start SGLang make processes that never load plugins, or a front end that passes no
+processor on; those are refused. Scheduler processes are started through a function of this module,
+which checks, in the new process and before SGLang's own code runs there, that the guard is in
+place. What starts schedulers in another way meets ``sglang_lp.server.startup.fail_closed``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp._engine.faults import show_interrupts
+from sglang_lp.errors import PolicyError
+from sglang_lp.server.gate import metrics
+from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.adapters import begin
+from sglang_lp.server.startup.installation import installed_guard, refuse
+from sglang_lp.server.startup.workers import can_be_guarded, lead_to_guard
+from sglang_lp.server.versions import resolved, writes_metrics
+from sglang_lp.trust import Gate
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+    from sglang_lp.server.scheduler.pending import PendingResults
+
+__all__ = [
+    "REFUSED",
+    "Refused",
+    "check_engine",
+    "check_launch",
+    "check_parsed",
+    "make_guard_schedulers",
+    "make_learn",
+    "make_learn_ahead",
+    "run_guarded",
+]
+
+
+class Refused(NamedTuple):
+    """A way to start a server that is refused.
+
+    Attributes:
+        way: What the operator wrote.
+        why: What would not be guarded, or not be said.
+        is_asked: Tells it from SGLang's arguments.
+    """
+
+    way: str
+    why: str
+    is_asked: Callable[[Any], bool]
+
+
+def _asks_for_rust(_server_args: Any) -> bool:
+    from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_RUST_SERVER.get())
+
+
+#: All of them; ``docs/deploying.md`` has them beside what is served. An encoder
+#: (``--encoder-only``) samples nothing, so there is nothing to guard.
+REFUSED = (
+    Refused(
+        "--tokenizer-worker-num above 1",
+        "this SGLang loads no plugin in tokenizer workers",
+        lambda server_args: server_args.tokenizer_worker_num > 1 and not can_be_guarded(),
+    ),
+    Refused(
+        "--use-ray",
+        "SGLang loads no plugin in Ray's actors",
+        lambda server_args: server_args.use_ray,
+    ),
+    Refused(
+        "SGLANG_RUST_SERVER=1",
+        "SGLang's Rust front end drops custom logit processors without a word",
+        _asks_for_rust,
+    ),
+    Refused(
+        "--smg-grpc-mode",
+        "SMG's requests have no custom logit processor",
+        lambda server_args: (
+            (server_args.smg_grpc_mode or server_args.grpc_mode) and not server_args.encoder_only
+        ),
+    ),
+    Refused(
+        "--disaggregation-mode without --enable-custom-logit-processor",
+        "a request with a processor would be refused here, and waited for by the other server",
+        lambda server_args: (
+            server_args.disaggregation_mode != "null"
+            and not server_args.enable_custom_logit_processor
+        ),
+    ),
+    Refused(
+        "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)",
+        "SMG's requests have no custom logit processor",
+        lambda _server_args: "SMG_SGLANG_ZMQ_HANDSHAKE" in os.environ,
+    ),
+)
+
+
+def check_launch(server_args: Any) -> None:
+    """Refuse a way to start that stands in ``REFUSED``.
+
+    Stands before ``ServerArgs.check_server_args``, which every launch calls after it has loaded
+    plugins: a program's own call of ``launch_server`` loads them too late for a hook on that.
+    """
+    decided = resolved(server_args)
+    for refused in REFUSED:
+        if refused.is_asked(decided):
+            refuse(f"{refused.way}: {refused.why}")
+    if decided.tokenizer_worker_num > 1:
+        lead_to_guard()
+
+
+def check_parsed(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Refuse the same after ``prepare_server_args``: a command line, before anything is started."""
+    check_launch(server_args)
+
+
+def check_engine(cls: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Refuse an engine that starts Ray actors, whatever its arguments say."""
+    if "ray" in cls.__module__.split("."):
+        refuse(f"{cls.__module__}.{cls.__name__}: SGLang loads no plugin in Ray's actors")
+
+
+def make_guard_schedulers(guard: Guard) -> Any:
+    """Return the hook around ``Engine._launch_scheduler_processes``."""
+
+    def launch(
+        original: Any,
+        cls: Any,
+        server_args: Any,
+        port_args: Any,
+        run_scheduler_process_func: Callable[..., None],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        installation.schedulers_are_guarded = True
+        run = functools.partial(run_guarded, run_scheduler_process_func, guard.fingerprint)
+        return original(cls, server_args, port_args, run, *args, **kwargs)
+
+    return launch
+
+
+def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs: Any) -> None:
+    """Run a scheduler process, provided that the guard is in place in it.
+
+    Args:
+        run: SGLang's function.
+        fingerprint: Of the policy in the parent process.
+        *args: For ``run``.
+        **kwargs: For ``run``.
+
+    Raises:
+        SystemExit: The guard is missing here, or has another policy.
+    """
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    guard = installed_guard()
+    if guard is None:
+        refuse("SGLang did not load the plugin in a scheduler process")
+    elif guard.fingerprint != fingerprint:
+        refuse("a scheduler process has another policy than the process that started it")
+    installation.schedulers_are_guarded = True
+    show_interrupts()
+    run(*args, **kwargs)
+
+
+def make_learn_ahead(guard: Guard) -> Any:
+    """Return the hook after ``TokenizerManager.init_tokenizer_and_processor``.
+
+    What texts need is made before the server says that it is ready, and no request waits for it.
+    """
+
+    def learn(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        try:
+            guard.learn(Gate.ADMISSION, manager)
+        except PolicyError as error:
+            installation.end(error)
+
+    return learn
+
+
+def make_learn(guard: Guard, pending: PendingResults) -> Any:
+    """Return the hook after ``Scheduler.get_init_info``: what is served becomes known."""
+
+    def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+        try:
+            guard.learn(Gate.SCHEDULER, scheduler)
+            begin(guard.verifier, scheduler)
+        except PolicyError as error:
+            installation.end(error)
+        pending.scheduler = scheduler
+        if writes_metrics(scheduler):
+            metrics.start(scheduler.server_args)
+
+    return learn

@@ -1,0 +1,1 @@
+"""The served model's tokens as bytes, and what a text means in them."""

@@ -1,0 +1,226 @@
+"""Texts that may not come out, whichever tokens would spell them.
+
+A text can only be completed inside the token that comes next. With what was said so far, a token
+completes a text either because it contains it, which depends on nothing else; or because the end
+of what was said is a beginning of it and the token starts with the rest. The longest end that is
+a beginning of any text is therefore all there is to remember.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.text.encoding import served_vocabulary
+from sglang_lp.text.kept_ids import KeptIds
+from sglang_lp.text.utf8 import folded, lacking, unfinished
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sglang_lp.text.vocabulary import Vocabulary
+
+__all__ = ["BannedTexts", "banned_texts"]
+
+
+def banned_texts(
+    processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool = False
+) -> BannedTexts:
+    """Return what keeps texts out, made once for each list of them.
+
+    Args:
+        processor: The class whose parameter they are, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+        texts: At least one, each a character or more.
+        ignore_case: Whether texts are the same if ``str.casefold`` makes them the same.
+
+    Raises:
+        InvalidParameter: The model cannot write such a text, or nothing else, or nobody can tell.
+    """
+    vocabulary = served_vocabulary(processor, name, tokenizer)
+    try:
+        return _banned_texts(vocabulary, texts, ignore_case=ignore_case)
+    except RequestError as error:
+        raise InvalidParameter(processor, name, str(error)) from None
+
+
+@lru_cache(maxsize=16)
+def _banned_texts(
+    vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+) -> BannedTexts:
+    return BannedTexts(vocabulary, texts, ignore_case=ignore_case)
+
+
+class BannedTexts:
+    """Says which tokens would complete one of several texts.
+
+    Attributes:
+        always: The ids of the tokens that contain a text, in order.
+        start: What to remember before the first token.
+    """
+
+    start = b""
+
+    def __init__(
+        self, vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+    ) -> None:
+        import numpy as np
+
+        self._tokens = vocabulary.tokens
+        self._ignore_case = ignore_case
+        self._pieces = vocabulary.folded if ignore_case else vocabulary.exact
+        encoded = [text.encode() for text in texts]
+        #: In order, and none the beginning of another: that one cannot come out anyway.
+        self._texts: list[bytes] = []
+        for text in sorted(map(folded, encoded) if ignore_case else encoded):
+            if not self._texts or not text.startswith(self._texts[-1]):
+                self._texts.append(text)
+        # Cases may differ in bytes that no token has, so there nobody can tell.
+        for text in () if ignore_case else self._texts:
+            if not self._pieces.alphabet.issuperset(text):
+                raise RequestError(
+                    f"expected texts that the served model can write, got {shown(text.decode())}, "
+                    "which no tokens spell"
+                )
+        self._starts = np.cumsum([0, *map(len, self._texts)])
+        self._longest = max(map(len, self._texts))
+        self._characters = frozenset(b"".join(self._texts).decode()) if ignore_case else frozenset()
+        self._beginnings = {text[:end] for text in self._texts for end in range(1, len(text))}
+        left = np.repeat(self._starts[1:], np.diff(self._starts))
+        left -= np.arange(len(left))
+        self._low, self._high = self._pieces.ranges_of(b"".join(self._texts), left)
+        self.always = _ids(self._pieces.containing(self._texts))
+        if len(self.always) == len(self._pieces):
+            raise RequestError(
+                "expected texts that leave the model something to write, but every token of it "
+                f"holds one of them, such as {shown(min(self._texts, key=len).decode())}"
+            )
+        self._kept: KeptIds[array[int]] = KeptIds()
+
+    def begin(self, prompt_ids: Sequence[int]) -> bytes:
+        """Return what to remember at the start, so that no text begins in the prompt either.
+
+        Args:
+            prompt_ids: Special tokens and pad values of images in it end every text.
+        """
+        last: list[bytes] = []
+        length = 0
+        for token_id in reversed(prompt_ids):
+            token = self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
+            if not token or length >= self._longest:
+                break
+            last.append(token)
+            length += len(token)
+        return self._remembered(b"".join(reversed(last)))
+
+    def after(self, end: bytes, token_id: int) -> bytes:
+        """Return what to remember after one more token.
+
+        Args:
+            end: What was to be remembered before it; nothing at the start.
+            token_id: One without text, a special one, changes nothing: it is left out of the
+                text that the client gets.
+        """
+        tokens = self._tokens
+        return self._remembered(end + tokens[token_id]) if token_id < len(tokens) else end
+
+    def completing(self, end: bytes) -> Sequence[int]:
+        """Return the tokens that would complete a text now, besides those of ``always``.
+
+        Args:
+            end: What ``after`` returned.
+
+        Raises:
+            RequestError: All tokens would.
+        """
+        return self._kept.of(end, self._completing)
+
+    def _completing(self, end: bytes) -> array[int]:
+        found = _ids(self._found(end))
+        if len(found) + len(self.always) >= len(self._pieces) and len(
+            {*found, *self.always}
+        ) == len(self._pieces):
+            raise RequestError(
+                f"after {shown(end.decode(errors='replace'))} every token of the model "
+                f"completes a text that may not come, such as {shown(self._likely(end))}"
+            )
+        return found
+
+    def _remembered(self, text: bytes) -> bytes:
+        whole = len(text)
+        if self._ignore_case:
+            text = folded(text)
+            whole = len(text) - unfinished(text)
+        for start in range(max(0, whole - self._longest + 1), whole):
+            if text[start:whole] in self._beginnings:
+                return text[start:]
+        return text[whole:]
+
+    def _found(self, end: bytes) -> np.ndarray:
+        if self._ignore_case and (length := unfinished(end)):
+            return self._finishing(end[:-length], end[-length:])
+        return self._pieces.ids_in(self._rests(end))
+
+    def _rests(self, end: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where the tokens stand that start with the rest of a text."""
+        for length in self._begun(end):
+            beginning = end[-length:]
+            first = bisect_left(self._texts, beginning)
+            last = bisect_right(
+                self._texts, beginning, first, key=lambda text: text[: len(beginning)]
+            )
+            places = self._starts[first:last] + length
+            low, high = self._low[places], self._high[places]
+            for found in (high > low).nonzero()[0].tolist():
+                rest = self._texts[first + found][length:]
+                # Eight bytes were compared, with a shorter token as if followed by zeros.
+                known = len(rest) <= 8 and b"\0" not in rest  # noqa: PLR2004
+                yield (low[found], high[found]) if known else self._pieces.range_of(rest)
+
+    def _begun(self, end: bytes) -> Iterator[int]:
+        """Yield the lengths of all ends that are the beginning of a text."""
+        for start in range(len(end)):
+            if end[start:] in self._beginnings:
+                yield len(end) - start
+
+    def _finishing(self, end: bytes, unfinished_part: bytes) -> np.ndarray:
+        """Return the tokens that complete a text by what they make of an unfinished character."""
+        import numpy as np
+
+        begun = [*self._begun(end)]
+        ids = []
+        missing = lacking(unfinished_part)
+        for rest, token_ids in self._pieces.finishing[missing].items():
+            try:
+                character = (unfinished_part + rest).decode().casefold()
+            except UnicodeDecodeError:
+                continue
+            if not self._characters.isdisjoint(character):
+                head = character.encode()
+                for token_id in token_ids:
+                    text = end + head + self._pieces.of[token_id][missing:]
+                    if self._holds(text, len(end), begun):
+                        ids.append(token_id)
+        return np.array(sorted(ids), dtype=np.int64)
+
+    def _likely(self, end: bytes) -> str:
+        """Return a text that the most of this end is the beginning of."""
+        length = next(self._begun(end), 0)
+        return self._texts[bisect_left(self._texts, end[len(end) - length :])].decode()
+
+    def _holds(self, text: bytes, known: int, begun: Sequence[int]) -> bool:
+        """Tell whether a text is there that was not in the first ``known`` bytes."""
+        for start in (*(known - length for length in begun), *range(known, len(text))):
+            place = bisect_right(self._texts, text[start:]) - 1
+            if place >= 0 and text.startswith(self._texts[place], start):
+                return True
+        return False
+
+
+def _ids(found: np.ndarray) -> array[int]:
+    return array("q", found.tobytes())

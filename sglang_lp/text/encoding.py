@@ -1,0 +1,130 @@
+"""From the texts of a request to tokens of the served model, or to the reason why not."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
+
+__all__ = ["check_texts", "encode", "forced_text", "known_ids", "served_vocabulary"]
+
+#: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
+_MAX_BYTES = 32_768
+
+
+def check_texts(name: str, texts: Sequence[str], limit: int = _MAX_BYTES) -> None:
+    """Refuse texts that no model can write, or too many.
+
+    Args:
+        name: Of the parameter, for the message.
+        texts: What came.
+        limit: Most bytes that they may have together.
+
+    Raises:
+        ValueError: They hold what is no character, or are too long together.
+    """
+    try:
+        length = sum(len(text.encode()) for text in texts)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name}: expected text, got half a character (a lone surrogate) in "
+            f"{shown(error.object)}"
+        ) from None
+    if any("\ufffd" in text for text in texts):
+        raise ValueError(
+            f"{name}: expected characters, got U+FFFD, which stands for bytes that are none"
+        )
+    if length > limit:
+        raise ValueError(
+            f"{name}: expected at most {limit} bytes of UTF-8 in all texts together, got {length}"
+        )
+
+
+def known_ids(token_ids: Sequence[int], vocab_size: int) -> Sequence[int]:
+    """Return those of ascending ids that the model has a logit for: tokenizers may have more."""
+    if not token_ids or token_ids[-1] < vocab_size:
+        return token_ids
+    return token_ids[: bisect_left(token_ids, vocab_size)]
+
+
+def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
+    """Return what the tokens of the served model spell.
+
+    Args:
+        processor: The class whose parameter wants to know, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+
+    Raises:
+        InvalidParameter: Nobody can tell.
+    """
+    if tokenizer is None:
+        raise InvalidParameter(
+            processor,
+            name,
+            "the server has no tokenizer (--skip-tokenizer-init), so it cannot tell which tokens "
+            "spell a text; give token ids",
+        )
+    try:
+        return vocabulary_of(tokenizer)
+    except RequestError as error:
+        raise InvalidParameter(processor, name, str(error)) from None
+
+
+def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the tokens to force for a text.
+
+    Those that the tokenizer itself writes it with, which the model has seen. One of SentencePiece
+    puts a space before: then the first word is in the longest tokens that spell it without. If it
+    changes the text in other ways, all of it is.
+
+    Args:
+        processor: The class whose parameter it is, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+        text: A character or more.
+
+    Raises:
+        InvalidParameter: No tokens spell it, or nobody can tell.
+    """
+    vocabulary = served_vocabulary(processor, name, tokenizer)
+    ids = _forced_text(vocabulary, tokenizer, text)
+    if not ids:
+        raise InvalidParameter(
+            processor, name, f"expected text that the served model can write, got {shown(text)}"
+        )
+    return ids
+
+
+@lru_cache(maxsize=256)
+def _forced_text(vocabulary: Vocabulary, tokenizer: Any, text: str) -> tuple[int, ...]:
+    ids = encode(tokenizer, text)
+    wanted, written = text.encode(), vocabulary.text(ids)
+    if written == wanted:
+        return ids
+    if written.endswith(wanted):
+        pieces = [vocabulary.text([token_id]) for token_id in ids]
+        head, count = len(wanted) - len(written), 0
+        while count < len(ids) and (head <= 0 or not pieces[count].startswith(b" ")):
+            head += len(pieces[count])
+            count += 1
+        if first := vocabulary.spell(wanted[:head]):
+            return (*first, *ids[count:])
+    return tuple(vocabulary.spell(wanted))
+
+
+def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the tokens of a text; none if they do not decode back to it."""
+    # Some models' settings have transformers drop spaces around punctuation.
+    as_is = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "init_kwargs") else {}
+    try:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        ids = tuple(getattr(ids, "ids", ids))
+        back = tokenizer.decode([*ids], skip_special_tokens=False, **as_is)
+    except (KeyError, IndexError, ValueError, TypeError, OverflowError):
+        return ()  # this tokenizer cannot encode or decode it
+    return ids if back == text else ()

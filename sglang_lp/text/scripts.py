@@ -1,0 +1,235 @@
+"""The letters of Unicode scripts, and the tokens that would write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.errors import InvalidParameter, RequestError, Unsupported, shown
+from sglang_lp.text.encoding import served_vocabulary
+from sglang_lp.text.utf8 import lacking, unfinished
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sglang_lp.text.vocabulary import Vocabulary
+
+__all__ = ["BannedScripts", "banned_scripts"]
+
+#: Before here lie the letters of all scripts: planes 0 to 3.
+_LETTERS = 0x40000
+
+#: The scripts of a character that belongs to none: it is used in many, goes with any letter, or
+#: is not assigned.
+_NO_SCRIPTS = ("Common", "Inherited", "Unknown")
+
+#: The recommended scripts of Unicode (UAX #31, table 5), for who mistypes one.
+_RECOMMENDED = (
+    *("Arabic", "Armenian", "Bengali", "Bopomofo", "Cyrillic", "Devanagari", "Ethiopic"),
+    *("Georgian", "Greek", "Gujarati", "Gurmukhi", "Han", "Hangul", "Hebrew"),
+    *("Hiragana", "Kannada", "Katakana", "Khmer", "Lao", "Latin", "Malayalam"),
+    *("Myanmar", "Oriya", "Sinhala", "Tamil", "Telugu", "Thaana", "Thai", "Tibetan"),
+)
+
+#: Added tokens that are markup, such as ``<think>``, and no text in a script.
+_MARKUP = re.compile(r"[<\[◁].+[>\]▷]", re.DOTALL)
+
+#: By the length of a character in bytes, the smallest number that is written with so many.
+_SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
+
+#: Most beginnings of a character that are kept for one list of scripts.
+_MAX_KEPT = 1_024
+
+
+def banned_scripts(
+    processor: str, name: str, tokenizer: Any, scripts: tuple[str, ...], mode: str
+) -> BannedScripts:
+    """Return what keeps the letters of scripts out, made once for each list of them.
+
+    Args:
+        processor: The class whose parameter they are, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+        scripts: Names of scripts.
+        mode: ``"ban"`` for these, or ``"allow"`` for all others.
+
+    Raises:
+        InvalidParameter: No such script, nothing is left to write, or nobody can tell.
+    """
+    vocabulary = served_vocabulary(processor, name, tokenizer)
+    try:
+        return _banned_scripts(vocabulary, tokenizer, scripts, mode)
+    except RequestError as error:
+        raise InvalidParameter(processor, name, str(error)) from None
+
+
+class BannedScripts:
+    """Says which tokens would write a letter of banned scripts.
+
+    Attributes:
+        always: The ids of the tokens that do so by themselves.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, free: frozenset[int], scripts: Sequence[str], mode: str
+    ) -> None:
+        """Find them.
+
+        Args:
+            vocabulary: Of the served model.
+            free: Ids of tokens that are never banned.
+            scripts: Names of scripts.
+            mode: ``"ban"`` or ``"allow"``.
+
+        Raises:
+            RequestError: No such script, or nothing is left to write.
+        """
+        import numpy as np
+
+        self._vocabulary = vocabulary
+        common, inherited, unknown = map(_letters_of, _NO_SCRIPTS)
+        named = np.logical_or.reduce([*map(_checked_letters_of, scripts)])
+        #: For each number of a character whether it may not come.
+        self._banned = named if mode == "ban" else ~(named | common | inherited | unknown)
+        #: Whether it is a way on for a character that was begun.
+        self._ways = ~(self._banned | unknown)
+        numbers, holders = vocabulary.characters
+        # Where the last letters end nothing is assigned, nor for ever will be.
+        holding = holders[self._banned[np.minimum(numbers, _LETTERS - 1)]]
+        beginning = [ids for tail, ids in vocabulary.tails.items() if self._is_lost(tail)]
+        always = {*holding.tolist()}.union(*beginning) - free
+        if len(always) == len(vocabulary.exact):
+            raise RequestError(
+                "expected scripts that leave the model something to write, but every token of it "
+                f"holds letters of {'these' if mode == 'ban' else 'others'}"
+            )
+        self.always = frozenset(always)
+        self._sorted = tuple(sorted(always))
+        self._ids: Ids | list[int] | None = None
+        self._vocab_size = 0
+        self._kept: dict[bytes, tuple[int, ...]] = {}
+
+    def holding(self, vocab_size: int) -> Iterable[int]:
+        """Return the tokens of ``always`` that the model has a logit for: it may have fewer."""
+        if self._ids is None or self._vocab_size != vocab_size:  # one for all requests and steps
+            self._ids = lasting([token_id for token_id in self._sorted if token_id < vocab_size])
+            self._vocab_size = vocab_size
+        return self._ids
+
+    def pending(self, pending: bytes, token_ids: Sequence[int]) -> bytes:
+        """Return what there is of an unfinished character after more tokens.
+
+        Args:
+            pending: What there was before them.
+            token_ids: Those without text, special ones, change nothing.
+        """
+        text = pending + self._vocabulary.text(token_ids)
+        return text[len(text) - unfinished(text) :]
+
+    def completing(self, pending: bytes) -> tuple[int, ...]:
+        """Return the tokens that would make a banned letter of an unfinished character."""
+        found = self._kept.get(pending)
+        if found is None:
+            if len(self._kept) == _MAX_KEPT:
+                self._kept.clear()
+            heads = self._vocabulary.exact.finishing[lacking(pending)]
+            found = self._kept[pending] = tuple(
+                sorted(
+                    token_id
+                    for head, ids in heads.items()
+                    if self._is_lost(pending + head)
+                    for token_id in ids
+                )
+            )
+        return found
+
+    def _is_lost(self, beginning: bytes) -> bool:
+        """Tell whether a character, or all that a beginning of one can become, is banned."""
+        missing = lacking(beginning)
+        if not missing:
+            try:
+                number = ord(beginning.decode())
+            except UnicodeDecodeError:
+                return False  # comes out as U+FFFD
+            return number < _LETTERS and bool(self._banned[number])
+        if unfinished(beginning) < len(beginning):
+            return False  # as here, before another one begins
+        length = len(beginning) + missing
+        number = beginning[0] & (0xFF >> (length + 1))
+        for byte in beginning[1:]:
+            number = number << 6 | byte & 0x3F
+        first, last = number << 6 * missing, (number + 1) << 6 * missing
+        first = max(first, _SMALLEST[length])
+        return bool(self._banned[first:last].any()) and not self._ways[first:last].any()
+
+
+@lru_cache(maxsize=16)
+def _banned_scripts(
+    vocabulary: Vocabulary, tokenizer: Any, scripts: tuple[str, ...], mode: str
+) -> BannedScripts:
+    return BannedScripts(vocabulary, _markup(tokenizer), scripts, mode)
+
+
+def _markup(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of added tokens that are markup."""
+    if hasattr(tokenizer, "get_added_vocab"):
+        added: Mapping[str, int] = tokenizer.get_added_vocab()
+    else:
+        decoder: dict[int, Any] = getattr(tokenizer, "get_added_tokens_decoder", dict)()
+        added = {token.content: token_id for token_id, token in decoder.items()}
+    return frozenset(
+        token_id for name, token_id in added.items() if _MARKUP.fullmatch(name.strip())
+    )
+
+
+def _checked_letters_of(script: str) -> np.ndarray:
+    """Return the letters of a script that a request names.
+
+    Raises:
+        RequestError: There is none of this name, or it has no letters of its own.
+    """
+    try:
+        found = _letters_of(script)
+    except ValueError:
+        import difflib  # as in params
+
+        near = difflib.get_close_matches(script.title(), _RECOMMENDED, 1)
+        hint = f"did you mean {near[0]}?" if near else "such as Han, Latin or Cyrillic"
+        raise RequestError(
+            f"expected names of Unicode scripts, got {shown(script)}, which is none; {hint}"
+        ) from None
+    if not found.any() or any((found & _letters_of(name)).any() for name in _NO_SCRIPTS):
+        raise RequestError(
+            f"expected scripts with letters of their own, got {shown(script)}, which has none"
+        )
+    return found
+
+
+@lru_cache(maxsize=64)
+def _letters_of(script: str) -> np.ndarray:
+    """Return for each number of a character whether it is of a script.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
+    import numpy as np
+
+    try:
+        import regex  # type: ignore[import-untyped]
+    except ImportError:
+        raise Unsupported(
+            "which letters a script has is known to the package regex, which SGLang brings; "
+            "install it to try this without a server"
+        ) from None
+    try:
+        pattern = regex.compile(rf"\p{{Script={script}}}+")
+    except regex.error:
+        raise ValueError(script) from None
+    found = np.zeros(_LETTERS, dtype=np.bool_)
+    every = np.arange(_LETTERS, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    for match in pattern.finditer(every):
+        found[slice(*match.span())] = True
+    return found

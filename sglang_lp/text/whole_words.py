@@ -1,0 +1,375 @@
+"""Words that may not come out as whole words, whichever tokens would spell them.
+
+Whether ``foo`` was a word is known one character later: ``foo.`` holds it, ``food`` does not. So a
+word may be written to its end, and then only a letter may follow: banned is each token that begins
+with something else, and the end of the answer. A token that holds a word and what follows it is
+banned at once.
+
+A word character is a letter, a mark, a number or a connector of Unicode, or a joiner; bytes that
+make no character are none. What there is to remember is the class of the character before the
+earliest place where a word may have begun, and the text from there on.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.ids import Ids
+from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.text.encoding import served_vocabulary
+from sglang_lp.text.kept_ids import KeptIds
+from sglang_lp.text.utf8 import folded, lacking, unfinished
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sglang_lp.text.vocabulary import Pieces, Vocabulary
+
+__all__ = ["WholeWords", "prepare", "whole_words"]
+
+#: Stand for a character of a word, and for any other, where nothing else of it matters.
+_WORD, _OTHER = b"x", b" "
+
+_JOINERS = (0x200C, 0x200D)
+
+#: By the length of a character in bytes, the smallest number that is written with so many.
+_SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
+
+
+@lru_cache(maxsize=1)
+def _word_numbers() -> np.ndarray:
+    """Return for each number of a character whether it is one of a word."""
+    import numpy as np
+
+    # Two letters each, such as "Lu".
+    categories = "".join(map(unicodedata.category, map(chr, range(0x110000)))).encode()
+    kinds = np.frombuffer(categories, dtype=">u2")
+    found: np.ndarray = np.isin(kinds >> 8, [*b"LMN"]) | (kinds == int.from_bytes(b"Pc", "big"))
+    found[[*_JOINERS]] = True
+    return found
+
+
+def _is_word(character: str) -> bool:
+    return bool(_word_numbers()[ord(character)])
+
+
+@lru_cache(maxsize=4096)
+def _may_become_word(beginning: bytes) -> bool:
+    """Tell whether an unfinished character can become one of a word."""
+    missing = lacking(beginning)
+    length = len(beginning) + missing
+    number = beginning[0] & (0xFF >> (length + 1))
+    for byte in beginning[1:]:
+        number = number << 6 | byte & 0x3F
+    first, last = number << 6 * missing, (number + 1) << 6 * missing
+    return bool(_word_numbers()[max(first, _SMALLEST[length]) : last].any())
+
+
+class _Edges:
+    """For each byte of all tokens, whether what begins there can be no character of a word.
+
+    Attributes:
+        opens: At the first byte of a character: whether it is none of a word. True for what makes
+            no character, False for an unfinished one that can become one of a word.
+        closes: At the byte after a character: the same of the character before.
+        starts: Where each token begins.
+        heads: With how many bytes each begins that only continue a character.
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        import numpy as np
+
+        words = _word_numbers()
+        texts = [piece.decode("utf-8", "surrogateescape") for piece in pieces.of]
+        joined = "".join(texts).encode("utf-32-le", "surrogatepass")
+        numbers = np.frombuffer(joined, dtype=np.uint32)
+        escaped = (numbers >= 0xDC80) & (numbers < 0xDD00)  # noqa: PLR2004 - one byte each
+        sizes = 1 + (numbers >= 0x80).astype(np.int64) + (numbers >= 0x800)  # noqa: PLR2004
+        sizes += numbers >= 0x10000  # noqa: PLR2004
+        sizes[escaped] = 1
+        ends = np.cumsum(sizes)
+        other = ~words[numbers]
+        lengths = np.array([*map(len, pieces.of)], dtype=np.int64)
+        token_ends = np.cumsum(lengths)
+        total = int(token_ends[-1]) if len(token_ends) else 0
+        self.opens = np.ones(total + 1, dtype=np.bool_)
+        self.closes = np.ones(total + 1, dtype=np.bool_)
+        self.opens[ends - sizes] = other
+        self.closes[ends] = other
+        self.starts = token_ends - lengths
+        self.heads = np.zeros(len(lengths), dtype=np.int64)
+        for token_id in np.unique(np.repeat(np.arange(len(texts)), [*map(len, texts)])[escaped]):
+            token = pieces.of[token_id]
+            if (length := unfinished(token)) and _may_become_word(token[-length:]):
+                self.opens[token_ends[token_id] - length] = False
+            self.heads[token_id] = len(token) - len(token.lstrip(_CONTINUING))
+
+
+_CONTINUING = bytes(range(0x80, 0xC0))
+
+
+@lru_cache(maxsize=8)
+def _edges(pieces: Pieces) -> _Edges:
+    return _Edges(pieces)
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    """Make what every list of words needs, so that no request waits for it."""
+    for pieces in (vocabulary.exact, vocabulary.folded):
+        _edges(pieces)
+
+
+def whole_words(
+    processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool
+) -> WholeWords:
+    """Return what keeps whole words out, made once for each list of them.
+
+    Args:
+        processor: The class whose parameter they are, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+        texts: At least one, each a character or more.
+        ignore_case: Whether words are the same if ``str.casefold`` makes them the same.
+
+    Raises:
+        InvalidParameter: The model cannot write such a word, or nobody can tell.
+    """
+    vocabulary = served_vocabulary(processor, name, tokenizer)
+    try:
+        return _whole_words(vocabulary, texts, ignore_case=ignore_case)
+    except RequestError as error:
+        raise InvalidParameter(processor, name, str(error)) from None
+
+
+@lru_cache(maxsize=16)
+def _whole_words(
+    vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+) -> WholeWords:
+    return WholeWords(vocabulary, texts, ignore_case=ignore_case)
+
+
+class WholeWords:
+    """Says which tokens would make a word of several a whole one.
+
+    Attributes:
+        always: The ids of the tokens that hold one, whatever came before, in order.
+        start: What to remember before the first token.
+    """
+
+    start = _OTHER
+
+    def __init__(
+        self, vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+    ) -> None:
+        import numpy as np
+
+        self._vocabulary = vocabulary
+        self._ignore_case = ignore_case
+        self._pieces = pieces = vocabulary.folded if ignore_case else vocabulary.exact
+        self._edges = edges = _edges(pieces)
+        encoded = [text.encode() for text in texts]
+        self._texts = sorted({*map(folded, encoded)} if ignore_case else {*encoded})
+        for text in () if ignore_case else self._texts:
+            if not pieces.alphabet.issuperset(text):
+                raise RequestError(
+                    f"expected texts that the served model can write, got {shown(text.decode())}, "
+                    "which no tokens spell"
+                )
+        self._words = frozenset(self._texts)
+        self._longest = max(map(len, self._texts))
+        self._characters = frozenset(b"".join(self._texts).decode())
+        #: Beginnings of words, themselves included.
+        self._beginnings = {text[:end] for text in self._texts for end in range(1, len(text) + 1)}
+        place, token, end = pieces.places_of(self._texts)
+        inside = place - edges.starts[token]
+        known = (end < edges.starts[token] + pieces.lengths[token]) & edges.opens[end]
+        at_head = (inside == edges.heads[token]) & (inside > 0)
+        first = known & (inside == 0)
+        bounded = known & (inside > 0) & edges.closes[place] & ~at_head
+        #: Tokens that begin with a word and go on with no letter.
+        self._first = np.unique(token[first])
+        #: Tokens that do so after the rest of a character.
+        self._after_head = np.unique(token[known & at_head])
+        self.always: Sequence[int] = array(
+            "q", np.unique(token[bounded]).astype(np.int64).tobytes()
+        )
+        #: Tokens that begin with no letter.
+        filled = pieces.lengths > 0
+        self._no_letter = np.flatnonzero(filled & edges.opens[edges.starts])
+        if len(self._no_letter) == len(pieces):
+            raise RequestError(
+                "expected a model whose tokens begin with letters, which whole words need; leave "
+                "out whole_words"
+            )
+        self._after_word: dict[int, Iterable[int]] = {}
+        self._kept: KeptIds[array[int]] = KeptIds()
+
+    def begin(self, prompt_ids: Sequence[int]) -> bytes:
+        """Return what to remember at the start, if what the prompt ends with counts.
+
+        Args:
+            prompt_ids: Special tokens and pad values of images in it end every word.
+        """
+        tokens = self._vocabulary.tokens
+        last: list[bytes] = []
+        length = 0
+        for token_id in reversed(prompt_ids):
+            token = tokens[token_id] if 0 <= token_id < len(tokens) else b""
+            if not token or length > self._longest + 4:
+                break
+            last.append(token)
+            length += len(token)
+        return self._remembered(_OTHER + b"".join(reversed(last)))
+
+    def after(self, end: bytes, token_id: int) -> bytes:
+        """Return what to remember after one more token.
+
+        Args:
+            end: What was to be remembered before it.
+            token_id: One without text, a special one, changes nothing.
+        """
+        tokens = self._vocabulary.tokens
+        token = tokens[token_id] if token_id < len(tokens) else b""
+        return self._remembered(end + token) if token else end
+
+    def after_word(self, end: bytes, vocab_size: int) -> Iterable[int] | None:
+        """Return the tokens that begin with no letter, if a word has just been written.
+
+        Args:
+            end: What ``after`` returned.
+            vocab_size: Number of logits: tokenizers may have more tokens.
+
+        Returns:
+            ``None`` if none has; no tokens if a character has begun, which ``completing`` knows.
+        """
+        whole = len(end) - unfinished(end)
+        if not any(end[start:whole] in self._words for start in self._starts(end, whole)):
+            return None
+        if whole < len(end):
+            return ()
+        found = self._after_word.get(vocab_size)
+        if found is None:
+            ids = array("q", self._no_letter[self._no_letter < vocab_size].tobytes())
+            found = self._after_word[vocab_size] = Ids(ids) if ids else ids
+        return found
+
+    def completing(self, end: bytes) -> Sequence[int]:
+        """Return the tokens that may not come now, besides those of ``always``.
+
+        Args:
+            end: What ``after`` returned. Those of ``after_word`` may not come either.
+
+        Raises:
+            RequestError: All tokens make a whole word.
+        """
+        return self._kept.of(end, self._completing)
+
+    def _completing(self, end: bytes) -> array[int]:
+        return array("q", self._found(end).tobytes())
+
+    def _remembered(self, text: bytes) -> bytes:
+        if self._ignore_case:
+            text = folded(text)
+        whole = len(text) - unfinished(text)
+        for start in self._starts(text, whole):
+            if start < whole and text[start:whole] in self._beginnings:
+                return _OTHER + text[start:]
+        last = text[:whole].decode("utf-8", "surrogateescape")[-1:]
+        return (_WORD if last and _is_word(last) else _OTHER) + text[whole:]
+
+    def _starts(self, text: bytes, whole: int) -> Iterator[int]:
+        """Yield where a word may begin, up to the end: after each character that is no letter."""
+        place, floor = 0, max(1, whole - self._longest)
+        for character in text[:whole].decode("utf-8", "surrogateescape"):
+            place += len(character.encode("utf-8", "surrogateescape"))
+            if place >= floor and not _is_word(character):
+                yield place
+
+    def _found(self, end: bytes) -> np.ndarray:
+        import numpy as np
+
+        part = end[len(end) - unfinished(end) :]
+        whole = len(end) - len(part)
+        starts = [*self._starts(end, whole)]
+        begun = [end[start:whole] for start in starts if end[start:whole] in self._beginnings]
+        written = any(one in self._words for one in begun)
+        found = np.zeros(len(self._pieces.of), dtype=np.bool_)
+        if part:
+            self._ban_after(end, part, found, written=written)
+        else:
+            found[self._after_head] = True
+            if whole in starts:
+                found[self._first] = True
+            for beginning in begun:
+                self._ban_rests(beginning, found)
+        banned = found.copy()
+        banned[[*self.always]] = True
+        if written and not part:
+            banned[self._no_letter] = True
+        if int(banned.sum()) == len(self._pieces):
+            word = (begun or self._texts)[0]
+            raise RequestError(
+                f"after {shown(end[1:].decode(errors='replace'))} every token of the model makes "
+                f"a whole word of what may not come, such as {shown(word.decode())}"
+            )
+        return np.flatnonzero(found)
+
+    def _ban_after(self, end: bytes, part: bytes, found: np.ndarray, *, written: bool) -> None:
+        """Ban what may not follow an unfinished character."""
+        # What does not continue the character makes it none, and so no letter.
+        found[self._first] = True
+        if written:
+            found[self._pieces.lengths > 0] = True
+        checked = {*self._after_head.tolist()}
+        for head, ids in self._pieces.finishing[lacking(part)].items():
+            character = (part + head).decode(errors="replace")
+            if self._ignore_case:
+                character = character.casefold()
+            if written or not self._characters.isdisjoint(character):
+                checked.update(ids)
+        known = len(end) - len(part)
+        for token_id in checked:
+            found[token_id] = self._breaks(end + self._vocabulary.tokens[token_id], known)
+
+    def _ban_rests(self, beginning: bytes, found: np.ndarray) -> None:
+        """Ban the tokens that complete a word that was begun, and go on with no letter."""
+        edges, pieces, length = self._edges, self._pieces, len(beginning)
+        first = bisect_left(self._texts, beginning)
+        last = bisect_right(self._texts, beginning, first, key=lambda text: text[:length])
+        for text in self._texts[first:last]:
+            if rest := text[length:]:
+                ids = pieces.starting_with(rest)
+                after = edges.starts[ids] + len(rest)
+                ids, after = ids[(longer := pieces.lengths[ids] > len(rest))], after[longer]
+                found[ids[edges.opens[after]]] = True
+
+    def _breaks(self, text: bytes, known: int) -> bool:
+        """Tell whether a text holds a whole word that was not in what came before.
+
+        Args:
+            text: What was remembered and a token.
+            known: Length of the whole characters of what was remembered.
+        """
+        if self._ignore_case:
+            text = text[:known] + folded(text[known:])
+        tail = unfinished(text)
+        whole = len(text) - tail
+        places, place = [0], 0
+        others = [True]
+        for character in text[:whole].decode("utf-8", "surrogateescape"):
+            place += len(character.encode("utf-8", "surrogateescape"))
+            places.append(place)
+            others.append(not _is_word(character))
+        # Whether no letter stands after each place.
+        after = [*others[1:], bool(tail) and not _may_become_word(text[whole:])]
+        for i, start in enumerate(places[1:], 1):
+            if others[i]:
+                for j in range(i + 1, len(places)):
+                    if places[j] >= known and after[j] and text[start : places[j]] in self._words:
+                        return True
+        return False
