@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo test test-oldest test-drafts test-fleet canary docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
+TARGETS := env demo quick test test-versions test-drafts test-faults test-fleet canary docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -9,9 +9,11 @@ TARGETS := env demo test test-oldest test-drafts test-fleet canary docs test-doc
 help:
 	@echo "make env    set up .venv and the demo model (minutes once, a second afterwards)"
 	@echo "make demo   show the toolkit at work on a real SGLang server"
+	@echo "make quick  ruff, mypy and the tests that need no SGLang: a minute"
 	@echo "make test   env, check and every test"
-	@echo "make test-oldest  the engine tests on the oldest supported SGLang, in .venv-oldest"
+	@echo "make test-versions  the engine tests on each supported SGLang, every one in its own .venv"
 	@echo "make test-drafts  the engine tests on further servers: speculative decoding, LoRA adapters"
+	@echo "make test-faults  every function of the toolkit raises, in turn, on servers at work"
 	@echo "make test-fleet  several servers: behind a router, prefill and decode apart"
 	@echo "make canary  try the newest SGLang on the registry, and say what moved"
 	@echo "make docs   the documentation as a site, in build/site; warnings are errors"

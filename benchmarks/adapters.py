@@ -26,7 +26,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
-from support.playing import Played
+from sglang_lp.testing import Played
 
 ROWS = 64
 STEPS = 30

@@ -364,6 +364,7 @@ def _ngrams() -> list[Dear]:
         ("ngram-2-after-one", 2, _after_one(), _one(), (1, 16, 128)),
         ("ngram-3-random", 3, _random(1000), _random(1000, 4096), (1, 8, 32, 128, 129)),
         ("ngram-6-random", 6, _random(300), _random(300, 4096), (1,)),
+        ("ngram-256-random", 256, _random(300), _random(300, 4096), (1, 32)),
         ("ngram-30-loop", 30, _over_and_over(range(1000, 1040)), _over_and_over(range(1000, 1040)),
          (1, 32)),
         ("ngram-4-one-token", 4, _one(), _one(), (1, 32, 128)),
@@ -379,18 +380,6 @@ def _ngrams() -> list[Dear]:
         )
         for key, size, prompt, output, counts in texts
         for copies in counts
-    ]
-    found += [
-        Dear(
-            f"ngram-wakes-late-x{copies}",
-            _NGRAM,
-            {"ngram_size": 15_000, "window_size": _EVER},
-            _short,
-            _over_and_over(range(1000, 90_000), 89_000),
-            copies,
-            steps=12_000,
-        )
-        for copies in (1, 64)
     ]
     found += [
         Dear(

@@ -54,7 +54,9 @@ class VerifyStep:
         self._waiting: list[list[int]] = [[] for _ in self.batch.requests]
         self._queue: list[Any] = []
         pending.scheduler = SimpleNamespace(
-            result_queue=self._queue, spec_algorithm=SimpleNamespace(is_none=lambda: False)
+            enable_overlap=True,
+            result_queue=self._queue,
+            spec_algorithm=SimpleNamespace(is_none=lambda: False),
         )
         self._links = (
             torch.tensor([[*range(1, NODES), -1]] * case.rows, device=device),
@@ -81,6 +83,7 @@ class VerifyStep:
             accept_lens=torch.full((len(self._waiting),), ACCEPTED),
             copy_done=SimpleNamespace(synchronize=self._wait),
             speculative_num_draft_tokens=NODES,
+            speculative_output_stride=NODES,
         )
         self._queue[:] = [(self._sglangs, result)]
         random_ = random.Random(self._waiting[0][0])

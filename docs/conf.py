@@ -37,6 +37,7 @@ NAVIGATION = {
         "policy",
         "operating",
         "deploying",
+        "versions",
         "disaggregation",
         "performance",
         "api/trust",
@@ -91,7 +92,19 @@ def _skip(_app: Sphinx, _what: str, _name: str, thing: Any, skip: bool, _options
     return skip or str(getattr(thing, "__doc__", "")).startswith("Alias for field number")
 
 
+def _lead_to_the_front_page(app: Sphinx, error: Exception | None) -> None:
+    """Give the site an ``index.html`` at its root, which is what a host serves."""
+    if error is None:
+        page = f"{root_doc}.html"
+        (Path(app.outdir) / "index.html").write_text(
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html_title}</title>'
+            f'<meta http-equiv="refresh" content="0; url={page}">'
+            f'<a href="{page}">{html_title}</a></html>\n'
+        )
+
+
 def setup(app: Sphinx) -> None:
     """Connect the above."""
+    app.connect("build-finished", _lead_to_the_front_page)
     app.connect("source-read", _navigate)
     app.connect("autodoc-skip-member", _skip)

@@ -32,9 +32,10 @@ UV_VERSION = "0.13.8"
 #: Not sys.executable: with .venv activated, that lies in what is to be made anew.
 BASE_PYTHON = "{}/bin/python{}.{}".format(sys.base_prefix, *sys.version_info[:2])
 LOCK = Path("requirements.lock")
-OLDEST_VENV = Path(".venv-oldest")
-OLDEST_PYTHON = f"{OLDEST_VENV}/bin/python"
-OLDEST_LOCK = Path("requirements-oldest.lock")
+#: The supported SGLangs before that of LOCK, each with a lock of its own.
+RELEASES = ("0.5.20", "0.5.21", "0.5.22")
+#: What SGLang asks for and no index holds.
+OVERRIDE = "versions/override.txt"
 DOCS_LOCK = Path("requirements-docs.lock")
 CANARY_VENV = Path(".venv-canary")
 CANARY_PYTHON = f"{CANARY_VENV}/bin/python"
@@ -160,30 +161,47 @@ ENV = (
         inputs=tuple(map(Path, ("demo/corpus.py", "demo/model.py", "demo/training.py"))),
     ),
 )
-#: The oldest supported SGLang, in an environment of its own.
-OLDEST = (
-    _venv_step(
-        "make the environment of the oldest SGLang",
-        *(BASE_PYTHON, "-m", "venv", "--clear", str(OLDEST_VENV)),
+
+
+def _release_steps(release: str) -> Iterator[SetUp]:
+    """Yield what sets up an earlier SGLang in an environment of its own."""
+    venv, lock = Path(f".venv-{release}"), Path(f"versions/{release}.lock")
+    python = f"{venv}/bin/python"
+    yield _venv_step(
+        f"make the environment of SGLang {release}",
+        *(BASE_PYTHON, "-m", "venv", "--clear", str(venv)),
         product="bin/python",
-        venv=OLDEST_VENV,
-    ),
-    _venv_step(
-        "install its locked packages",
-        *(UV, "pip", "sync", "--compile-bytecode", "--python", OLDEST_PYTHON, str(OLDEST_LOCK)),
+        venv=venv,
+    )
+    yield _venv_step(
+        f"install the locked packages of SGLang {release}",
+        *(UV, "pip", "sync", "--compile-bytecode", "--python", python, str(lock)),
         product="bin/pytest",
-        inputs=(OLDEST_LOCK,),
-        venv=OLDEST_VENV,
-    ),
-    _venv_step(
-        "install the project there",
-        *(UV, "pip", "install", "--quiet", "--python", OLDEST_PYTHON),
+        inputs=(lock,),
+        venv=venv,
+    )
+    yield _venv_step(
+        f"install the project beside SGLang {release}",
+        *(UV, "pip", "install", "--quiet", "--python", python),
         *("--no-deps", "--no-build-isolation", "--editable", "."),
         product="bin/sglang-lp",
-        inputs=(OLDEST_LOCK, Path("pyproject.toml")),
-        venv=OLDEST_VENV,
-    ),
-)
+        inputs=(lock, Path("pyproject.toml")),
+        venv=venv,
+    )
+
+
+def _release_lock(release: str) -> Step:
+    return Step(
+        f"resolve SGLang {release}",
+        (
+            *(UV, "pip", "compile", "--quiet", "versions/requirements.in"),
+            *("--upgrade-package", f"sglang=={release}", "--override", OVERRIDE),
+            *("--output-file", f"versions/{release}.lock", *PINS),
+        ),
+        online=True,
+    )
+
+
 #: The newest SGLang on the registry, whatever it is today: only its environment is kept.
 CANARY = (
     _venv_step(
@@ -197,7 +215,7 @@ CANARY = (
         (
             *(UV, "pip", "install", "--quiet", "--upgrade", "--python", CANARY_PYTHON),
             *("--requirements", "requirements-canary.in"),
-            *("--override", "requirements-oldest.override"),
+            *("--override", OVERRIDE),
         ),
         online=True,
     ),
@@ -255,18 +273,34 @@ CHECK = (
     Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", ".")),
     Step("mypy", (PYTHON, "-m", "mypy")),
 )
+#: What most changes break, without SGLang, whose import alone takes seconds.
+QUICK_ROOMS = ("builtins", "client", "history", "processor", "rules", "text", "wire")
+QUICK = Step(
+    "the quick tests",
+    (
+        *("env", "OMP_NUM_THREADS=1"),  # the tensors are small: a second thread costs more
+        *(PYTHON, "-m", "pytest", "--quiet", "-rfE", "-m", "not engine and not slow"),
+        *("--hypothesis-profile", "quick", "-p", "support.without_sglang"),
+        *(f"tests/{room}" for room in QUICK_ROOMS),
+    ),
+)
 TARGETS: dict[str, tuple[Step, ...]] = {
     "env": ENV,
     "check": (*ENV, *CHECK),
+    "quick": (*ENV, *CHECK, QUICK),
     "test": (*ENV, *CHECK, Step("pytest", (PYTHON, "-m", "pytest"))),
-    "test-oldest": (
+    "test-versions": (
         *ENV,
-        *OLDEST,
-        Step("pytest tests/engine", (OLDEST_PYTHON, "-m", "pytest", "tests/engine")),
+        *(step for release in RELEASES for step in _release_steps(release)),
+        Step("the engine tests on each SGLang", (PYTHON, "-m", "scripts.versions")),
     ),
     "test-drafts": (
         *ENV,
         Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
+    ),
+    "test-faults": (
+        *ENV,
+        Step("pytest -m faults", (PYTHON, "-m", "pytest", "-m", "faults")),
     ),
     "test-fleet": (
         *ENV,
@@ -352,15 +386,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
             ),
             online=True,
         ),
-        Step(
-            "resolve requirements-oldest.in",
-            (
-                *(UV, "pip", "compile", "--quiet", "requirements-oldest.in"),
-                *("--override", "requirements-oldest.override"),
-                *("--output-file", str(OLDEST_LOCK), *PINS),
-            ),
-            online=True,
-        ),
+        *map(_release_lock, RELEASES),
     ),
 }
 

@@ -21,10 +21,8 @@ def found() -> dict[str, Any]:
     from sglang.srt.sampling import custom_logit_processor as stock
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    from sglang_lp.server.startup.hooks import put_in_place
-    from sglang_lp.server.startup.installation import installed
+    from sglang_lp.server.startup.hook_table import HOOKS
 
-    put_in_place()  # registers, and leaves applying to SGLang
     processors = [
         name
         for name, value in vars(stock).items()
@@ -32,7 +30,7 @@ def found() -> dict[str, Any]:
     ]
     return {
         "version": version("sglang"),
-        "targets": {target: _described(target) for target, _ in installed},
+        "targets": {hook.target: _described(hook.target) for hook in HOOKS},
         "algorithms": sorted(one.name for one in SpeculativeAlgorithm),
         "processors": sorted(processors),
     }

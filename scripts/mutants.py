@@ -30,7 +30,7 @@ SETTINGS = """\
 source_paths=sglang_lp
 only_mutate=
   sglang_lp/trust/*.py
-  sglang_lp/server/*.py
+  sglang_lp/server/**/*.py
   sglang_lp/wire.py
 also_copy=
   support

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-__all__ = ["MAX_BIAS", "Edits"]
+if TYPE_CHECKING:
+    from sglang_lp._engine.recording import Recording
+
+__all__ = ["LENGTH", "MAX_BIAS", "NEVER", "Edits"]
 
 #: Largest bias on a logit, either way, all biases on it taken together. Far beyond any effect,
 #: and safe in float16.
 MAX_BIAS = 10_000.0
+
+#: A position that no request reaches.
+NEVER = 1 << 62
+
+#: The reason to end a request with, for a finish reason of ``length``.
+LENGTH = "length"
 
 
 class Edits(ABC):
@@ -89,6 +99,17 @@ class Edits(ABC):
         """
 
     @abstractmethod
+    def add(self, other: Recording) -> None:
+        """Declare what another processor declared, for a processor that runs others.
+
+        Takes the edits of this step alone: what holds longer, when to look again and whether the
+        request ends are :attr:`~sglang_lp.processor.Recording.standing`, ``wake`` and ``reason``.
+
+        Args:
+            other: What the other's ``edit`` was given; it stays as it is.
+        """
+
+    @abstractmethod
     def always(self) -> Edits:
         """Return edits that hold at this step and every later one of the request.
 
@@ -131,5 +152,6 @@ class Edits(ABC):
 
         Args:
             reason: A few words for the client, unlike anything that a model writes: SGLang cuts
-                the answer where it finds them in it.
+                the answer where it finds them in it. With ``LENGTH`` the finish reason is
+                ``length``, as that of an answer that is truncated.
         """

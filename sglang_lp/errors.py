@@ -14,6 +14,8 @@ SglangLpError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 __all__ = [
@@ -28,8 +30,14 @@ __all__ = [
     "SglangLpError",
     "Unsupported",
     "UsageError",
+    "escaped",
+    "refusing",
     "shown",
+    "told",
 ]
+
+#: Innermost frames of a traceback that are logged.
+_FRAMES = 20
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -44,6 +52,29 @@ def shown(value: object, limit: int = 60) -> str:
     else:
         return type(value).__name__
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def escaped(text: str) -> str:
+    """Return text with nothing in it that a terminal would act on: lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def told(error: BaseException) -> str:
+    """Return an exception with its innermost frames for a log, indented and escaped.
+
+    Its text may be of a client, and so is not to look like a line of the log.
+    """
+    import textwrap  # for a log only, and the client imports this module
+    import traceback
+
+    # To show all frames of a deep recursion takes 20 ms, and everybody waits.
+    lines = "".join(traceback.format_exception(error, limit=-_FRAMES))
+    return textwrap.indent(escaped(lines), "    ")
 
 
 class SglangLpError(Exception):
@@ -93,13 +124,16 @@ class InvalidParameter(RequestError):
     Attributes:
         processor: Class name of the processor.
         parameter: Key in ``custom_params``, or ``None`` if the whole is at fault.
+        problem: What was expected, what came, what to do.
     """
 
     def __init__(self, processor: str, parameter: str | None, problem: str) -> None:
-        where = f"parameter {parameter!r}" if parameter is not None else "custom_params"
-        super().__init__(f"{processor}: {where}: {problem}")
+        # A client may have sent anything as the name.
+        where = "custom_params" if parameter is None else shown(parameter, 100).strip("'")
+        super().__init__(f"{where} of {processor}: {problem}")
         self.processor = processor
         self.parameter = parameter
+        self.problem = problem
 
 
 class Unsupported(RequestError):
@@ -124,3 +158,20 @@ class UsageError(SglangLpError, ValueError):
 
 class InstallError(SglangLpError, RuntimeError):
     """A guard could not be put in place in this process with this SGLang version."""
+
+
+@contextmanager
+def refusing(processor: str, parameter: str | None) -> Iterator[None]:
+    """Turn a problem that is found in the block into a refusal of a parameter.
+
+    Args:
+        processor: The class whose parameter it is.
+        parameter: Its name; ``None`` if there is no single one.
+
+    Raises:
+        InvalidParameter: In place of any other ``RequestError``.
+    """
+    try:
+        yield
+    except RequestError as error:
+        raise InvalidParameter(processor, parameter, str(error)) from None

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sglang_lp import wire
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.ids import LONG
+from sglang_lp._engine.ids import LONG, lasting
+from sglang_lp._engine.recording import Recording
 from sglang_lp._engine.rows import Row, attach_row, rows_of
+from sglang_lp._engine.whole_rows import check_computed
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
@@ -29,8 +31,17 @@ if TYPE_CHECKING:
 
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.text.vocabulary import Vocabulary
 
-__all__ = ["LogitProcessor", "fit", "prepare", "subclasses_of"]
+__all__ = [
+    "LogitProcessor",
+    "Recording",
+    "check_computed",
+    "fit",
+    "lasting",
+    "prepare",
+    "subclasses_of",
+]
 
 
 _NO_HISTORY = (
@@ -204,7 +215,8 @@ class LogitProcessor:
                 first position and the one after the last.
 
         Returns:
-            JSON values by name; nothing by default.
+            JSON values by name; nothing by default. What is no JSON, or raised here, ends the
+            request with an error.
         """
         return {}
 
@@ -324,6 +336,17 @@ class LogitProcessor:
             ):
                 return True
         return False
+
+    @classmethod
+    def warm(cls, vocabulary: Vocabulary) -> None:
+        """Make what takes long, and what every request with this processor needs.
+
+        Called on a server that allows the class, before it says that it is ready, and again if
+        another tokenizer is served.
+
+        Args:
+            vocabulary: What the tokens of the served model spell.
+        """
 
     @classmethod
     def fit_params(

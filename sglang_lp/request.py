@@ -75,7 +75,8 @@ class Request:
         """The row of logits of this step, shape ``(vocab,)``: a copy, written back after ``edit``.
 
         Change it in place. It goes back into the batch once it is known to hold a finite logit
-        and no NaN, for which the host waits for the device; ``edits`` are cheaper.
+        and no NaN, for which the host waits for the device, once for all rows; ``edits`` are
+        cheaper.
 
         Raises:
             AttributeError: Read outside ``edit``.
@@ -85,8 +86,8 @@ class Request:
     def top(self, count: int) -> list[int]:  # noqa: ARG002 - there are no logits here
         """Return the ids of the ``count`` largest logits of this step, largest first.
 
-        The host waits for the device; nothing is copied or written back. Tokens that are masked
-        already (``-inf``) are left out.
+        The host waits for the device, once in a step for all rows that read no more than 64.
+        Tokens that are masked already (``-inf``) are left out.
 
         Raises:
             AttributeError: Read outside ``edit``.
@@ -98,7 +99,7 @@ class Request:
 
         It is if fewer than ``count`` logits are larger than its own, so all tokens that share the
         last place are among them; one that is masked already (``-inf``) is not. Takes a tenth of
-        the time of :meth:`top`; the host waits for the device.
+        the time of :meth:`top` on a CPU; the host waits as there.
 
         Args:
             token_ids: Ids in ``[0, vocab)``, at least one.

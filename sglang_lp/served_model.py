@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sglang_lp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from sglang_lp.builtins.thinking.known import ReasoningFormat
 
 __all__ = ["ServedModel", "ends_for"]
 
@@ -17,11 +20,13 @@ class ServedModel(NamedTuple):
         tokenizer: Its tokenizer, or ``None`` (``--skip-tokenizer-init``, a unit test).
         vocab_size: Number of logits in a row of it, if known.
         eos_token_ids: All tokens that end an answer of it, in order; empty if none are known.
+        reasoning: How the served reasoning parser tells reasoning; ``None`` without a parser.
     """
 
     tokenizer: Any = None
     vocab_size: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    reasoning: ReasoningFormat | None = None
 
     @classmethod
     def of(

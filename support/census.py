@@ -20,7 +20,7 @@ def census(server: Server, name: str) -> dict[str, Any]:
     """Return what lives once the scheduler is at rest.
 
     SGLang keeps its last batches until the next ones, so several requests ask, and ends requests
-    whose client is gone some seconds late, or in 0.5.18 not at all if they came as a list.
+    whose client is gone some seconds late.
 
     Args:
         server: Allows :class:`support.recording.Census`.

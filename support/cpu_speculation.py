@@ -42,32 +42,36 @@ def install() -> None:
 
 def _take_triton_kernels() -> None:
     """Take the kernels that SGLang has in Triton for Intel's devices, and in CUDA otherwise."""
-    # One module of the compiled kernels, which need CUDA's library to be imported.
-    names = ("sgl_kernel", "sgl_kernel.speculative")
-    before = {name: sys.modules.get(name) for name in names}
-    for name in names:
-        sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[names[1]])["reconstruct_indices_from_tree_mask"] = None
-    try:
-        from sglang.kernels.ops.speculative import cache_locs, reconstruct_tree, spec_tree
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
-    for module in (reconstruct_tree, cache_locs, spec_tree):
-        module._is_xpu = True
+    from support import kernels
+
+    # SGLang's compiled kernels, which need CUDA's library to be imported.
+    package, of_drafts = types.ModuleType("sgl_kernel"), types.ModuleType("sgl_kernel.speculative")
+    vars(of_drafts)["reconstruct_indices_from_tree_mask"] = kernels.reconstruct_tree
+    package.__dict__.update(
+        tree_speculative_sampling_target_only=kernels.tree_speculative_sampling_target_only,
+        top_k_renorm_prob=kernels.top_k_renorm_prob,
+        top_p_renorm_prob=kernels.top_p_renorm_prob,
+    )
+    stand_ins = {"sgl_kernel": package, "sgl_kernel.speculative": of_drafts}
+    before = {name: sys.modules.get(name) for name in stand_ins}
+    sys.modules.update(stand_ins)
+    from sglang.kernels.ops.speculative import cache_locs, spec_tree
+
+    cache_locs._is_xpu = True
+    if not hasattr(spec_tree, "verify_tree_greedy_triton"):
+        return  # Before SGLang 0.5.23 a verify step imports them.
+    from sglang.kernels.ops.speculative import reconstruct_tree
+
+    reconstruct_tree._is_xpu = spec_tree._is_xpu = True
+    for name, module in before.items():
+        if module is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = module
 
 
 def _take_plain_kernels() -> None:
-    from sglang.kernels.ops.speculative import (
-        cache_locs,
-        eagle,
-        gather_spec_extras,
-        reconstruct_tree,
-        spec_tree,
-    )
+    from sglang.kernels.ops.speculative import cache_locs, eagle, gather_spec_extras, spec_tree
     from sglang.srt.mem_cache import allocation
     from sglang.srt.speculative import eagle_utils
 
@@ -77,19 +81,35 @@ def _take_plain_kernels() -> None:
     eagle_utils.tree_speculative_sampling_target_only = (
         kernels.tree_speculative_sampling_target_only
     )
-    reconstruct = "reconstruct_indices_from_tree_mask_triton"
+    if hasattr(spec_tree, "verify_tree_greedy_triton"):
+        from sglang.kernels.ops.speculative import reconstruct_tree
+
+        rebuild = kernels.reconstruct_tree
+        _put(reconstruct_tree, "reconstruct_indices_from_tree_mask_triton", rebuild)
+        _put(spec_tree, "sgl_build_tree_kernel_triton", kernels.build_tree)
+        _put(spec_tree, "verify_tree_greedy_triton", kernels.verify_tree_greedy)
+        _put(cache_locs, "fill_front_out_cache_loc_func", kernels.fill_front_out_cache_loc)
+        _put(cache_locs, "assign_draft_cache_locs_contiguous_func", kernels.assign_draft_cache_locs)
+    else:  # before SGLang 0.5.23
+        eagle_utils.sgl_build_tree_kernel_efficient = kernels.build_tree
+        _put(eagle_utils, "verify_tree_greedy_func", _verify_tree_greedy)
     for module, name, plain in (
         (allocation, "assign_req_to_token_pool_func", kernels.assign_req_to_token_pool),
-        (cache_locs, "assign_draft_cache_locs_contiguous_func", kernels.assign_draft_cache_locs),
         (cache_locs, "assign_extend_cache_locs_func", kernels.assign_extend_cache_locs),
-        (cache_locs, "fill_front_out_cache_loc_func", kernels.fill_front_out_cache_loc),
         (eagle, "fill_accept_out_cache_loc_func", kernels.fill_accept_out_cache_loc),
         (gather_spec_extras, "gather_spec_extras", kernels.gather_spec_extras),
-        (reconstruct_tree, reconstruct, kernels.reconstruct_tree),
-        (spec_tree, "sgl_build_tree_kernel_triton", kernels.build_tree),
-        (spec_tree, "verify_tree_greedy_triton", kernels.verify_tree_greedy),
     ):
         _put(module, name, plain)
+
+
+def _verify_tree_greedy(
+    predicts: Any, accept_index: Any, accept_token_num: Any, *args: Any, topk: int = -1, **more: Any
+) -> tuple[Any, Any, Any]:
+    """Do what SGLang's function of before 0.5.23 does, which also returns what it wrote."""
+    from support import kernels
+
+    kernels.verify_tree_greedy(predicts, accept_index, accept_token_num, *args, **more)
+    return predicts, accept_index, accept_token_num
 
 
 def _put(module: Any, name: str, plain: Any) -> None:
@@ -245,6 +265,9 @@ def _rotate() -> None:
 
 def _keep_overlap() -> None:
     """Keep overlap scheduling, which SGLang switches off for speculation on a CPU."""
+    import torch
     from sglang.srt.arg_groups import speculative_hook
 
     speculative_hook._disable_overlap_schedule_for_cpu = lambda _server_args: None
+    # SGLang before 0.5.22 says which stream uses a tensor; a CPU has none.
+    torch.Tensor.record_stream = lambda _tensor, _stream: None  # type: ignore[assignment]

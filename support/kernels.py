@@ -94,6 +94,22 @@ def tree_speculative_sampling_target_only(
         predicts[last] = int(chosen[0])
 
 
+def top_k_renorm_prob(probs: Any, top_ks: Any) -> Any:
+    """Return each row with its ``top_ks`` likeliest tokens alone, adding up to 1."""
+    ranks = probs.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    kept = probs.masked_fill(ranks >= top_ks.view(-1, 1), 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
+def top_p_renorm_prob(probs: Any, top_ps: Any) -> Any:
+    """Return each row with the likeliest tokens that reach ``top_ps`` alone, adding up to 1."""
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    ordered = ordered.masked_fill(before >= top_ps.view(-1, 1), 0.0)
+    kept = ordered.new_zeros(probs.shape).scatter_(-1, order, ordered)
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
 def build_tree(
     parent_list: Any,
     selected_index: Any,

@@ -20,6 +20,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History, Request
+from support.oracles import thought
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
@@ -131,12 +132,8 @@ def no_repeat_ngram(row: Row, params: Mapping[str, Any], prompt: Tokens, output:
 
 
 def open_for(prompt: Tokens, output: Tokens) -> int | None:
-    """Return how many tokens follow the latest start of the open block; ``None`` without one."""
-    tokens = [*prompt, *output]
-    for i, token_id in enumerate(reversed(tokens)):
-        if token_id in (START, END):
-            return i if token_id == START else None
-    return None
+    """Return how many tokens the open block has; ``None`` without one."""
+    return thought(prompt, output, (START, END, NEW_LINE))
 
 
 def thinking_budget(row: Row, params: Mapping[str, Any], prompt: Tokens, output: Tokens) -> Row:

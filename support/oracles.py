@@ -57,7 +57,7 @@ def thought(
     opened = None
     tokens = [*prompt, *output]
     for at, token in enumerate(tokens):
-        if token == start:
+        if token == start and (opened is None or at < len(prompt)):
             opened = at + 1
         elif token == end:
             opened = None

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_lp.server.versions import OLDEST
+from sglang_lp.server.startup.workers import can_be_guarded
 from support import cpu_lora, cpu_speculation
 from support.lora_models import RANK
 from support.server import SGLANG
@@ -25,6 +24,8 @@ from support.server import SGLANG
 POLICY = Path(__file__).with_name("policy.toml")
 #: Decides for requests, see ``tests/engine/test_decided.py``.
 DECIDED = Path(__file__).with_name("decided.toml")
+#: Has a ceiling on thinking, see ``tests/engine/test_reasoning.py``.
+REASONING = Path(__file__).with_name("reasoning.toml")
 #: On the import path of a server, makes SGLang load :mod:`support.probe`.
 PROBE = Path(__file__).with_name("plugin")
 
@@ -38,10 +39,8 @@ _SQUEEZED = {
     "max_total_tokens": 512,
     "schedule_conservativeness": 0.01,
 }
-#: Whether this is the oldest supported SGLang, which lacks some of what the newer ones have.
-IS_OLDEST = version("sglang") == OLDEST
-#: One list for each process; the oldest takes one for all.
-_CORES = "0-1" if IS_OLDEST else "0|1"
+#: One list for each process.
+_CORES = "0|1"
 #: Drafts need their own room.
 _ROOM = {"mem_fraction_static": 0.4, "max_running_requests": 32}
 _NGRAM = {**_ROOM, "speculative_algorithm": "NGRAM"}
@@ -128,6 +127,15 @@ SERVERS: Mapping[str, Settings] = {
         {"enable_metrics": True, "served_model_name": "tiny"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
     ),
+    "reasoning": (
+        {
+            "reasoning_parser": "qwen3",
+            "tool_call_parser": "qwen25",
+            "grammar_backend": "xgrammar",
+            "served_model_name": "tiny",
+        },
+        {"SGLANG_LP_POLICY": str(REASONING)},
+    ),
     "tokenizer workers": (
         {"tokenizer_worker_num": 2},
         {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
@@ -142,7 +150,7 @@ STOCK = ("stock", "stock, eagle chains")
 ADAPTED = ("lora", "lora, eagle chains")
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-_OTHERS = {*STOCK, *ADAPTED, "decided", "tokenizer workers"}
+_OTHERS = {*STOCK, *ADAPTED, "decided", "reasoning", "tokenizer workers"}
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
@@ -162,10 +170,8 @@ def on_servers(*names: str) -> pytest.MarkDecorator:
 
 
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
-    if IS_OLDEST and name == "tokenizer workers":
-        return (pytest.mark.skip(f"SGLang {OLDEST}: its tokenizer workers load no plugin"),)
+    if name == "tokenizer workers" and not can_be_guarded():
+        return (pytest.mark.skip("this SGLang's tokenizer workers load no plugin"),)
     if name not in ADAPTED and "speculative_algorithm" not in SERVERS[name][0]:
         return ()
-    if IS_OLDEST:
-        return (pytest.mark.skip(f"SGLang {OLDEST}: its drafts do not run without a GPU"),)
     return () if name in _ALWAYS else (pytest.mark.drafts,)

@@ -1,10 +1,11 @@
 """Settings for all tests.
 
 Property tests are seeded: the same examples at every run. To look for new ones, run
-``pytest --hypothesis-profile=search``.
+``pytest --hypothesis-profile=search``; for a tenth of them, ``--hypothesis-profile=quick``.
 """
 
 import os
+import re
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,10 +15,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("seeded", derandomize=True, database=None, **COMMON)
+settings.register_profile("quick", max_examples=10, derandomize=True, database=None, **COMMON)
 settings.register_profile("search", max_examples=5000, **COMMON)
 settings.load_profile("seeded")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what needs a real engine last: a mistake shows within seconds, not minutes."""
-    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+#: Marks of tests that run only where ``-m`` names them; pyproject.toml says what each needs.
+ON_REQUEST = {"docs", "drafts", "faults", "fleet"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has to be asked for, and run what needs a real engine last.
+
+    So a mistake shows within seconds, not minutes.
+    """
+    unnamed = ON_REQUEST - {*re.findall(r"\w+", config.option.markexpr)}
+    kept, left_out = [], []
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        (left_out if marks & unnamed else kept).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = sorted(kept, key=lambda item: item.get_closest_marker("engine") is not None)

@@ -53,13 +53,14 @@ def test_the_page_on_text_shows_the_example_and_what_it_prints():
     assert printed_by("banned_words.py") in page
 
 
-def test_the_request_of_the_shell_script_is_what_the_client_makes():
+def test_the_request_of_the_shell_script_is_what_the_client_makes_with_a_name_for_the_payload():
     script = (EXAMPLES / "curl.sh").read_text()
     body = orjson.loads(script.split("<<'JSON'\n")[1].split("JSON\n")[0])
 
     bare = {"text": body["text"], "sampling_params": {"temperature": 0, "max_new_tokens": 16}}
     banned = attach("BadWordsLogitProcessor", words=["5", "five"], ignore_case=True)
-    assert banned.generate_body(bare) == body
+    named = {"custom_logit_processor": "BadWordsLogitProcessor"}
+    assert banned.generate_body(bare) | named == body
 
 
 def test_the_shell_script_is_valid():

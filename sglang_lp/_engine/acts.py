@@ -47,30 +47,43 @@ class Spans:
 
 
 class Acts:
-    """Takes down what becomes of one request.
+    """Takes down what becomes of one request."""
 
-    Attributes:
-        edited: Positions whose logits were edited.
-        forced: Positions whose token was forced.
-    """
-
-    __slots__ = ("_drafted", "_standing", "edited", "forced")
+    __slots__ = ("_drafted", "_edited", "_forced", "_forces", "_since", "_standing", "_until")
 
     def __init__(self) -> None:
-        self.edited, self.forced = Spans(), Spans()
+        self._edited, self._forced = Spans(), Spans()
+        #: Edits of positions that follow each other, if there are any: the first, the one after
+        #: the last, and whether they force.
+        self._since = self._until = -1
+        self._forces = False
         #: Where edits began that hold until told otherwise, and whether they force a token.
         self._standing: tuple[int, bool] | None = None
         self._drafted: list[tuple[int, list[int], bool]] = []
 
     def note(self, position: int, *, forced: bool) -> None:
         """Take down the edits of one position."""
+        if position == self._until and forced is self._forces:  # nearly always
+            self._until = position + 1
+            return
+        self._flush()
         if self._standing is not None:  # first what held before it
             holds = self._standing[1]
             self._close(position)
             self._standing = position, holds
-        self.edited.add(position, position + 1)
-        if forced:
-            self.forced.add(position, position + 1)
+        self._since, self._until, self._forces = position, position + 1, forced
+
+    @property
+    def edited(self) -> Spans:
+        """Positions whose logits were edited."""
+        self._flush()
+        return self._edited
+
+    @property
+    def forced(self) -> Spans:
+        """Positions whose token was forced."""
+        self._flush()
+        return self._forced
 
     def note_drafted(self, position: int, path: Sequence[int], *, forced: bool) -> None:
         """Take down edits that count if the tokens right before them are accepted."""
@@ -98,9 +111,18 @@ class Acts:
         self._close(len(output_ids))
 
     def _close(self, position: int) -> None:
+        self._flush()
         if self._standing is not None:
             start, forced = self._standing
-            self.edited.add(start, position)
-            if forced:
-                self.forced.add(start, position)
+            self._add(start, position, forced=forced)
             self._standing = None
+
+    def _flush(self) -> None:
+        if self._until >= 0:
+            self._add(self._since, self._until, forced=self._forces)
+            self._since = self._until = -1
+
+    def _add(self, start: int, stop: int, *, forced: bool) -> None:
+        self._edited.add(start, stop)
+        if forced:
+            self._forced.add(start, stop)

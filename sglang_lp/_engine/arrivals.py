@@ -17,7 +17,7 @@ from sglang_lp._engine.rows import same_tokens
 if TYPE_CHECKING:
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Arrivals"]
+__all__ = ["Arrivals", "ask_again"]
 
 #: Tokens of the prompts that are read between two steps, and as how much of its prompt a copy
 #: counts, which is compared with the first one and not read (`make bench-bounds`).
@@ -110,3 +110,35 @@ class Arrivals:
         self._tokens += tokens
         self._latest = params, prompt_ids
         return True
+
+
+def ask_again(row: Row, vocab_size: int) -> str | None:
+    """Ask for the edits of a first token that was sampled elsewhere, and take them down.
+
+    Args:
+        row: Of a request that has just arrived: its processor was told of no token yet. It starts
+            again, because asking may have changed its state.
+        vocab_size: Number of logits in a row of the model.
+
+    Returns:
+        Why the request ends with that token, or ``None`` if it goes on. Unknown, and so ``None``,
+        where the processor asks for the logits, which are elsewhere.
+
+    Raises:
+        Exception: Whatever else the processor raises.
+    """
+    if row.dense:
+        row.acts.note(0, forced=False)
+        return None
+    try:
+        if not row.started:
+            row.arrive()
+        recording = row.ask(vocab_size)
+        recording.act()
+    except AttributeError:
+        return None  # the logits, which cannot be read here
+    finally:
+        row.restart()
+    if not recording.is_empty:
+        row.acts.note(0, forced=recording.forced is not None)
+    return recording.reason

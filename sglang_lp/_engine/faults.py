@@ -11,17 +11,13 @@ import signal
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, shown
+from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, shown, told
 
 if TYPE_CHECKING:
     from logging import Logger
     from types import FrameType
 
 __all__ = ["as_fault", "from_signal", "interrupt", "show_interrupts"]
-
-
-#: Innermost frames of a traceback that are logged.
-_FRAMES = 20
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -108,9 +104,7 @@ def _described(name: str, error: BaseException) -> str:
     import traceback
 
     try:
-        # Not exc_info: to show all frames of a deep recursion takes 20 ms, and everybody waits.
-        told = "".join(traceback.format_exception(error, limit=-_FRAMES))
-        _logger().error("%s failed\n%s", name, told)
+        _logger().error("%s failed\n%s", name, told(error))
         return shown(traceback.format_exception_only(error)[-1].strip(), 200)
     except BaseException as unspeakable:
         if from_signal(unspeakable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from sglang_lp.errors import SglangLpError, Unsupported
 
@@ -14,22 +14,11 @@ __all__ = ["Host", "Seen", "host_of"]
 _GROUP = "sglang_lp.hosts"
 
 
-class Seen(NamedTuple):
-    """What a host shows of a request at one step.
-
-    Attributes:
-        prompt_ids: Tokens of the prompt.
-        output_ids: Generated tokens, oldest first.
-        pending: Generated tokens that are not in ``output_ids`` yet.
-        position: Number of generated tokens, whether they can be seen or not.
-        counts: Whether the token that is sampled now becomes part of the answer.
-    """
-
-    prompt_ids: Sequence[int]
-    output_ids: Sequence[int]
-    pending: Sequence[int]
-    position: int
-    counts: bool
+#: What a host shows of a request at one step; a plain tuple, because one is made for each row.
+#: The prompt's tokens; the generated ones, oldest first; generated ones that are not among these
+#: yet; how many were generated, whether they can be seen or not; and whether the token that is
+#: sampled now becomes part of the answer.
+Seen: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int], int, bool]
 
 
 class Host:
@@ -60,9 +49,9 @@ class Host:
             tokens: Whether the newest tokens themselves are needed, not their number alone.
         """
         if self.request is None:
-            return Seen((), (), (), 0, counts=True)
+            return (), (), (), 0, True
         prompt_ids, output_ids = self.request.origin_input_ids, self.request.output_ids
-        return Seen(prompt_ids, output_ids, (), len(output_ids), counts=True)
+        return prompt_ids, output_ids, (), len(output_ids), True
 
     def end(self, error: SglangLpError) -> None:
         """End the request with an error.

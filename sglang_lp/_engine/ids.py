@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -11,7 +12,17 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LONG", "Ids", "ids_of", "lasting", "prepared", "tensor_of"]
+__all__ = [
+    "LONG",
+    "Ids",
+    "identity",
+    "ids_of",
+    "lasting",
+    "merged",
+    "once",
+    "prepared",
+    "tensor_of",
+]
 
 #: So many ids and more are kept as a tensor, which torch places in the batch at once.
 LONG = 64
@@ -115,7 +126,17 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
 
 
 def lasting(token_ids: Sequence[int]) -> Ids | list[int]:
-    """Convert a list of ids that a processor keeps, never changes, and uses at many steps."""
+    """Convert a list of ids that a processor keeps and uses at many steps.
+
+    Pass what this returns to :class:`~sglang_lp.edits.Edits`, again and again: a long list is then
+    checked and converted once. Parameters need no converting.
+
+    Args:
+        token_ids: At least one; an ``array("q")`` is not copied, so never change it.
+
+    Returns:
+        A collection of the ids in their order.
+    """
     return [*token_ids] if len(token_ids) < LONG else Ids(token_ids, lasts=True)
 
 
@@ -126,3 +147,33 @@ def tensor_of(ids: Ids | Sequence[int] | torch.Tensor) -> torch.Tensor:
     if isinstance(ids, torch.Tensor):
         return ids
     return ids.tensor if isinstance(ids, Ids) else torch.tensor(ids, dtype=torch.int64)
+
+
+def identity(ids: Ids | list[int]) -> object:
+    """Return a cache key: the same one for the very same long list, or for equal short ones."""
+    return ids if isinstance(ids, Ids) else tuple(ids)
+
+
+@lru_cache(maxsize=16)  # a schedule biases the same ids at every step
+def merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the ids of several lists, each once; and for each of the lists' ids its place.
+
+    For one list in ascending order that is the list itself, and no places.
+    """
+    import torch
+
+    ids = lists[0].tensor if len(lists) == 1 else torch.cat([ids.tensor for ids in lists])
+    if bool((ids[1:] > ids[:-1]).all()):
+        return ids, None
+    ids, places = torch.unique(ids, return_inverse=True)
+    return ids, places
+
+
+def once(ids: Ids | list[int]) -> torch.Tensor:
+    """Return a list of ids, each once."""
+    import torch
+
+    if isinstance(ids, Ids) and ids.lasts:
+        return merged((ids,))[0]
+    found: torch.Tensor = torch.unique(tensor_of(ids))
+    return found

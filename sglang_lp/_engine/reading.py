@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.ids import Ids, tensor_of
+from sglang_lp._engine.ids import Ids, ids_of, tensor_of
+from sglang_lp.request import Request
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Logits", "ReadRow"]
+    from sglang_lp.params import Parameters
+
+__all__ = ["Logits", "ReadRow", "ServedRequest"]
+
+
+#: So many of the largest logits of each row are copied to the host at once. Only a question about
+#: more of them, or about a tie that goes on beyond them, waits for the device by itself.
+_MOST = 64
 
 
 class Logits:
     """The logits of one step.
 
-    numpy reads them where it can, in a quarter of torch's time (``make bench-bounds``).
+    On an accelerator the first question about any row fetches what answers those about all of
+    them, so that the host waits once. numpy reads the others where it can, in a quarter of torch's
+    time (``make bench-bounds``).
+
+    Args:
+        tensor: Shape ``(rows, vocab)``.
+        at_once: Whether to fetch the largest of all rows together.
 
     Attributes:
-        tensor: Shape ``(rows, vocab)``.
+        tensor: That.
         numbers: The same as numpy reads it; ``None`` if it cannot, or before :meth:`open`.
         marks: Room for a mark of each logit of a row, if numpy reads it.
     """
 
-    __slots__ = ("_is_open", "marks", "numbers", "tensor")
+    __slots__ = ("_at_once", "_is_open", "_largest", "marks", "numbers", "tensor")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, *, at_once: bool) -> None:
         self.tensor = tensor
         self.numbers: Any = None
         self.marks: Any = None
         self._is_open = False
+        self._at_once = at_once
+        self._largest: Any = None
 
     def open(self) -> None:
         """Find out how they are read; most steps read none."""
@@ -43,6 +61,23 @@ class Logits:
 
             self.numbers = self.tensor.numpy()
             self.marks = np.empty(self.tensor.shape[1], dtype=bool)
+
+    def largest(self, index: int) -> tuple[list[float], list[int]]:
+        """Return the largest logits of a row, and their ids; none if rows are read one by one.
+
+        Logits in descending order, NaN first.
+        """
+        if not self._at_once:
+            return [], []
+        if self._largest is None:
+            import torch
+
+            values, ids = self.tensor.topk(min(_MOST, self.tensor.shape[1]))
+            # One copy: float64 holds every id and every logit as it is.
+            both = torch.stack((values.double(), ids.double())).cpu()
+            self._largest = both[0].tolist(), both[1].long().tolist()
+        values, ids = self._largest
+        return values[index], ids[index]
 
 
 class ReadRow:
@@ -63,6 +98,21 @@ class ReadRow:
         places = ids.tensor.numpy() if isinstance(ids, Ids) else ids
         return float(self._logits.numbers[self._index].take(places).max())
 
+    def judge(self, ids: Ids | list[int], count: int) -> bool | None:
+        """Tell by the largest logits whether one of these tokens is among the ``count`` likeliest.
+
+        Returns:
+            ``None`` if these logits do not show it.
+        """
+        values, top = self._logits.largest(self._index)
+        if count > len(values) or math.isnan(values[0]):
+            return None
+        last = values[count - 1]
+        likeliest = [i for i, v in zip(top, values, strict=True) if v >= last and v > -math.inf]
+        if any(token_id in ids for token_id in likeliest):
+            return True
+        return False if values[-1] < last or values[-1] == -math.inf else None
+
     def exceed(self, value: float, count: int) -> bool:
         """Tell whether so many logits of the row are larger than a value."""
         if count > 1:
@@ -71,6 +121,8 @@ class ReadRow:
             numbers = self._logits.numbers
             row = self._logits.tensor[self._index] if numbers is None else numbers[self._index]
             self._most = float(row.max())
+        if math.isnan(self._most):
+            return self._count_above(value) >= count
         return self._most > value
 
     def _count_above(self, value: float) -> int:
@@ -80,3 +132,64 @@ class ReadRow:
         import numpy as np
 
         return int(np.count_nonzero(np.greater(logits.numbers[index], value, out=logits.marks)))
+
+
+class ServedRequest(Request):
+    """A request with the logits of its step at hand.
+
+    Attributes:
+        sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
+        lent: While ``edit`` runs: the logits of the batch.
+        index: The row of this request among them.
+        copied: The copy of that row, if the processor asked for it.
+        read: What was read of that row, if nothing was copied.
+    """
+
+    __slots__ = ("copied", "index", "lent", "read", "sampling")
+
+    def __init__(
+        self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
+    ) -> None:
+        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+        self.sampling = sampling
+        self.lent: Logits | None = None
+        self.index = 0
+        self.copied: torch.Tensor | None = None
+        self.read: ReadRow | None = None
+
+    @property
+    def logits(self) -> torch.Tensor:
+        if self.copied is None:
+            if self.lent is None:
+                return super().logits
+            self.copied = self.lent.tensor[self.index].clone()
+        return self.copied
+
+    def top(self, count: int) -> list[int]:
+        if self.lent is None:
+            return super().top(count)
+        if self.copied is None:
+            most, top = self.lent.largest(self.index)
+            if count <= len(most) and not math.isnan(most[0]):
+                return [i for i, v in zip(top[:count], most, strict=False) if v > -math.inf]
+        read = self.lent.tensor[self.index] if self.copied is None else self.copied
+        if count == 1:  # half the time of topk on a CPU
+            values, ids = read.max(0, keepdim=True)
+        else:
+            values, ids = read.topk(min(count, read.shape[0]))
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        return [token_id for token_id, value in pairs if value > -math.inf]
+
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+        if self.lent is None:
+            return super().is_among_top(token_ids, count)
+        if self.copied is not None:  # which may change before it is asked for again
+            read = ReadRow(Logits(self.copied[None], at_once=False), 0)
+        else:
+            read = self.read = self.read or ReadRow(self.lent, self.index)
+        ids = ids_of(token_ids)
+        known = read.judge(ids, count)
+        if known is not None:
+            return known
+        best = read.largest(ids)
+        return best > -math.inf and not read.exceed(best, count)

@@ -7,20 +7,21 @@ from collections.abc import Iterable, Sequence
 from operator import index
 
 from sglang_lp._engine.ids import LONG, Ids, ids_of
-from sglang_lp.edits import MAX_BIAS, Edits
+from sglang_lp.edits import MAX_BIAS, NEVER, Edits
 from sglang_lp.errors import ProcessorFault, shown
 
-__all__ = ["NEVER", "Recording"]
-
-#: A position that no request reaches.
-NEVER = 1 << 62
+__all__ = ["Recording"]
 
 
 class Recording(Edits):
-    """What one request wants at one step.
+    """The edits of one processor at one step, taken down.
 
-    Most steps record one thing or nothing, so what is not recorded stays on the class: a new
-    recording costs a fifth of a microsecond (``benchmarks/cost.py``, ``forced-256``).
+    For a processor that runs others: hand a new one to the ``edit`` of each, and
+    :meth:`~sglang_lp.edits.Edits.add` it to its own edits. Read, and do not change, what is
+    recorded; only ``standing``, ``wake``, ``holds`` and ``reason`` are not what ``add`` takes.
+
+    Args:
+        vocab_size: Number of logits in a row.
 
     Attributes:
         banned: Lists of ids.
@@ -29,13 +30,15 @@ class Recording(Edits):
         clash: Why the forced tokens contradict each other.
         biased: Lists of ids, each with its values, or the one that they share.
         pooled: Lists of ids, each with the token that gets their probability.
-        standing: What holds at every later step, too.
+        standing: What :meth:`always` returned, if it was called: holds at every later step, too.
         wake: Position before which no edit is needed, or none but these if they hold.
         holds: Whether these edits hold until then.
         reason: Why the request ends with this token.
         prepared: What was put together of it before its step, kept for that.
     """
 
+    # Most steps record one thing or nothing, so what is not recorded stays on the class: a new
+    # recording costs a fifth of a microsecond (``benchmarks/cost.py``, ``forced-256``).
     banned: Sequence[Ids | list[int]] = ()
     allowed: Sequence[Ids | list[int]] = ()
     forced: int | None = None
@@ -126,7 +129,6 @@ class Recording(Edits):
         )
 
     def add(self, other: Recording) -> None:
-        """Record what ``other`` holds."""
         self.banned = (*self.banned, *other.banned)
         self.allowed = (*self.allowed, *other.allowed)
         self.biased = (*self.biased, *other.biased)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.acts import Acts
-from sglang_lp._engine.faults import from_signal
+from sglang_lp._engine.faults import as_fault, from_signal
 from sglang_lp._engine.host import Host, host_of
-from sglang_lp._engine.ids import Ids, ids_of, prepared
-from sglang_lp._engine.plan import Standing, prepare
-from sglang_lp._engine.reading import Logits, ReadRow
-from sglang_lp._engine.recording import NEVER, Recording
+from sglang_lp._engine.ids import Ids, prepared
+from sglang_lp._engine.placing import prepare
+from sglang_lp._engine.reading import ServedRequest
+from sglang_lp._engine.recording import Recording
+from sglang_lp._engine.standing import Standing
+from sglang_lp.edits import NEVER
 from sglang_lp.errors import ProcessorFault, SglangLpError
-from sglang_lp.request import History, Request
+from sglang_lp.request import History
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    import torch
-
     from sglang_lp._engine.runs import Processor
     from sglang_lp.params import Parameters
 
-__all__ = ["Row", "ServedRequest", "attach_row", "detach_row", "rows_of", "same_tokens"]
+__all__ = ["Row", "attach_row", "detach_row", "rows_of", "same_tokens"]
 
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE, _TOKENS = History.NONE, History.TOKENS
@@ -51,59 +50,6 @@ class _Slot:
 
 
 _SLOT = _Slot()
-
-
-class ServedRequest(Request):
-    """A request with the logits of its step at hand.
-
-    Attributes:
-        sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
-        lent: While ``edit`` runs: the logits of the batch and the row of this request.
-        copied: The copy of that row, if the processor asked for it.
-        read: What was read of that row, if nothing was copied.
-    """
-
-    __slots__ = ("copied", "lent", "read", "sampling")
-
-    def __init__(
-        self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
-    ) -> None:
-        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
-        self.sampling = sampling
-        self.lent: tuple[Logits, int] | None = None
-        self.copied: torch.Tensor | None = None
-        self.read: ReadRow | None = None
-
-    @property
-    def logits(self) -> torch.Tensor:
-        if self.copied is None:
-            if self.lent is None:
-                return super().logits
-            logits, row = self.lent
-            self.copied = logits.tensor[row].clone()
-        return self.copied
-
-    def top(self, count: int) -> list[int]:
-        if self.lent is None:
-            return super().top(count)
-        logits, row = self.lent
-        read = logits.tensor[row] if self.copied is None else self.copied
-        if count == 1:  # half the time of topk on a CPU
-            values, ids = read.max(0, keepdim=True)
-        else:
-            values, ids = read.topk(min(count, read.shape[0]))
-        pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        return [token_id for token_id, value in pairs if value > -math.inf]
-
-    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
-        if self.lent is None:
-            return super().is_among_top(token_ids, count)
-        if self.copied is not None:  # which may change before it is asked for again
-            read = ReadRow(Logits(self.copied[None]), 0)
-        else:
-            read = self.read = self.read or ReadRow(*self.lent)
-        best = read.largest(ids_of(token_ids))
-        return best > -math.inf and not read.exceed(best, count)
 
 
 class Row:
@@ -222,8 +168,8 @@ class Row:
 
     def ask(self, vocab_size: int) -> Recording:
         """Return the edits of this step."""
-        recording, self._first = self._first, None
-        if recording is not None:
+        if self._first is not None:
+            recording, self._first = self._first, None
             if recording.vocab_size == vocab_size:
                 return recording
             self._start()
@@ -298,6 +244,16 @@ class Row:
         self._first = None
         self._stand(None, None)
         self.host.end(error)
+
+    def fault(self, error: BaseException, position: int | None = None) -> SglangLpError:
+        """Return what its processor raised as the error of its request, see :func:`as_fault`.
+
+        Args:
+            error: What was raised.
+            position: Where along a draft; ``None`` where the request is.
+        """
+        at = self.request.position if position is None else position
+        return as_fault(self.name, f"at token {at}", error)
 
     def rewind(self) -> None:
         """Look again at the next step: the host dropped what the last one sampled.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.adapters.arguments import Arguments, check_token_ids, read
+from sglang_lp.adapters.arguments import Arguments, check_token_ids
+from sglang_lp.flat_json import read_flat
+from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -18,9 +20,14 @@ __all__ = ["AdaptedProcessor"]
 class AdaptedProcessor(LogitProcessor):
     """Base of the classes that :func:`sglang_lp.adapters.adapt` makes, one for each foreign class.
 
+    An adapter, a subclass of this one, says which interface it runs, and which classes are written
+    for it.
+
     Attributes:
+        interface: Name of the interface, as the operator writes it.
+        calling: How its classes are called, for messages.
+        takes_arguments: Whether the operator can set arguments of the constructor.
         foreign: The foreign class, or a function.
-        interface: Which interface it is written for.
         title: ``module:Class (interface)``, for messages.
         fixed: Arguments that the operator sets.
         generation_only: Whether servers that only prefill for others leave it out.
@@ -29,8 +36,11 @@ class AdaptedProcessor(LogitProcessor):
     Params = Arguments
     can_fork = False  # nobody but the class itself knows its state
 
-    foreign: ClassVar[Any]
     interface: ClassVar[str]
+    calling: ClassVar[str]
+    takes_arguments: ClassVar[bool] = False
+
+    foreign: ClassVar[Any]
     title: ClassVar[str]
     fixed: ClassVar[Mapping[str, Any]] = {}
     generation_only: ClassVar[bool] = False
@@ -39,6 +49,29 @@ class AdaptedProcessor(LogitProcessor):
     def name(self) -> str:
         """Name of the foreign class and its interface, for messages."""
         return self.title
+
+    @classmethod
+    def detects(cls, found: Any) -> bool:
+        """Tell whether a class or function is plainly written for this interface."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_class(cls, found: Any, where: str) -> None:
+        """Check that a class or function can be of this interface.
+
+        Args:
+            found: The class or function.
+            where: What to call it in messages.
+
+        Raises:
+            PolicyError: It cannot.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def runner(cls, found: Any) -> type[AdaptedProcessor]:  # noqa: ARG003 - for who overrides it
+        """Return what runs such a class: for most interfaces this adapter."""
+        return cls
 
     @classmethod
     def prepare(cls) -> None:
@@ -62,7 +95,8 @@ class AdaptedProcessor(LogitProcessor):
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
         """Check ``custom_params`` as far as that is possible without a schema."""
-        values = cls.unwrapped(read(cls.title, custom_params))
+        given = read_flat(custom_params).items()
+        values = cls.unwrapped({key: value for key, value in given if not is_private(key)})
         check_token_ids(cls.title, values, vocab_size)
         return Arguments(values=values)
 

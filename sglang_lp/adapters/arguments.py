@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
-
-import msgspec
-from msgspec import Meta
+from typing import Any, NamedTuple
 
 from sglang_lp.errors import InvalidParameter, PolicyError, ProcessorFault, Unsupported, shown
-from sglang_lp.params import Parameters, is_private
+from sglang_lp.params import Parameters
 
-__all__ = ["Arguments", "Constructor", "Setting", "check_token_ids", "read"]
-
-_Scalar = (
-    bool | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | Annotated[float, Meta()] | str | None
-)
-#: What SGLang carries in ``custom_params``.
-_Flat = dict[str, _Scalar | list[_Scalar] | dict[str, _Scalar]]
+__all__ = ["Arguments", "Constructor", "Setting", "check_token_ids", "count_arguments", "refused"]
 
 #: Names of arguments that hold token ids, in all libraries.
 _TOKEN_IDS = re.compile(r"token|(^|_)ids?$")
@@ -61,34 +51,6 @@ _DEFAULTS = {
     "input_ids_seq_length": "prompt_length",
     "prompt_length_to_skip": "prompt_length",
 }
-
-
-def read(name: str, custom_params: Any) -> dict[str, Any]:
-    """Return the parameters of a request, checked as far as they can be without a schema.
-
-    Args:
-        name: Of the processor, for messages.
-        custom_params: What the request carries, or ``None``.
-
-    Raises:
-        InvalidParameter: Not an object of finite numbers, text, and flat lists and objects of
-            these.
-    """
-    if custom_params is not None and not isinstance(custom_params, Mapping):
-        raise InvalidParameter(
-            name, None, f"expected an object of parameters, got {shown(custom_params)}"
-        )
-    given = {key: value for key, value in (custom_params or {}).items() if not is_private(key)}
-    try:
-        values: dict[str, Any] = msgspec.convert(given, _Flat)
-    except msgspec.ValidationError as error:
-        raise InvalidParameter(
-            name, None, f"expected numbers, text, and flat lists and objects of these: {error}"
-        ) from None
-    for key, value in values.items():
-        if not all(map(math.isfinite, _numbers(value))):
-            raise InvalidParameter(name, key, "expected a finite number")
-    return values
 
 
 def check_token_ids(name: str, values: Mapping[str, Any], vocab_size: int | None) -> None:
@@ -149,6 +111,12 @@ class Constructor:
                     self._takes_any = True
                 elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
                     self._parameters[parameter.name] = parameter
+        #: Arguments that take token ids as a tensor: those of an encoder.
+        self._tensors = {
+            key
+            for key, one in self._parameters.items()
+            if "LongTensor" in str(one.annotation) and "list" not in str(one.annotation)
+        }
         for key in fixed:
             if not self.takes(key):
                 raise PolicyError(
@@ -190,8 +158,21 @@ class Constructor:
                 raise InvalidParameter(self._name, key, "required, but not given")
             if getattr(setting, _SERVERS[key]) is None:
                 raise Unsupported(
-                    f"{self._name}: needs the tokenizer, and this server was started without one"
+                    f"custom_logit_processor: {self._name} needs the tokenizer, and this server "
+                    "was started without one; send the request to another one"
                 )
+
+    def _as_tensor(self, key: str, value: Any, setting: Setting) -> Any:
+        """Return token ids in a tensor of shape ``(1, ids)``."""
+        import torch
+
+        if value is None:
+            return None
+        if not (isinstance(value, list) and value and all(type(i) is int for i in value)):
+            raise InvalidParameter(
+                self._name, key, f"expected a list of token ids, got {shown(value)}"
+            )
+        return torch.tensor([value], device=setting.device)
 
     def make(self, values: Mapping[str, Any], setting: Setting) -> Any:
         """Make the object of a request.
@@ -209,11 +190,42 @@ class Constructor:
             elif key in _DEFAULTS:
                 source = _DEFAULTS[key]
                 arguments[key] = 1 if source is None else getattr(setting, source)
+        for key in arguments.keys() & self._tensors:
+            arguments[key] = self._as_tensor(key, arguments[key], setting)
         try:
             made = self._made(**arguments)
-        except Exception as error:  # the arguments are all that differs from other requests
-            why = shown(str(error) or type(error).__name__, 300)
-            raise InvalidParameter(self._name, None, f"the class refuses them: {why}") from error
+        except (Exception, SystemExit) as error:
+            # The arguments are all that differs from other requests.
+            raise refused(self._name, error) from error
         if not callable(made):
             raise ProcessorFault(f"{self._name}: expected a class whose objects can be called")
         return made
+
+
+def refused(name: str, error: BaseException) -> InvalidParameter:
+    """Return the error of a request whose parameters a class refuses by raising, whatever it is.
+
+    Args:
+        name: Of the processor, for the message.
+        error: What the class raised.
+    """
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - the class's own
+        said = ""
+    why = shown(said or type(error).__name__, 300)
+    return InvalidParameter(name, None, f"the class refuses them: {why}")
+
+
+def count_arguments(found: Any) -> int | None:
+    """Return how many arguments a call must have; ``None`` if any number will do."""
+    call = found
+    if isinstance(found, type):
+        call = getattr(found, "__call__", None)  # noqa: B004 - the method itself is looked at
+        if not inspect.isfunction(call):
+            return None
+    parameters = [*inspect.signature(call).parameters.values()][isinstance(found, type) :]
+    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
+        return None
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return sum(one.kind in kinds and one.default is one.empty for one in parameters)

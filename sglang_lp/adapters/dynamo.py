@@ -32,4 +32,7 @@ class _Run(Run):
 class DynamoProcessor(ConstructedProcessor):
     """Runs a processor of Dynamo."""
 
+    interface = "dynamo"
+    calling = "processor(input_ids, logits), one request, in place"
+    library = ("dynamo", frozenset({"BaseLogitsProcessor"}))
     run = _Run

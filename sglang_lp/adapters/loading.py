@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.adapters.interfaces import adapter_of, find_interface
+from sglang_lp.adapters.interfaces import find_adapter
 from sglang_lp.adapters.rowwise import RowwiseProcessor
 from sglang_lp.adapters.vllm_names import vllm_names
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.importing import import_named
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def adapt(
         raise PolicyError(f"{where}: expected a concrete class; it does not override {missing}")
     if isinstance(found, type) and issubclass(found, LogitProcessor):
         raise PolicyError(f"{where}: is a processor of this toolkit; name it in allow")
-    interface = interface or find_interface(found, where)
-    adapter = adapter_of(found, interface, where)
-    if arguments and interface in {"vllm-v1", "vllm-v2"}:
+    adapter = find_adapter(found, interface, where)
+    interface = adapter.interface
+    if arguments and not adapter.takes_arguments:
         raise PolicyError(f"{where}: arguments: classes of {interface} take none")
     if generation_only and not issubclass(adapter, RowwiseProcessor):
         raise PolicyError(f"{where}: generation_only: not for classes of {interface}")
@@ -65,7 +65,6 @@ def adapt(
         "__module__": found.__module__,
         "__doc__": found.__doc__,
         "foreign": staticmethod(found) if inspect.isfunction(found) else found,
-        "interface": interface,
         "title": f"{where} ({interface})",
         "fixed": dict(arguments or {}),
         "generation_only": generation_only,
@@ -76,31 +75,18 @@ def adapt(
 
 
 def load(module: str, attribute: str, where: str) -> Any:
-    """Import what the operator named. Only ever called with the operator's names.
+    """Import what the operator named; it can import vLLM's names meanwhile.
 
     Args:
-        module: Module to import; vLLM's names can be imported meanwhile.
+        module: Module to import.
         attribute: Name in it.
         where: Place in the policy, for messages.
 
     Raises:
         PolicyError: It cannot be imported.
     """
-    entry = f"{where}: {module}:{attribute}"
-    if module == "__main__":
-        raise PolicyError(f"{entry}: expected a class of a module; the server cannot import this")
-    try:
-        with vllm_names():
-            found = importlib.import_module(module)
-            named = getattr(found, attribute, None)
-    except (Exception, SystemExit) as error:  # a script without a main guard may exit
-        raise PolicyError(
-            f"{entry}: importing {module} failed: {type(error).__name__}: {error}; "
-            "install the package in the server's environment, or correct the name"
-        ) from error
-    if named is None:
-        raise PolicyError(f"{entry}: {module} has no {attribute}; correct the name")
-    return named
+    with vllm_names():
+        return import_named(module, attribute, where)
 
 
 def find_entry_points() -> dict[str, EntryPoint]:

@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp._engine.batch import check_computed
 from sglang_lp.adapters.adapted import AdaptedProcessor
-from sglang_lp.adapters.arguments import Constructor, Setting
+from sglang_lp.adapters.arguments import Constructor, Setting, count_arguments
+from sglang_lp.errors import PolicyError
+from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
     import torch
@@ -149,9 +150,34 @@ class RowwiseProcessor(AdaptedProcessor):
 
 
 class ConstructedProcessor(RowwiseProcessor):
-    """Runs a class that is made for each request, of what the request says."""
+    """Runs a class that is made for each request, of what the request says.
 
+    Attributes:
+        library: The package whose base classes tell the interface, and their names.
+        counts: How many arguments a call may have.
+    """
+
+    takes_arguments = True
+    library: ClassVar[tuple[str, frozenset[str]]]
+    counts: ClassVar[tuple[int, ...]] = (2,)
     constructor: ClassVar[Constructor]
+
+    @classmethod
+    def detects(cls, found: Any) -> bool:
+        package, names = cls.library
+        bases = found.__mro__[1:] if isinstance(found, type) else ()
+        return any(
+            base.__name__ in names and base.__module__.partition(".")[0] == package
+            for base in bases
+        )
+
+    @classmethod
+    def check_class(cls, found: Any, where: str) -> None:
+        if isinstance(found, type) and not any("__call__" in vars(base) for base in found.__mro__):
+            raise PolicyError(f"{where}: expected {cls.calling}, but it has no __call__()")
+        count = count_arguments(found)
+        if count is not None and count not in cls.counts:
+            raise PolicyError(f"{where}: expected {cls.calling}, but it takes {count} arguments")
 
     @classmethod
     def prepare(cls) -> None:

@@ -9,11 +9,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters.rowwise import ConstructedProcessor, Run, checked
+from sglang_lp.errors import PolicyError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["TransformersProcessor"]
+
+_UNCONDITIONAL = "the logits of a second, unconditional request beside each"
+_CALLED = ("__init__", "__call__")
+#: Classes that cannot work in a server, and what they miss there.
+_NEVER = {
+    "ClassifierFreeGuidanceLogitsProcessor": _UNCONDITIONAL,
+    "DiaClassifierFreeGuidanceLogitsProcessor": _UNCONDITIONAL,
+    "PrefixConstrainedLogitsProcessor": "a function, which neither a request nor a policy can hold",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "the model itself",
+    "WhisperNoSpeechDetection": "the model itself, and its input",
+    "WhisperTimeStampLogitsProcessor": "Whisper's configuration of generate()",
+}
 
 #: Places for generated tokens that there are from the start.
 _ROOM = 256
@@ -51,4 +64,19 @@ class _Run(Run):
 class TransformersProcessor(ConstructedProcessor):
     """Runs a processor, or a list of them, of Transformers."""
 
+    interface = "transformers"
+    calling = "processor(input_ids, scores), tensors of one row"
+    library = ("transformers", frozenset({"LogitsProcessor", "LogitsProcessorList"}))
     run = _Run
+
+    @classmethod
+    def check_class(cls, found: Any, where: str) -> None:
+        super().check_class(found, where)
+        for base in found.__mro__ if isinstance(found, type) else ():
+            own = base.__module__.partition(".")[0] == "transformers"
+            # A class derived from it may bring what is missing.
+            same = all(getattr(found, name) is getattr(base, name) for name in _CALLED)
+            if own and same and base.__name__ in _NEVER:
+                raise PolicyError(
+                    f"{where}: cannot work in a server: it needs {_NEVER[base.__name__]}"
+                )

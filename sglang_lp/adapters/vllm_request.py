@@ -8,9 +8,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sglang_lp.adapters.arguments import count_arguments
 from sglang_lp.adapters.rowwise import ConstructedProcessor, RowwiseProcessor, Run, checked
 from sglang_lp.adapters.vllm_config import is_greedy, make_params
-from sglang_lp.adapters.vllm_engine import VllmProcessor, unwrapped
+from sglang_lp.adapters.vllm_processor import VllmProcessor
+from sglang_lp.adapters.vllm_xargs import merge_xargs
 
 if TYPE_CHECKING:
     import torch
@@ -43,11 +45,18 @@ class _Run(Run):
 class VllmRequestProcessor(ConstructedProcessor):
     """Runs a request-level processor that comes alone: a class, made for each request."""
 
+    interface = "vllm-request"
+    calling = "processor(output_ids, row) or processor(prompt_ids, output_ids, row)"
+    counts = (2, _WITH_PROMPT)
     run = _Run
 
     @classmethod
+    def detects(cls, found: Any) -> bool:
+        return count_arguments(found) == _WITH_PROMPT
+
+    @classmethod
     def unwrapped(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return unwrapped(values)
+        return merge_xargs(values)
 
 
 class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
@@ -57,6 +66,7 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
     a callable stays with its request.
     """
 
+    interface = "vllm-v1"
     run = _Run
     _shared: ClassVar[Any] = None
     _invariant: ClassVar[bool] = False

@@ -19,14 +19,16 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import ref
 
-from sglang_lp._engine.batch import check_computed
 from sglang_lp.adapters.vllm_config import is_greedy, make_params
-from sglang_lp.adapters.vllm_engine import VllmProcessor
 from sglang_lp.adapters.vllm_names import name
+from sglang_lp.adapters.vllm_processor import VllmProcessor
+from sglang_lp.adapters.vllm_request import VllmAdapterProcessor
+from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp.adapters.adapted import AdaptedProcessor
     from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.request import Request
 
@@ -158,7 +160,7 @@ class _Object:
         self.serials = serials
         order = [self.members.index[serial] for serial in serials]
         self.order = None if order == [*range(len(order))] else order
-        module = "vllm.v1.sample.logits_processor"
+        module = VllmV1Processor.module
         one_way = name(module, "MoveDirectionality").UNIDIRECTIONAL
         update = name(module, "BatchUpdate")(
             batch_size=len(members),
@@ -175,9 +177,23 @@ class _Object:
 class VllmV1Processor(VllmProcessor):
     """Runs a class of the V1 interface."""
 
+    interface = "vllm-v1"
+    calling = "vLLM's LogitsProcessor with update_state() and apply(), or AdapterLogitsProcessor"
+    module = "vllm.v1.sample.logits_processor"
+
     _engine: ClassVar[EngineSettings]
     _objects: ClassVar[list[_Object]]
     _invariant: ClassVar[bool]
+
+    @classmethod
+    def runner(cls, found: Any) -> type[AdaptedProcessor]:
+        """Return what runs a class: of an ``AdapterLogitsProcessor`` each request's callable."""
+        adapter = name(cls.module, "AdapterLogitsProcessor")
+        if not issubclass(found, adapter):
+            return cls
+        own = ("apply", "update_state")
+        overrides = any(getattr(found, one) is not getattr(adapter, one) for one in own)
+        return cls if overrides else VllmAdapterProcessor
 
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
-from sglang_lp._engine.batch import check_computed
 from sglang_lp.adapters.vllm_config import make_params
-from sglang_lp.adapters.vllm_engine import VllmProcessor
 from sglang_lp.adapters.vllm_names import name
+from sglang_lp.adapters.vllm_processor import VllmProcessor
 from sglang_lp.errors import ProcessorFault
+from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["VllmV2Processor"]
 
-_MODULE = "vllm.v1.worker.gpu.sample.logits_processor"
 _NOTHING = (0,)
 
 
@@ -81,7 +80,7 @@ class _Object:
         self._prompt, self._prefill, self._total = zeros(slots), zeros(slots), zeros(slots)
         self._free = [*range(slots)][::-1]
         self._taken: dict[int, ref[_Member]] = {}
-        states = name(_MODULE, "LogitsProcRequestState")(
+        states = name(cls.module, "LogitsProcRequestState")(
             device=torch.device(engine.device),
             max_num_reqs=slots,
             vocab_size=engine.vocab_size,
@@ -90,7 +89,7 @@ class _Object:
             prefill_len=self._prefill,
             total_len=self._total,
         )
-        self._context = name(_MODULE, "LogitsContext")
+        self._context = name(cls.module, "LogitsContext")
         self.processor = cls.make_engine_object(engine, states)
 
     def admit(self, member: _Member, params: Any, step: Sequence[_Member]) -> None:
@@ -163,6 +162,10 @@ class _Object:
 
 class VllmV2Processor(VllmProcessor):
     """Runs a class of the V2 interface."""
+
+    interface = "vllm-v2"
+    calling = "vLLM's LogitsProcessor with add_request() and apply()"
+    module = "vllm.v1.worker.gpu.sample.logits_processor"
 
     _engine: ClassVar[EngineSettings]
     _object: ClassVar[_Object]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
 from msgspec import Meta
 
-from sglang_lp._engine.recording import NEVER, Recording
+from sglang_lp.builtins.unnamed import UNNAMED, UnnamedProcessor
+from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
-from sglang_lp.processor import LogitProcessor, subclasses_of
+from sglang_lp.processor import LogitProcessor, Recording, subclasses_of
 from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ class ChainLogitProcessor(LogitProcessor):
         """Class name and those of the links, for messages."""
         named = self.links[: len(self.links) - self.unnamed]
         names = ", ".join(processor.name for processor, _ in named)
+        if self.unnamed and not names:
+            return UNNAMED
         return f"{type(self).__name__} ({names})" if names else type(self).__name__
 
     @classmethod
@@ -243,8 +246,11 @@ class ChainLogitProcessor(LogitProcessor):
         try:
             yield
         except InvalidParameter as error:
-            where = f"{place}.{error.parameter}" if error.parameter else None
-            raise InvalidParameter(cls.__name__, where, f"link {place}, {error}") from None
+            if error.parameter is None:
+                problem = f"link {place}: {error.problem}"
+                raise InvalidParameter(error.processor, None, problem) from None
+            where = f"{place}.{error.parameter}"
+            raise InvalidParameter(error.processor, where, error.problem) from None
 
     @classmethod
     def _split(cls, custom_params: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
@@ -305,6 +311,8 @@ class ChainLogitProcessor(LogitProcessor):
         chain = type(self)()  # nothing of a request stays on the instance that serves many
         chain.links = [(link().serving(own), own) for link, own in params.links]
         chain.unnamed = params.unnamed
+        named = len(chain.links) - params.unnamed
+        chain.links[named:] = [(UnnamedProcessor(one), own) for one, own in chain.links[named:]]
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
         chain.can_fork = all(processor.can_fork for processor in processors)
@@ -349,30 +357,33 @@ class ChainLogitProcessor(LogitProcessor):
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""
-        whole, position = cast("Recording", edits), request.position
-        stays = True
+        position = request.position
+        nothing = stays = True
         for link in request.state:
             if link.looked < position < link.wake:
                 if link.held is not None:
-                    whole.add(link.held)
+                    edits.add(link.held)
+                    nothing = nothing and link.held.is_empty
                 continue
-            if link.processor.needs is History.NONE:
-                link.processor.edit(link.request, edits.always())
-                link.looked, link.wake = position, NEVER
-                continue
-            link.request.observe()
             own = Recording(edits.vocab_size)
+            link.request.observe()
             link.processor.edit(link.request, own)
-            whole.add(own)
-            link.looked, link.wake = position, position + 1 if own.wake is None else own.wake
+            if own.standing is not None:
+                edits.always().add(own.standing)
+            link.looked = position
+            if link.processor.needs is History.NONE:
+                edits.always().add(own)
+                link.wake = NEVER
+                continue
+            edits.add(own)
+            link.wake = position + 1 if own.wake is None else own.wake
             link.held = own if own.holds else None
             stays = stays and (own.holds or own.is_empty)
-            if whole.reason is None:
-                whole.reason = own.reason
-            if own.standing is not None:
-                cast("Recording", edits.always()).add(own.standing)
+            nothing = nothing and own.is_empty
+            if own.reason is not None:
+                edits.finish(own.reason)
         wake = min(link.wake for link in request.state)
-        if whole.is_empty:
+        if nothing:
             edits.wake_at(wake)
         elif stays and wake > position + 1:
             edits.hold_until(wake)

@@ -55,9 +55,10 @@ def _run(arguments: argparse.Namespace) -> int:
         entry = f"{module}:{name}" if kind is wire.Kind.REFERENCE else ""
     if entry:
         module, name = parse_entry(entry, "allow")
-        processor = classes.load(module, name, "allow")
-        first_line = (processor.__doc__ or "").strip().partition("\n")[0]
-        say(f"class    {entry}: {first_line or 'no docstring'}")
+        about = f"it is imported from {module} once you allow it"
+        if not pickled:  # the user named it; a payload may name any module
+            about = _first_line(module, name)
+        say(f"class    {entry}: {about}")
         say("allows   any request to run it with parameters of its own choice")
     else:
         say("allows   any request to run this code, which is executed when it is first seen")
@@ -84,6 +85,12 @@ def _run(arguments: argparse.Namespace) -> int:
     _replace(path, text, wanted)
     say(f"written to {path}; restart the server to use it")
     return 0
+
+
+def _first_line(module: str, name: str) -> str:
+    """Import a class and return the first line of its docstring."""
+    processor = classes.load(module, name, "allow")
+    return (processor.__doc__ or "").strip().partition("\n")[0] or "no docstring"
 
 
 def _read(path: Path) -> tuple[Policy, str]:

@@ -21,9 +21,20 @@ from sglang_lp.builtins.thinking.delimiters import PAIRS
 from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
 from sglang_lp.errors import SglangLpError, UsageError, shown
 
-__all__ = ["Answer", "Skipped", "base_of", "check_guard", "check_same_policy", "checks", "request"]
+__all__ = [
+    "Answer",
+    "Skipped",
+    "base_of",
+    "check_guard",
+    "check_same_policy",
+    "checks",
+    "request",
+    "told",
+]
 
 _SECONDS = 120
+#: Largest answer that is read.
+_MAX_BYTES = 4 << 20
 #: What is forced, and looked for in the answer.
 _WORDS = "The doctor was here."
 _OK, _BAD_REQUEST = 200, 400
@@ -67,7 +78,7 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     Raises:
         UsageError: That is no such URL.
     """
-    url = base_of(url)
+    url = base_of(url, "--url")
     guarded = cache(partial(_is_guarded, url))
     return [
         ("guard", partial(check_guard, url)),
@@ -80,14 +91,14 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     ]
 
 
-def base_of(url: str) -> str:
-    """Return a URL to which the paths of endpoints are added.
+def base_of(url: str, option: str) -> str:
+    """Return a URL, which was given as this option, to which the paths of endpoints are added.
 
     Raises:
         UsageError: That is no such URL.
     """
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"expected a URL, http://... or https://..., got {shown(url)}")
+        raise UsageError(f"{option}: expected a URL, http://... or https://..., got {shown(url)}")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -97,7 +108,7 @@ def check_same_policy(urls: Sequence[str]) -> str:
     Raises:
         SglangLpError: They differ, or one is not told.
     """
-    found = {url: _check_policy(base_of(url)) for url in urls}
+    found = {url: _check_policy(base_of(url, "--url")) for url in urls}
     if len({*found.values()}) > 1:
         listed = "".join(f"\n          {url}: {policy}" for url, policy in found.items())
         raise SglangLpError(f"the servers decide differently; start them with one policy{listed}")
@@ -110,7 +121,7 @@ def _policies(url: str) -> set[str]:
     for number in range(_ASKED):
         body = {"text": f"{number}, the doctor asks.", "sampling_params": {"max_new_tokens": 1}}
         answer = _post(url, "/generate", body)
-        found.add(answer.headers.get(POLICY_HEADER.lower(), "")[:_DIGITS])
+        found.add(shown(answer.headers.get(POLICY_HEADER.lower(), "")[:_DIGITS])[1:-1])
     return found
 
 
@@ -128,14 +139,18 @@ def _check_policy(url: str) -> str:
     return found.pop()
 
 
-def check_guard(url: str) -> str:
+def check_guard(url: str, *, key: bool = True) -> str:
     """Tell whether a server is guarded.
+
+    Args:
+        url: As :func:`base_of` returned it.
+        key: As for :func:`request`.
 
     Raises:
         SglangLpError: It is not, or it does not answer.
     """
     payload = wire.encode(_ODD_REFERENCE)
-    answer = _post(url, "/generate", _generate(payload, {"token_ids": []}))
+    answer = request("POST", url, "/generate", _generate(payload, {"token_ids": []}), key=key)
     text = shown(str(answer.body), 400)
     if answer.status == _OK:
         raise SglangLpError(
@@ -199,7 +214,7 @@ def _route(path: str, body: dict[str, Any], whole: str) -> dict[str, Any]:
 def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
     answer = _post(url, path, body)
     if answer.status != _OK:
-        raise SglangLpError(_refused(answer))
+        raise SglangLpError(told(answer))
     if _WORDS in _text(answer):
         named = answer.headers.get(HEADER.lower())
         lost = "" if named else f"; the header {HEADER} was lost on the way"
@@ -211,7 +226,7 @@ def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
         )
     raise SglangLpError(
         "not forced, and the server never saw the request's custom_logit_processor: "
-        f"something between dropped it (the server ran: {named})"
+        f"something between dropped it (the server ran: {shown(named, 200)})"
     )
 
 
@@ -225,7 +240,7 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
     if answer.status == _BAD_REQUEST and "thinking delimiters" in str(answer.body):
         raise Skipped("the served model's tokenizer has no known pair of thinking delimiters")
     if answer.status != _OK:
-        raise SglangLpError(_refused(answer))
+        raise SglangLpError(told(answer))
     try:
         block = answer.body["meta_info"][KEY]["thinking"][0]
         ended = block["ended"]
@@ -234,7 +249,7 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
             f'the answer has no report: expected meta_info["{KEY}"]["thinking"]'
         ) from None
     if ended != "budget":
-        raise SglangLpError(f"a budget of 0 did not end the open block: {block}")
+        raise SglangLpError(f"a budget of 0 did not end the open block: {shown(str(block), 200)}")
     return "a budget of 0 ends an open block at once"
 
 
@@ -280,7 +295,7 @@ def _model(url: str) -> str:
     try:
         name: str = answer.body["data"][0]["id"]
     except (KeyError, IndexError, TypeError):
-        raise SglangLpError(f"/v1/models names no model: {_refused(answer)}") from None
+        raise SglangLpError(f"/v1/models names no model: {told(answer)}") from None
     return name
 
 
@@ -302,10 +317,11 @@ def _text(answer: Answer) -> str:
             found += [message.get(name) or "" for name in ("reasoning_content", "content", "text")]
         return "".join(found)
     except (KeyError, TypeError, AttributeError):
-        raise SglangLpError(f"expected an answer of SGLang, got {_refused(answer)}") from None
+        raise SglangLpError(f"expected an answer of SGLang, got {told(answer)}") from None
 
 
-def _refused(answer: Answer) -> str:
+def told(answer: Answer) -> str:
+    """Return what was answered, as it may be printed."""
     return f"HTTP {answer.status}: {shown(str(answer.body), 400)}"
 
 
@@ -313,28 +329,49 @@ def _post(url: str, path: str, body: Mapping[str, Any]) -> Answer:
     return request("POST", url, path, body)
 
 
-def request(method: str, url: str, path: str, body: Any = None) -> Answer:
-    """Send a request, with OPENAI_API_KEY if it is set; the answer may be a refusal.
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect as the answer: what is asked, and the key, were meant for one host."""
+
+    def redirect_request(self, *_args: Any) -> None:
+        """Return no request."""
+
+
+_open = urllib.request.build_opener(_NoRedirects).open
+
+
+def request(method: str, url: str, path: str, body: Any = None, *, key: bool = True) -> Answer:
+    """Send a request; the answer may be a refusal.
+
+    Args:
+        method: Of HTTP.
+        url: As :func:`base_of` returned it.
+        path: Added to it.
+        body: JSON, or ``None``.
+        key: Whether ``OPENAI_API_KEY`` is sent, if it is set: only where a user gave the host.
 
     Raises:
-        SglangLpError: Nobody answers.
+        SglangLpError: Nobody answers, or not with what can be one.
     """
     data = None if body is None else orjson.dumps(body)
     headers = {"Content-Type": "application/json"}
-    if key := os.environ.get("OPENAI_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
+    secret = os.environ.get("OPENAI_API_KEY")
+    if key and secret:
+        headers["Authorization"] = f"Bearer {secret}"
     try:
         asked = urllib.request.Request(  # noqa: S310 - checked before
             url + path, data, headers, method=method
         )
         try:
-            response = urllib.request.urlopen(asked, timeout=_SECONDS)  # noqa: S310
+            response = _open(asked, timeout=_SECONDS)
         except urllib.error.HTTPError as refusal:
             response = refusal
         with response:
-            return _answer(response.status, response.headers, response.read())
+            content = response.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                raise SglangLpError(f"{path}: expected an answer of at most {_MAX_BYTES >> 20} MiB")
+            return _answer(response.status, response.headers, content)
     except (OSError, HTTPException, ValueError) as error:  # ValueError: no such host can be
-        raise SglangLpError(f"{path}: no answer: {error}") from error
+        raise SglangLpError(f"{path}: no answer: {shown(str(error), 200)}") from error
 
 
 def _answer(status: int, headers: Any, content: bytes) -> Answer:

@@ -12,7 +12,7 @@ import orjson
 
 from sglang_lp import builtins
 
-__all__ = ["Parameter", "find_base", "list_parameters", "write_page"]
+__all__ = ["Parameter", "find_base", "list_parameters", "summary", "write_page"]
 
 #: SGLang keeps numbers in 32 bits; repeating that bound for each would be noise.
 _NO_BOUND = 2**31 - 1
@@ -163,6 +163,11 @@ def _to_json(value: Any) -> str:
 def _quote(value: Any) -> str:
     """Write a value as Python, texts in the double quotes that JSON has too."""
     return _to_json(value) if isinstance(value, str) else repr(value)
+
+
+def summary(processor: type[Any]) -> str:
+    """Return the first line about a class, as plain text: empty if there is none."""
+    return _to_markdown(_first_line(processor)).replace("`", "")
 
 
 def _first_line(processor: type[Any]) -> str:

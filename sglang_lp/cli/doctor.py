@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
 from sglang_lp.cli import asking, policy_option
 from sglang_lp.cli.terminal import say
-from sglang_lp.errors import SglangLpError
+from sglang_lp.errors import SglangLpError, shown
 
 if TYPE_CHECKING:
     import argparse
@@ -98,7 +100,26 @@ def _check_plugin() -> str:
 
 def _check_policy(named: str | None) -> str:
     policy = policy_option.choose(named)
+    _check_writers(Path(policy.source))
     return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"
+
+
+def _check_writers(path: Path) -> None:
+    """Refuse a policy that everybody can write, or put another file in the place of.
+
+    Raises:
+        SglangLpError: With what to do.
+    """
+    if not path.is_file():  # the default policy
+        return
+    path = path.resolve()
+    for place in (path, *path.parents):
+        mode = place.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise SglangLpError(
+                f"--policy: {shown(str(place), 200)}: expected a place that only its owner can "
+                f"write, got mode {stat.S_IMODE(mode):o}; chmod o-w it"
+            )
 
 
 def _check_adapted(named: str | None) -> str:

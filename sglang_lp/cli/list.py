@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp import builtins
-    from sglang_lp.cli.describe import find_base, list_parameters, write_page
+    from sglang_lp.cli.describe import find_base, list_parameters, summary, write_page
 
     if arguments.markdown:
         say(write_page().rstrip())
@@ -38,7 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in sorted(builtins.__all__, key=str.lower):
         processor = getattr(builtins, name)
         say(name)
-        say(f"    {(processor.__doc__ or '').strip().splitlines()[0]}")
+        say(f"    {summary(processor)}")
         shared = find_base(processor)
         if shared is None:
             for one in list_parameters(processor):

@@ -33,7 +33,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.name not in builtins.__all__:
         raise UsageError(
-            f"expected a built-in or package.module:Class, got {shown(arguments.name)}; "
+            f"NAME: expected a built-in or package.module:Class, got {shown(arguments.name)}; "
             f"{suggest_builtin(arguments.name, 'see sglang-lp list')}"
         )
     say(wire.payload_for(builtins.__name__, arguments.name))

@@ -38,7 +38,7 @@ def check(policy: Policy) -> Verifier:
     """
     verifier = Verifier(policy)
     try:
-        Rules(policy, verifier.resolve)
+        Rules(policy, verifier.resolve, [one.processor for one in verifier.allowed])
     except PolicyError as error:
         raise PolicyError(f"policy {policy.source}: {error}") from error
     return verifier

@@ -31,16 +31,15 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sglang_lp.client.delimiters import find_delimiters, load_tokenizer, resolve
+    from sglang_lp.builtins.thinking.delimiters import resolve
+    from sglang_lp.client import attach
+    from sglang_lp.client.models import load_model
 
-    tokenizer = load_tokenizer(arguments.directory)
-    found = find_delimiters(tokenizer, arguments.thinking_start, arguments.thinking_end)
-    params = resolve(
-        tokenizer,
-        thinking_start=arguments.thinking_start,
-        thinking_end=arguments.thinking_end,
-        closing=arguments.closing,
-    )
+    tokenizer = load_model(arguments.directory).tokenizer
+    names = ("thinking_start", "thinking_end", "closing")
+    given = {name: text for name in names if (text := getattr(arguments, name)) is not None}
+    params = attach("ThinkingBudgetLogitProcessor", **given).resolve(tokenizer).custom_params
+    found = resolve(tokenizer, arguments.thinking_start, arguments.thinking_end)
     family = found.family
     say(f"delimiters  {found.start!a} {found.end!a}")
     say(f"models      {family.models if family else 'no known family'}")

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import time
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -27,10 +27,14 @@ _PAUSE = 0.5
 _IDLE_LOOKS = 3
 
 
+#: A host and a port alone: it becomes part of a command.
+_WORKER_URL = r"^https?://([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?\Z"
+
+
 class _Worker(msgspec.Struct):
     """What a router says of a worker, as far as it is read here."""
 
-    url: Annotated[str, msgspec.Meta(pattern="^https?://")]
+    url: Annotated[str, msgspec.Meta(pattern=_WORKER_URL)]
     id: str
     is_healthy: bool
 
@@ -46,8 +50,8 @@ def add(verbs: Any) -> None:
         help="restart the workers behind sglang-router, one at a time",
         description="For each worker of a router: take it out, wait until it has answered what it "
         "has, run a command that restarts it, see that it is guarded, and put it back. Ends at the "
-        "first thing that goes wrong, with the other workers in service. OPENAI_API_KEY is sent if "
-        "it is set.",
+        "first thing that goes wrong, with the other workers in service. OPENAI_API_KEY is sent, "
+        "if it is set, to the host of --router and to those of --key-host.",
     )
     parser.add_argument("--router", metavar="URL", required=True, help="where the router listens")
     parser.add_argument(
@@ -56,6 +60,13 @@ def add(verbs: Any) -> None:
         required=True,
         help="restarts one worker, and returns once the old process has ended; {url}, {host} and "
         "{port} stand for the worker's",
+    )
+    parser.add_argument(
+        "--key-host",
+        metavar="HOST",
+        action="append",
+        default=[],
+        help="a worker's host to which OPENAI_API_KEY may be sent; can be given several times",
     )
     parser.add_argument(
         "--timeout",
@@ -68,19 +79,26 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    router = asking.base_of(arguments.router)
+    router = asking.base_of(arguments.router, "--router")
     command = _parse(arguments.restart)
+    key_hosts = {urlsplit(router).hostname, *(host.lower() for host in arguments.key_host)}
     found = _workers(router)
     healthy = sum(worker.is_healthy for worker in found.values())
     if healthy < 2:  # noqa: PLR2004 - one serves while the other restarts
         raise SglangLpError(
-            f"expected two healthy workers or more, found {healthy}: requests would fail "
+            f"--router: expected two healthy workers or more, got {healthy}: requests would fail "
             "while the only one restarts; add one at the router"
         )
     for place, worker in enumerate(found.values(), 1):
         say(f"{worker.url} ({place} of {len(found)})")
         try:
-            _roll(router, worker, command, arguments.timeout)
+            _roll(
+                router,
+                worker,
+                command,
+                arguments.timeout,
+                key=urlsplit(worker.url).hostname in key_hosts,
+            )
         except SglangLpError as error:
             say(f"  FAILED: {error}")
             return 1
@@ -97,29 +115,29 @@ def _parse(restart: str) -> list[str]:
     return words
 
 
-def _roll(router: str, worker: _Worker, command: list[str], seconds: float) -> None:
+def _roll(router: str, worker: _Worker, command: list[str], seconds: float, *, key: bool) -> None:
     """Restart one worker.
 
     Raises:
         SglangLpError: Something went wrong; the worker may be out of service.
     """
-    url = worker.url
-    answer = asking.request("DELETE", router, f"/workers/{worker.id}")
+    url = worker.url.rstrip("/")
+    answer = asking.request("DELETE", router, f"/workers/{quote(worker.id, safe='')}")
     if answer.status not in {_OK, _ACCEPTED}:
-        raise SglangLpError(f"the router does not let go: HTTP {answer.status}: {answer.body}")
-    _wait(lambda: url not in _workers(router), seconds, "the router still lists it")
+        raise SglangLpError(f"the router does not let go: {asking.told(answer)}")
+    _wait(lambda: worker.url not in _workers(router), seconds, "the router still lists it")
     say("  out of the router")
     for _ in range(_IDLE_LOOKS):
-        _wait(lambda: _is_idle(url), seconds, "it still has requests")
+        _wait(lambda: _is_idle(url, key=key), seconds, "it still has requests")
         time.sleep(_PAUSE)
     say("  idle")
     _restart(url, command)
-    _wait(lambda: _is_up(url), seconds, "it does not answer /health")
-    say(f"  restarted; {asking.check_guard(url)}")
-    answer = asking.request("POST", router, "/workers", {"url": url})
+    _wait(lambda: _is_up(url, key=key), seconds, "it does not answer /health")
+    say(f"  restarted; {asking.check_guard(url, key=key)}")
+    answer = asking.request("POST", router, "/workers", {"url": worker.url})
     if answer.status not in {_OK, _ACCEPTED}:
-        raise SglangLpError(f"the router does not take it: HTTP {answer.status}: {answer.body}")
-    _wait(lambda: _is_healthy(router, url), seconds, "the router does not call it healthy")
+        raise SglangLpError(f"the router does not take it: {asking.told(answer)}")
+    _wait(lambda: _is_healthy(router, worker.url), seconds, "the router does not call it healthy")
     say("  back in the router")
 
 
@@ -140,8 +158,8 @@ def _is_healthy(router: str, url: str) -> bool:
     return worker is not None and worker.is_healthy
 
 
-def _is_idle(url: str) -> bool:
-    answer = asking.request("GET", url, "/v1/loads?include=core")
+def _is_idle(url: str, *, key: bool) -> bool:
+    answer = asking.request("GET", url, "/v1/loads?include=core", key=key)
     try:
         return all(
             load["num_running_reqs"] + load["num_waiting_reqs"] == 0
@@ -149,13 +167,13 @@ def _is_idle(url: str) -> bool:
         )
     except (KeyError, TypeError):
         raise SglangLpError(
-            f"expected its load from {url}/v1/loads, got HTTP {answer.status}: {answer.body}"
+            f"expected its load from {url}/v1/loads, got {asking.told(answer)}"
         ) from None
 
 
-def _is_up(url: str) -> bool:
+def _is_up(url: str, *, key: bool) -> bool:
     try:
-        return asking.request("GET", url, "/health").status == _OK
+        return asking.request("GET", url, "/health", key=key).status == _OK
     except SglangLpError:
         return False
 
@@ -163,9 +181,12 @@ def _is_up(url: str) -> bool:
 def _restart(url: str, command: list[str]) -> None:
     at = urlsplit(url)
     named = {"{url}": url, "{host}": at.hostname or "", "{port}": str(at.port or "")}
-    words = list(command)
-    for name, value in named.items():
-        words = [word.replace(name, value) for word in words]
+    words = []
+    for word in command:
+        is_script = any(map(str.isspace, word))  # as in: sh -c "restart {host}"
+        for name, value in named.items():
+            word = word.replace(name, shlex.quote(value) if is_script else value)  # noqa: PLW2901
+        words.append(word)
     try:
         code = subprocess.run(words, check=False).returncode  # noqa: S603 - the operator's own
     except OSError as error:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from sglang_lp.cli import policy_option
-from sglang_lp.errors import UsageError
+from sglang_lp.errors import InstallError, UsageError
 from sglang_lp.server.startup.installation import POLICY_VARIABLE
 from sglang_lp.server.startup.serve import check_environment, run
+from sglang_lp.server.versions import NEWEST, OLDEST
 
 __all__ = ["add"]
 
@@ -44,8 +46,13 @@ def _run(arguments: argparse.Namespace) -> int:
         sglang_args = sglang_args[1:]
     if not sglang_args:
         raise UsageError(
-            "expected SGLang's arguments after --, for example: "
+            "ARGUMENTS: expected SGLang's own after --, for example: "
             "sglang-lp serve -- --model-path Qwen/Qwen3-8B"
+        )
+    if find_spec("sglang") is None:
+        raise InstallError(
+            "SGLang: expected it in this environment, found none; pip install 'sglang-lp[sglang]' "
+            f"(SGLang {OLDEST} to {NEWEST})"
         )
     policy_option.check(policy_option.choose(arguments.policy))  # an error now, not after a minute
     if arguments.policy is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from sglang_lp import wire
-from sglang_lp.errors import RequestError, shown
+from sglang_lp.errors import RequestError, escaped, shown
 
 __all__ = ["ask", "complain", "decode", "explain", "printing", "read", "say"]
 
@@ -70,7 +70,7 @@ def _write(stream: TextIO | None, text: str = "", *, flush: bool = False) -> Non
     if stream is None:  # it was closed when Python started
         return
     try:
-        stream.write(text)
+        stream.write(escaped(text))
         if flush:
             stream.flush()
     except OSError as error:
@@ -94,7 +94,7 @@ def read(source: str) -> str:
     try:
         if source == "-":
             if sys.stdin is None:
-                raise RequestError("cannot read standard input: it is closed")
+                raise RequestError("payload: expected a text on standard input, which is closed")
             text = sys.stdin.read(_MAX_CHARS + 1)
         elif source.startswith("@"):
             with Path(source[1:]).open(encoding="utf-8") as file:
@@ -102,9 +102,9 @@ def read(source: str) -> str:
         else:
             return source
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"cannot read {shown(source)} as text: {error}") from error
+        raise RequestError(f"payload: cannot read {shown(source)} as text: {error}") from error
     if len(text) > _MAX_CHARS:
-        raise RequestError(f"expected a payload of at most {_MAX_CHARS} characters, got more")
+        raise RequestError(f"payload: expected at most {_MAX_CHARS} characters, got more")
     return text.removesuffix("\n")  # the end of the file's last line
 
 

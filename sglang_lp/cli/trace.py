@@ -97,15 +97,15 @@ def _read(name: str) -> Any:
         with Path(name).open("rb") as file:
             read = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise RequestError(f"cannot read {shown(name)}: {error.strerror}") from error
+        raise RequestError(f"{shown(name)}: cannot be read: {error.strerror}") from error
     if len(read) > _MAX_BYTES:
         raise RequestError(f"{shown(name)}: expected at most {_MAX_BYTES >> 20} MiB, got more")
     try:
         return orjson.loads(read)
     except orjson.JSONDecodeError as error:
         raise RequestError(
-            f"{shown(name)} is no JSON: {shown(str(error), 200)}; of a stream, put the last event "
-            "into the file"
+            f"{shown(name)}: expected JSON: {shown(str(error), 200)}; of a stream, put the last "
+            "event into the file"
         ) from None
 
 
@@ -113,5 +113,7 @@ def _write(name: str, text: str) -> None:
     try:
         Path(name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RequestError(f"cannot write {shown(name)}: {error.strerror}") from error
+        raise RequestError(
+            f"--output: {shown(name)} cannot be written: {error.strerror}"
+        ) from error
     say(name)

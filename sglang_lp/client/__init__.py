@@ -8,7 +8,6 @@ Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 
 from sglang_lp.client.attachment import Attachment, attach
 from sglang_lp.client.batches import Attachments, attach_each
-from sglang_lp.client.delimiters import resolve
 from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
 
 __all__ = [
@@ -17,6 +16,5 @@ __all__ = [
     "ThinkingBlock",
     "attach",
     "attach_each",
-    "resolve",
     "thinking_blocks",
 ]

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Attachment", "add_payload", "attach", "copy_mapping", "suggest_builtin"]
 
 
+#: No union, which takes twice as long, and attach() has 5 µs.
+_LIST = (list, tuple)
+
+
 class Attachment(msgspec.Struct, frozen=True):
     """A processor with its parameters, checked and ready to be put into requests.
 
@@ -243,7 +247,7 @@ def attach(
         InvalidParameter: A parameter that the processor does not take.
         RequestError: ``processor`` is none of these.
     """
-    if isinstance(processor, list | tuple):
+    if isinstance(processor, _LIST):
         return _attach_chain(processor, params)
     cls: Any = _find_builtin(processor) if isinstance(processor, str) else processor
     to_str: Any = getattr(cls, "to_str", None)

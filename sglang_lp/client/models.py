@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from sglang_lp.client.delimiters import load_tokenizer
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.served_model import ServedModel
 
@@ -27,7 +27,7 @@ def load_model(tokenizer: Any) -> ServedModel:
     """
     if tokenizer is None:
         return ServedModel()
-    loaded = load_tokenizer(tokenizer)
+    loaded = _load_tokenizer(tokenizer)
     if not isinstance(tokenizer, str | PathLike):
         return ServedModel.of(loaded)
     config = _read(tokenizer, "config.json")
@@ -40,13 +40,46 @@ def load_model(tokenizer: Any) -> ServedModel:
 
 
 def _read(directory: str | PathLike[str], name: str) -> dict[str, Any]:
-    from pathlib import Path
-
     path = Path(directory, name)
     if not path.is_file():
         return {}
     try:
         found = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise RequestError(f"{shown(str(path))} is no JSON: {error}") from None
+        raise RequestError(f"tokenizer: expected JSON in {shown(str(path))}: {error}") from None
     return found if isinstance(found, dict) else {}
+
+
+def _load_tokenizer(tokenizer: Any) -> Any:
+    """Return the tokenizer of a model's directory, or the one that was given.
+
+    Raises:
+        RequestError: It is neither, or cannot be read.
+    """
+    if not isinstance(tokenizer, str | PathLike):
+        methods = (getattr(tokenizer, name, None) for name in ("encode", "decode"))
+        if isinstance(tokenizer, type) or not all(map(callable, methods)):
+            raise RequestError(
+                "tokenizer: expected a model's directory, or a tokenizer of tokenizers or "
+                f"transformers, got {shown(tokenizer)}"
+            )
+        return tokenizer
+    path = Path(tokenizer, "tokenizer.json")
+    if not path.is_file():
+        raise RequestError(
+            f"tokenizer: expected a directory with a tokenizer.json, got {shown(str(tokenizer))}; "
+            "load any other tokenizer with transformers and give that"
+        )
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise RequestError(
+            "tokenizer: reading a tokenizer.json takes its library: pip install tokenizers"
+        ) from None
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise RequestError(
+            f"tokenizer: {shown(str(path))} is none that this version of tokenizers reads: "
+            f"{shown(str(error), 200)}"
+        ) from error

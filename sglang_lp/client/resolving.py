@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins.thinking.delimiters import forget_answers
 from sglang_lp.client.json_values import to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.processor import LogitProcessor
@@ -35,9 +36,10 @@ def resolve_params(
     """
     if not issubclass(processor, LogitProcessor):
         raise RequestError(
-            f"{processor.__name__}: expected a processor of this toolkit's kind, whose parameters "
-            "say what is text; resolve the texts of this one yourself"
+            "resolve: expected a processor of this toolkit's kind, whose parameters say what is "
+            f"text, got {processor.__name__}; resolve the texts of this one yourself"
         )
+    forget_answers()
     parsed = processor.parse_params(given, served.vocab_size)
     fitted: Any = processor.fit_params(parsed, served)
     if not issubclass(processor, ChainLogitProcessor):
@@ -59,7 +61,7 @@ def _resolved(
 ) -> dict[str, Any]:
     """Return the parameters of one processor."""
     found = {}
-    for field in msgspec.structs.fields(fitted):
+    for field in msgspec.structs.fields(processor.Params):
         value = getattr(fitted, field.name)
         if value != field.default:
             found[field.name] = to_json_value(processor.__name__, field.name, value)

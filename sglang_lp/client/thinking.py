@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking.budget import finder_of
+from sglang_lp.builtins.thinking.finder import Block, Ended, find_blocks
 from sglang_lp.client.attachment import Attachment
 from sglang_lp.errors import RequestError, shown
 
@@ -17,7 +19,7 @@ class ThinkingBlock(NamedTuple):
 
     Attributes:
         tokens: Tokens between its delimiters, generated or in the prompt.
-        ended: Whether its end was generated.
+        ended: Whether its end was generated, or a tool call that ends it.
         forced: How many generated tokens, including those of the end, came after the
             ``thinking_budget`` was spent, which forces all of them. Zero if the model, a soft
             budget or an early end of sequence closed the block.
@@ -39,7 +41,7 @@ def thinking_blocks(
 
     Args:
         attachment: What :func:`attach` returned for a thinking budget, alone or in a list of
-            processors, whose ids are the class's own or given, as by :func:`resolve`.
+            processors, whose ids are the class's own or given, as ``Attachment.resolve`` does.
         prompt_ids: Token ids of the prompt; those from the last start delimiter on are enough.
         output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
 
@@ -50,27 +52,22 @@ def thinking_blocks(
     if params.start is None:
         raise RequestError(
             "thinking_blocks: only the server knows these delimiters; give their token ids to "
-            "attach(), as resolve() returns them"
+            "attach(), or the model to resolve()"
         )
     if params.closing is not None:
         raise RequestError(
             "thinking_blocks: only the server knows the tokens of this closing; give "
-            "closing_token_ids to attach(), as resolve() returns them"
+            "closing_token_ids to attach(), or the model to resolve()"
         )
-    tokens = (*prompt_ids, *output_ids)
-    blocks, opened = [], None
-    for count in range(1, len(tokens) + 1):
-        opens = _ends_with(tokens, count, params.start)
-        ends = not opens and _ends_with(tokens, count, params.end)
-        if opened is not None and (opens or ends or count == len(tokens)):
-            if count > len(prompt_ids):
-                inside, in_prompt = tokens[opened:count], len(prompt_ids) - opened
-                delimiter = len(params.end) * ends + len(params.start) * opens
-                blocks.append(_report_block(params, inside, in_prompt, delimiter, ended=ends))
-            opened = None
-        if opens:
-            opened = count
-    return blocks
+    finder = finder_of(params)
+    found = find_blocks(
+        finder,
+        prompt_ids,
+        output_ids,
+        inside=params.force_reasoning,
+        counted=params.wait_token_id,
+    )
+    return [_report_block(params, block, output_ids) for block in found]
 
 
 def _find_budget(attachment: Any) -> Any:
@@ -93,19 +90,14 @@ def _find_budget(attachment: Any) -> Any:
     )
 
 
-def _report_block(
-    params: Any, inside: Sequence[int], in_prompt: int, delimiter: int, *, ended: bool
-) -> ThinkingBlock:
-    tokens = len(inside) - delimiter
-    message = params.closing_token_ids
+def _report_block(params: Any, block: Block, output_ids: Sequence[int]) -> ThinkingBlock:
+    stop = len(output_ids) if block.end is None else block.end + 1
+    message, end = params.closing_token_ids, block.start + block.tokens
+    by_end = block.ended is Ended.END
     return ThinkingBlock(
-        tokens=max(0, tokens),
-        ended=ended,
-        forced=max(0, len(inside) - max(params.limit, in_prompt)),
-        message=bool(message) and ended and _ends_with(inside, tokens, message),
-        waits=[*inside[max(0, in_prompt) :]].count(params.wait_token_id),
+        tokens=block.tokens,
+        ended=block.ended is not None,
+        forced=max(0, stop - max(block.start + params.limit, 0)),
+        message=bool(message) and by_end and (*output_ids[:end],)[-len(message) :] == message,
+        waits=block.waits,
     )
-
-
-def _ends_with(tokens: Sequence[int], count: int, part: tuple[int, ...]) -> bool:
-    return count >= len(part) and tuple(tokens[count - len(part) : count]) == part

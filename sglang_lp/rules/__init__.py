@@ -1,7 +1,8 @@
 """What the operator decides: defaults, ceilings, profiles, effort, and what every request gets.
 
 ``budget`` has the order in which thinking budgets count, ``links`` the processors of a request
-while they are decided on, and ``rules`` applies a policy to a request.
+while they are decided on, ``ceilings`` the numbers that they may not exceed, and ``rules``
+applies a policy to a request.
 """
 
 from sglang_lp.rules.rules import Asked, Decided, Rules

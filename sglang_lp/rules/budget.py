@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sglang_lp.errors import InvalidParameter
-from sglang_lp.trust.decisions import Above, Ceiling
-
-__all__ = ["BUDGET", "Wishes", "decide_budget"]
+__all__ = ["BUDGET", "TOTAL", "Wishes", "decide_budget"]
 
 #: The parameter.
 BUDGET = "thinking_budget"
+#: The parameter for all blocks of an answer together.
+TOTAL = "total_thinking_tokens"
 
 
 class Wishes(NamedTuple):
@@ -28,34 +27,30 @@ class Wishes(NamedTuple):
     effort: int | None = None
     default: int | None = None
 
+    @property
+    def asked(self) -> int | None:
+        """What the request itself asks for."""
+        return self.field if self.own is None else self.own
+
 
 def decide_budget(
-    wishes: Wishes, ceiling: Ceiling | None, limit: int | None, answer_room: int
+    wishes: Wishes, most: int | None, limit: int | None, answer_room: int
 ) -> int | None:
     """Return the budget of a request: the first wish, and the ceiling last.
 
     Args:
         wishes: In the order in which they count.
-        ceiling: On ``thinking_budget``, if there is one.
+        most: The ceiling on ``thinking_budget``, if there is one.
         limit: Tokens that the request can get, if known.
         answer_room: How many of these a budget leaves for the answer.
 
     Returns:
         Tokens, or ``None`` for no limit.
-
-    Raises:
-        InvalidParameter: The request asks for more than a ceiling that refuses that.
     """
     budget = next((wish for wish in wishes if wish is not None), None)
     if budget is not None and budget < 0:
         budget = None
-    if ceiling is not None:
-        most = int(ceiling.at_most)
-        asked = next((wish for wish in (wishes.own, wishes.field) if wish is not None), None)
-        if ceiling.above == Above.REFUSE and asked is not None and not 0 <= asked <= most:
-            raise InvalidParameter(
-                "server", BUDGET, f"expected at most {most} on this server, got {asked}"
-            )
+    if most is not None:
         budget = most if budget is None else min(budget, most)
     if budget is not None and limit is not None and answer_room:
         budget = max(0, min(budget, limit - answer_room))

@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.errors import InvalidParameter, Unsupported
+from sglang_lp.errors import Unsupported
+from sglang_lp.params import replaced
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.rules.budget import BUDGET
-from sglang_lp.trust.decisions import Above, Ceiling
+from sglang_lp.rules.budget import BUDGET, TOTAL
 
-__all__ = ["Link", "can_join", "check_joins", "lower", "parts", "thinks", "with_budget"]
+__all__ = [
+    "Link",
+    "begin_inside",
+    "can_join",
+    "check_joins",
+    "parts",
+    "thinks",
+    "with_budget",
+    "with_total",
+]
 
 
 class Link(NamedTuple):
@@ -59,36 +68,10 @@ def check_joins(links: Sequence[Link]) -> None:
     for link in links:
         if len(links) > 1 and not can_join(link):
             raise Unsupported(
-                f"{link.processor.__name__}: it computes on whole rows, and so cannot run beside "
-                "what this server adds to every request; use a processor that overrides edit()"
+                "custom_logit_processor: expected one that runs beside what this server adds to "
+                f"every request, got {link.processor.__name__}, which computes on whole rows; use "
+                "a processor that overrides edit()"
             )
-
-
-def lower(link: Link, ceilings: dict[str, Ceiling]) -> Link:
-    """Hold a link to the ceilings on its numbers, but for the thinking budget.
-
-    Raises:
-        InvalidParameter: One is above a ceiling that refuses that.
-    """
-    changes = {}
-    for name, ceiling in ceilings.items():
-        value = _number(link, name)
-        if name == BUDGET and thinks(link):
-            continue
-        if value is None or value <= ceiling.at_most:
-            continue
-        if ceiling.above == Above.REFUSE:
-            raise InvalidParameter(
-                link.processor.__name__,
-                name,
-                f"expected at most {ceiling.at_most} on this server, got {value}",
-            )
-        changes[name] = type(value)(ceiling.at_most)
-    if not changes:
-        return link
-    if link.has_schema:
-        return link._replace(params=_replaced(link, changes))
-    return link._replace(params={**link.params, **changes})
 
 
 def with_budget(link: Link, budget: int) -> Link:
@@ -103,20 +86,21 @@ def with_budget(link: Link, budget: int) -> Link:
         "min_thinking_tokens": least,
         "wait_token_id": params.wait_token_id if least else None,
     }
-    return link._replace(params=_replaced(link, changes))
+    return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
 
 
-def _replaced(link: Link, changes: dict[str, Any]) -> Any:
-    try:
-        return msgspec.structs.replace(link.params, **changes)
-    except ValueError as error:  # of a __post_init__
-        name, _, problem = str(error).partition(": ")
-        raise InvalidParameter(link.processor.__name__, name, problem) from None
+def with_total(link: Link, total: int) -> Link:
+    """Give a thinking budget the number of tokens that all blocks may have together."""
+    changes = {TOTAL: total}
+    return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
 
 
-def _number(link: Link, name: str) -> Any:
-    if link.has_schema:
-        value = getattr(link.params, name, None) if name in link.params.__struct_fields__ else None
-    else:
-        value = (link.params or {}).get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+def begin_inside(link: Link) -> Link:
+    """Have a thinking budget count from the first token, as the served reasoning parser does."""
+    params = link.params
+    if thinks(link):
+        return link._replace(params=link.processor.begin_inside(params))
+    if not issubclass(link.processor, ChainLogitProcessor):
+        return link
+    links = tuple(begin_inside(Link(*one)) for one in params.links)
+    return link._replace(params=msgspec.structs.replace(params, links=links))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,18 +13,21 @@ from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor, fit
-from sglang_lp.rules.budget import BUDGET, Wishes, decide_budget
+from sglang_lp.rules.budget import BUDGET, TOTAL, Wishes, decide_budget
+from sglang_lp.rules.ceilings import could_reach, lower, refusal
 from sglang_lp.rules.links import (
     Link,
+    begin_inside,
     can_join,
     check_joins,
-    lower,
     parts,
     thinks,
     with_budget,
+    with_total,
 )
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import classes
+from sglang_lp.trust.decisions import Above
 from sglang_lp.trust.policy import parse_entry
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ class Asked(NamedTuple):
         field: Another field of the request that is a thinking budget.
         effort: The level of effort that it asks for.
         limit: How many tokens it can get, if known.
+        reasoning: Whether its answer is parsed as one that may begin with reasoning.
     """
 
     payload: Any
@@ -51,6 +55,7 @@ class Asked(NamedTuple):
     field: int | None = None
     effort: str | None = None
     limit: int | None = None
+    reasoning: bool = False
 
 
 class Decided(NamedTuple):
@@ -61,13 +66,11 @@ class Decided(NamedTuple):
         params: Parsed parameters that fit the served model; for a class without a schema what it
             reads as ``custom_params``.
         names: Of the processors that the client may know of.
-        all_names: Of all of them.
     """
 
     processor: type[Any]
     params: Any
     names: tuple[str, ...]
-    all_names: tuple[str, ...]
 
 
 class _Profile(NamedTuple):
@@ -88,12 +91,15 @@ class Rules:
     Args:
         decisions: Of the policy.
         find: From a request's payload to an allowed class; raises ``RequestError``.
+        allowed: All of these classes, but for pinned ones that nobody has sent yet.
 
     Raises:
         PolicyError: A class cannot be imported or served, or a parameter does not fit it.
     """
 
-    def __init__(self, decisions: Decisions, find: Callable[[Any], type]) -> None:
+    def __init__(
+        self, decisions: Decisions, find: Callable[[Any], type], allowed: Iterable[type[Any]] = ()
+    ) -> None:
         self._decisions = decisions
         self._find = find
         #: Whether requests run what they bring, and nothing else is decided.
@@ -120,15 +126,16 @@ class Rules:
                 raise PolicyError(f"profiles.{name}: a built-in has this name; choose another one")
         self._levels = decisions.levels
         self._ceiling = decisions.ceilings.get(BUDGET)
-        if self._ceiling is not None and not (
-            isinstance(self._ceiling.at_most, int) and self._ceiling.at_most >= 0
-        ):
-            raise PolicyError(
-                f"ceilings.{BUDGET}: expected a whole number of tokens, got {self._ceiling.at_most}"
-            )
+        self._total = decisions.ceilings.get(TOTAL)
+        for name, ceiling in ((BUDGET, self._ceiling), (TOTAL, self._total)):
+            if ceiling and not (isinstance(ceiling.at_most, int) and ceiling.at_most >= 0):
+                raise PolicyError(
+                    f"ceilings.{name}: expected a whole number of tokens, got {ceiling.at_most}"
+                )
         #: Whether thinking budgets are this server's business, and not the request's alone.
-        self.budgets = thinking or self._ceiling is not None or decisions.effort is not None
-        self._check_names()
+        self.budgets = thinking or decisions.reads_effort
+        self.budgets = self.budgets or self._ceiling is not None or self._total is not None
+        self._check_names(allowed)
 
     def has_profile(self, payload: object) -> bool:
         """Tell whether a request's payload is the name of a profile."""
@@ -137,7 +144,12 @@ class Rules:
     @property
     def reads_effort(self) -> bool:
         """Whether the budgets and efforts that clients send count."""
-        return self._decisions.effort is not None
+        return self._decisions.reads_effort
+
+    @property
+    def reads_fields(self) -> bool:
+        """Whether the budgets count that clients send in fields of their own."""
+        return self._decisions.fields
 
     def fit(self, served: ServedModel) -> None:
         """Check everything against the served model, and make what every request gets.
@@ -174,35 +186,42 @@ class Rules:
         Raises:
             RequestError: Refused.
         """
-        if self.is_empty:
+        if self.is_empty and asked.field is None:
             if asked.payload is None:
                 return None
-            own = _parse(self._find(asked.payload), asked.custom_params, served)
+            own = _fit(_parse(self._find(asked.payload), asked.custom_params, served), served)
             names = tuple(link.processor.__name__ for link in parts(own))
-            return Decided(own.processor, _fit(own, served).params, names, names)
-        return self._decide(asked, served)
+            decided: Decided | None = Decided(*own, names)
+        else:
+            decided = self._decide(asked, served)
+        form = served.reasoning
+        if decided is None or form is None or not (asked.reasoning and form.can_begin_inside):
+            return decided
+        link = begin_inside(Link(decided.processor, decided.params))
+        return decided._replace(params=link.params)
 
     def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
         """Return the same where something is decided."""
         own = self._own(asked, served)
-        links = [lower(link, self._decisions.ceilings) for one in own.links for link in parts(one)]
+        # Before anything is decided: what a text says is tokens, which a ceiling counts.
+        asked_for = [_fit(link, served) for link in own.links]
+        links = [lower(link, self._decisions.ceilings) for one in asked_for for link in parts(one)]
         links = self._limit_thinking(links, own.wishes, asked.limit, served)
         every = [*links, *self._always]
         if not every:
             return None
         check_joins(every)
-        names = tuple(link.processor.__name__ for link in every)
-        if len(every) == 1:
-            fitted = _fit(every[0], served)
-        elif len(own.links) == 1 and _same(parts(own.links[0]), every):
-            fitted = _fit(own.links[0], served)  # a chain as the request wrote it
+        if len(links) == len(every) == 1:
+            fitted = every[0]
+        elif len(asked_for) == 1 and _same(parts(asked_for[0]), every):
+            fitted = asked_for[0]  # a chain as the request wrote it
         else:
-            joined = [*(_fit(link, served) for link in links), *self._always]
-            params = ChainLogitProcessor.join(joined, unnamed=len(self._always))
+            params = ChainLogitProcessor.join(every, unnamed=len(self._always))
             fitted = Link(ChainLogitProcessor, params)
         for link in parts(fitted):
             self._check_delimiters(link)
-        return Decided(fitted.processor, fitted.params, names[: len(links)], names)
+        names = tuple(link.processor.__name__ for link in links)
+        return Decided(fitted.processor, fitted.params, names)
 
     def _own(self, asked: Asked, served: ServedModel) -> _Own:
         """Return the processors of a request without what the operator adds."""
@@ -219,7 +238,7 @@ class Rules:
                 return _Own([link], Wishes(field=asked.field, effort=effort))
             default = self._template[1].get(BUDGET)
             return _Own([link], Wishes(budget.thinking_budget, asked.field, effort, default))
-        own = self._bare_budget(given)
+        own = self._bare_budget(asked)
         if self._default is None:
             return _Own([], Wishes(own, asked.field, effort))
         processor, params = self._default
@@ -258,51 +277,72 @@ class Rules:
             wish = next(budgets, None)
         return _Own(links, Wishes(wish, asked.field, effort, base))
 
-    def _bare_budget(self, given: Any) -> int | None:
+    def _bare_budget(self, asked: Asked) -> int | None:
         """Return the ``thinking_budget`` of a request that names no processor."""
-        if not self.budgets or not isinstance(given, Mapping) or given.get(BUDGET) is None:
+        given = _public(asked.custom_params)
+        if not self._limits_thinking(asked.field) or given.get(BUDGET) is None:
             return None
         parsed = _parse(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
         return parsed.params.thinking_budget  # type: ignore[no-any-return]
+
+    def _limits_thinking(self, field: int | None) -> bool:
+        """Tell whether the thinking of a request is this server's business."""
+        return self.budgets or field is not None
 
     def _limit_thinking(
         self, links: list[Link], wishes: Wishes, limit: int | None, served: ServedModel
     ) -> list[Link]:
         """Put the thinking budget that was decided into its link, or add one."""
-        if not self.budgets:
+        if not self._limits_thinking(wishes.field):
             return links
-        budget = decide_budget(wishes, self._ceiling, limit, self._decisions.answer_room)
-        place = next((i for i, link in enumerate(links) if thinks(link)), None)
-        if place is not None:
-            return [
-                self._with_budget(link, budget) if i == place else link
-                for i, link in enumerate(links)
-            ]
-        if budget is None:
-            return links
-        return [*links, self._with_budget(_parse(*self._template, served), budget)]
+        place = next((i for i, link in enumerate(links) if thinks(link)), len(links))
+        processor = links[place].processor if place < len(links) else self._template[0]
+        most = self._most(processor, wishes.asked)
+        budget = decide_budget(wishes, most, limit, self._decisions.answer_room)
+        if place == len(links):
+            if budget is None and self._total is None:
+                return links
+            links = [*links, _fit(_parse(*self._template, served), served)]
+        link = self._with_budget(links[place], budget)
+        if self._total is not None:
+            total = int(self._total.at_most)
+            own = link.params.total_thinking_tokens
+            # More than the ceiling was lowered, or refused, as any other number.
+            link = with_total(link, total if own is None else min(own, total))
+        return [*links[:place], link, *links[place + 1 :]]
+
+    def _most(self, processor: type[Any], asked: int | None) -> int | None:
+        """Return the ceiling on thinking budgets; ``None`` for none.
+
+        Raises:
+            InvalidParameter: The request asks for more, which the operator wants refused.
+        """
+        if self._ceiling is None:
+            return None
+        most = int(self._ceiling.at_most)
+        if self._ceiling.above == Above.REFUSE and asked is not None and not 0 <= asked <= most:
+            raise refusal(processor, BUDGET, most, asked)
+        return most
 
     def _with_budget(self, link: Link, budget: int | None) -> Link:
-        """Give a link its budget; under a ceiling its message counts as thinking."""
+        """Give a link its budget; under a ceiling what comes before the end counts as thinking."""
         if budget is None:
             if link.params.thinking_budget is None or link.params.thinking_budget < 0:
                 return link
             return link._replace(params=msgspec.structs.replace(link.params, thinking_budget=None))
         if self._ceiling is not None:
-            message = len(link.params.closing_token_ids)
             most = int(self._ceiling.at_most)
+            message = len(link.params.closing_token_ids)
             if message > most:
-                raise InvalidParameter(
-                    link.processor.__name__,
-                    _CLOSING,
-                    f"expected at most {most} tokens on this server, got {message}",
-                )
-            budget = min(budget, most - message)
+                raise refusal(link.processor, _CLOSING, most, message)
+            newline = not message and link.params.new_line_token_id is not None
+            budget = max(0, min(budget, most - message - newline))
         return with_budget(link, budget)
 
     def _check_delimiters(self, link: Link) -> None:
         """Refuse a budget that watches something else than the served model's thinking."""
-        if self._ceiling is None or not thinks(link) or self._delimiters is None:
+        no_ceiling = self._ceiling is None and self._total is None
+        if no_ceiling or not thinks(link) or self._delimiters is None:
             return
         if (link.params.start, link.params.end) != self._delimiters:
             raise InvalidParameter(
@@ -312,17 +352,18 @@ class Rules:
                 "ceiling; leave them out",
             )
 
-    def _check_names(self) -> None:
+    def _check_names(self, allowed: Iterable[type[Any]]) -> None:
         """Refuse a ceiling that nothing could ever reach."""
-        known = [getattr(builtins, name) for name in builtins.__all__]
+        known = [*allowed]
+        known += [getattr(builtins, name) for name in builtins.__all__]
         known += [processor for processor, _ in self._always_chosen]
         known += [processor for one in self._profiles.values() for processor, _ in one.links]
         known += [self._default[0]] if self._default else []
         for name in self._decisions.ceilings:
-            if not any(name in _numbers(processor) for processor in known):
+            if not any(could_reach(processor, name) for processor in known):
                 raise PolicyError(
-                    f"ceilings.{name}: no built-in and no class of this policy's decisions has a "
-                    "parameter of this name that is a number; correct the name"
+                    f"ceilings.{name}: no class of this policy has a parameter of this name that "
+                    "is a number; correct the name"
                 )
 
 
@@ -387,8 +428,8 @@ def _check_plain(processor: type[Any]) -> None:
         getattr(processor, name) is not getattr(ChainLogitProcessor, name) for name in own
     ):
         raise Unsupported(
-            f"{processor.__name__}: it is a chain of its own kind, and this server's operator "
-            "decides on each processor that runs; send ChainLogitProcessor"
+            "custom_logit_processor: expected a processor that this server's operator can decide "
+            f"on, got {processor.__name__}, a chain of its own kind; send ChainLogitProcessor"
         )
 
 
@@ -408,21 +449,6 @@ def _takes(processor: type[LogitProcessor], name: str) -> bool:
         or name in processor.Params.renamed
         or issubclass(processor, ChainLogitProcessor)
     )
-
-
-def _numbers(processor: type[Any]) -> set[str]:
-    """Return the parameters that are numbers."""
-    info: Any = msgspec.inspect.type_info(processor.Params) if _fields(processor) else None
-    return {field.name for field in getattr(info, "fields", ()) if _is_number(field.type)}
-
-
-def _is_number(kind: Any) -> bool:
-    types = msgspec.inspect
-    if isinstance(kind, types.Metadata):
-        return _is_number(kind.type)
-    if isinstance(kind, types.UnionType):
-        return any(map(_is_number, kind.types))
-    return isinstance(kind, types.IntType | types.FloatType)
 
 
 def _parse(processor: type[Any], given: Any, served: ServedModel) -> Link:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary
 from sglang_lp.text.kept_ids import KeptIds
 from sglang_lp.text.utf8 import folded, lacking, unfinished
@@ -43,10 +43,8 @@ def banned_texts(
         InvalidParameter: The model cannot write such a text, or nothing else, or nobody can tell.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
-    try:
+    with refusing(processor, name):
         return _banned_texts(vocabulary, texts, ignore_case=ignore_case)
-    except RequestError as error:
-        raise InvalidParameter(processor, name, str(error)) from None
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.automaton import Automaton, automaton_of
 from sglang_lp.text.encoding import served_vocabulary
 from sglang_lp.text.kept_ids import KeptIds
@@ -140,10 +140,8 @@ def text_choices(processor: str, tokenizer: Any, texts: tuple[str, ...]) -> Text
         InvalidParameter: The model cannot write one of them, or nobody can tell.
     """
     vocabulary = served_vocabulary(processor, "choices", tokenizer)
-    try:
+    with refusing(processor, "choices"):
         return _text_choices(vocabulary, texts)
-    except RequestError as error:
-        raise InvalidParameter(processor, "choices", str(error)) from None
 
 
 @lru_cache(maxsize=16)

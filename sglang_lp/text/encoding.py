@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 
 __all__ = ["check_texts", "encode", "forced_text", "known_ids", "served_vocabulary"]
@@ -69,10 +69,8 @@ def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
             "the server has no tokenizer (--skip-tokenizer-init), so it cannot tell which tokens "
             "spell a text; give token ids",
         )
-    try:
+    with refusing(processor, name):
         return vocabulary_of(tokenizer)
-    except RequestError as error:
-        raise InvalidParameter(processor, name, str(error)) from None
 
 
 def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.ids import Ids, lasting
-from sglang_lp.errors import InvalidParameter, RequestError, Unsupported, shown
+from sglang_lp.errors import RequestError, Unsupported, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.utf8 import lacking, unfinished
+from sglang_lp.text.utf8 import becoming, lacking, unfinished
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +37,6 @@ _RECOMMENDED = (
 #: Added tokens that are markup, such as ``<think>``, and no text in a script.
 _MARKUP = re.compile(r"[<\[◁].+[>\]▷]", re.DOTALL)
 
-#: By the length of a character in bytes, the smallest number that is written with so many.
-_SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
-
 #: Most beginnings of a character that are kept for one list of scripts.
 _MAX_KEPT = 1_024
 
@@ -60,10 +57,8 @@ def banned_scripts(
         InvalidParameter: No such script, nothing is left to write, or nobody can tell.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
-    try:
+    with refusing(processor, name):
         return _banned_scripts(vocabulary, tokenizer, scripts, mode)
-    except RequestError as error:
-        raise InvalidParameter(processor, name, str(error)) from None
 
 
 class BannedScripts:
@@ -157,12 +152,8 @@ class BannedScripts:
             return number < _LETTERS and bool(self._banned[number])
         if unfinished(beginning) < len(beginning):
             return False  # as here, before another one begins
-        length = len(beginning) + missing
-        number = beginning[0] & (0xFF >> (length + 1))
-        for byte in beginning[1:]:
-            number = number << 6 | byte & 0x3F
-        first, last = number << 6 * missing, (number + 1) << 6 * missing
-        first = max(first, _SMALLEST[length])
+        numbers = becoming(beginning)
+        first, last = numbers.start, numbers.stop
         return bool(self._banned[first:last].any()) and not self._ways[first:last].any()
 
 

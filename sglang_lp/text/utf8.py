@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["folded", "lacking", "unfinished"]
+__all__ = ["becoming", "folded", "lacking", "unfinished"]
+
+#: By the length of a character in bytes, the smallest number that is written with so many.
+_SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
 
 
 def folded(text: bytes) -> bytes:
@@ -36,3 +39,17 @@ def lacking(text: bytes) -> int:
     length = unfinished(text)
     first = text[-length:][:1]
     return 2 + (first >= b"\xe0") + (first >= b"\xf0") - length if length else 0
+
+
+def becoming(beginning: bytes) -> range:
+    """Return the numbers of the characters that an unfinished one can become.
+
+    Args:
+        beginning: Its first bytes, and no others.
+    """
+    missing = lacking(beginning)
+    length = len(beginning) + missing
+    number = beginning[0] & (0xFF >> (length + 1))
+    for byte in beginning[1:]:
+        number = number << 6 | byte & 0x3F
+    return range(max(number << 6 * missing, _SMALLEST[length]), (number + 1) << 6 * missing)

@@ -20,10 +20,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.ids import Ids
-from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary
 from sglang_lp.text.kept_ids import KeptIds
-from sglang_lp.text.utf8 import folded, lacking, unfinished
+from sglang_lp.text.utf8 import becoming, folded, lacking, unfinished
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,9 +36,6 @@ __all__ = ["WholeWords", "prepare", "whole_words"]
 _WORD, _OTHER = b"x", b" "
 
 _JOINERS = (0x200C, 0x200D)
-
-#: By the length of a character in bytes, the smallest number that is written with so many.
-_SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
 
 
 @lru_cache(maxsize=1)
@@ -61,13 +58,8 @@ def _is_word(character: str) -> bool:
 @lru_cache(maxsize=4096)
 def _may_become_word(beginning: bytes) -> bool:
     """Tell whether an unfinished character can become one of a word."""
-    missing = lacking(beginning)
-    length = len(beginning) + missing
-    number = beginning[0] & (0xFF >> (length + 1))
-    for byte in beginning[1:]:
-        number = number << 6 | byte & 0x3F
-    first, last = number << 6 * missing, (number + 1) << 6 * missing
-    return bool(_word_numbers()[max(first, _SMALLEST[length]) : last].any())
+    numbers = becoming(beginning)
+    return bool(_word_numbers()[numbers.start : numbers.stop].any())
 
 
 class _Edges:
@@ -140,10 +132,8 @@ def whole_words(
         InvalidParameter: The model cannot write such a word, or nobody can tell.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
-    try:
+    with refusing(processor, name):
         return _whole_words(vocabulary, texts, ignore_case=ignore_case)
-    except RequestError as error:
-        raise InvalidParameter(processor, name, str(error)) from None
 
 
 @lru_cache(maxsize=16)

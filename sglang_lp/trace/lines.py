@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from sglang_lp.errors import shown
 from sglang_lp.trace.replay import What
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _head(trace: Trace) -> Iterator[str]:
         closed = f"closed by {block.closed}" if block.closed else "not closed"
         yield f"thinking   {block.start} to {block.stop - 1}, {closed}"
     if trace.finish:
-        yield f"ended      {trace.finish}"
+        yield f"ended      {shown(trace.finish, 200)[1:-1]}"
     for note in trace.notes:
         yield f"note       {note}"
     count = len(trace.problems)

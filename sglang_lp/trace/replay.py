@@ -7,14 +7,16 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.host import Host
-from sglang_lp._engine.recording import NEVER, Recording
-from sglang_lp._engine.rows import Row, ServedRequest
+from sglang_lp._engine.reading import ServedRequest
+from sglang_lp._engine.recording import Recording
+from sglang_lp._engine.rows import Row
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.edits import NEVER
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
 
@@ -237,17 +239,20 @@ class _Watched:
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ask the processor, and pass on what it says."""
-        own, whole = Recording(edits.vocab_size), cast("Recording", edits)
+        own = Recording(edits.vocab_size)
         self._processor.edit(request, own)
         why, for_good = self._processor.explain(request), self.needs is History.NONE
         if own.standing is not None:
             self._always += self._notes.take(self._by, own.standing, why, always=True)
-            cast("Recording", whole.always()).add(own.standing)
+            edits.always().add(own.standing)
         self._now = self._notes.take(self._by, own, why, always=for_good)
         until = own.wake if own.holds and own.wake else request.position + 1
         self._between = range(request.position, NEVER if for_good else until)
-        whole.add(own)
-        whole.wake, whole.holds, whole.reason = own.wake, own.holds, own.reason
+        edits.add(own)
+        if own.wake is not None:
+            (edits.hold_until if own.holds else edits.wake_at)(own.wake)
+        if own.reason is not None:
+            edits.finish(own.reason)
 
     def at(self, position: int) -> list[int]:
         """Return the edits that hold at a position."""

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking.budget import finder_of
 from sglang_lp.builtins.thinking.delimiters import resolve
-from sglang_lp.builtins.thinking.progress import Progress, markers_for
+from sglang_lp.builtins.thinking.finder import Closing, Ended, Finder, find_blocks, finder_for
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
@@ -235,7 +236,10 @@ def trace_answer(
         exchange.finish,
         notes,
     )
-    found.blocks.extend(_blocks(found, _delimiters(done, tokenizer), prompt_ids))
+    budget = _budget(done)
+    finder = _finder(budget, tokenizer)
+    if finder is not None:
+        found.blocks.extend(_blocks(found, budget, finder, prompt_ids))
     if tokenizer is not None and exchange.text is not None:
         notes.extend(_other_text(found, exchange.text))
     return found
@@ -286,43 +290,37 @@ def _vocab_size(exchange: Exchange, spelling: Spelling) -> int:
     return max([spelling.size, *(i + 1 for i in ids)])
 
 
-def _delimiters(done: Replay, tokenizer: Any) -> tuple[Sequence[int], Sequence[int], int | None]:
-    """Return how thinking blocks open and close, and their budget; empty if that is not known."""
-    for processor, params in done.processors:
-        if isinstance(processor, ThinkingBudgetLogitProcessor):
-            fitted: Any = params
-            return fitted.start, fitted.end, fitted.thinking_budget
+def _budget(done: Replay) -> Any:
+    """Return the parameters of the thinking budget; ``None`` without one."""
+    return next(
+        (p for one, p in done.processors if isinstance(one, ThinkingBudgetLogitProcessor)), None
+    )
+
+
+def _finder(budget: Any, tokenizer: Any) -> Finder | None:
+    """Return what finds the thinking blocks; ``None`` if nobody knows the delimiters."""
+    if budget is not None:
+        return finder_of(budget)
     try:
         found = resolve(tokenizer) if tokenizer is not None else None
     except RequestError:
         found = None
-    return (found.start_ids, found.end_ids, None) if found else ((), (), None)
+    return finder_for(Closing(found.start_ids, found.end_ids)) if found else None
 
 
 def _blocks(
-    trace: Trace,
-    delimiters: tuple[Sequence[int], Sequence[int], int | None],
-    prompt_ids: Sequence[int],
+    trace: Trace, budget: Any, finder: Finder, prompt_ids: Sequence[int]
 ) -> Iterator[Block]:
-    start, end, budget = delimiters
-    if not start:
-        return
-    progress = Progress(markers_for((*start,), (*end,), ()), None, prompt_ids)
-    first = 0
-    for place, token in enumerate(trace.tokens):
-        opened = progress.opened
-        progress.read([token.token_id])
-        if opened >= 0 and progress.opened != opened:
-            yield _block(first, place + 1, opened - len(prompt_ids), budget, _closer(trace, place))
-        if progress.opened != opened:
-            first = place + 1
-    if progress.opened >= 0 and first < len(trace.tokens):
-        yield _block(first, len(trace.tokens), progress.opened - len(prompt_ids), budget, "")
-
-
-def _block(first: int, stop: int, opened: int, budget: int | None, closed: str) -> Block:
-    spent = None if budget is None else max(first, opened + budget)
-    return Block(first, stop, spent if spent is not None and spent < stop else None, closed)
+    output_ids = [token.token_id for token in trace.tokens]
+    inside = budget is not None and budget.force_reasoning
+    for block in find_blocks(finder, prompt_ids, output_ids, inside=inside):
+        first = max(0, block.start)
+        stop = len(output_ids) if block.end is None else block.end + 1
+        spent = stop if budget is None else max(first, block.start + budget.limit)
+        closed = "" if block.end is None else _closer(trace, block.end)
+        if block.ended is Ended.TOOL_CALL:
+            closed = "a tool call"
+        yield Block(first, stop, spent if spent < stop else None, closed)
 
 
 def _closer(trace: Trace, place: int) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pickle
 from typing import Any
 
 from sglang_lp import wire
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.importing import import_named
 from sglang_lp.processor import LogitProcessor
 
 __all__ = ["check", "load"]
@@ -33,21 +33,7 @@ def load(module: str, name: str, where: str) -> type:
             or does not pickle by reference to these names.
     """
     entry = f"{where}: {module}:{name}"
-    if module == "__main__":
-        raise PolicyError(
-            f"{entry}: a class of __main__ travels as code; move it to a module, or pin a payload"
-        )
-    try:
-        found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # a script without a main guard may exit
-        raise PolicyError(
-            f"{entry}: importing {module} failed: {type(error).__name__}: {error}; "
-            "install the package in the server's environment, or correct the name"
-        ) from error
-    cls = getattr(found, name, None)
-    if cls is None:
-        raise PolicyError(f"{entry}: {module} has no {name}; correct the name")
-    cls = check(cls, entry)
+    cls = check(import_named(module, name, where), entry)
     if (cls.__module__, cls.__qualname__) != (module, name):
         raise PolicyError(
             f"{entry}: is the class {cls.__module__}:{cls.__qualname__} under another name; "

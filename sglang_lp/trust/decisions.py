@@ -17,12 +17,15 @@ from sglang_lp.errors import PolicyError, shown
 
 __all__ = ["LEVELS", "Above", "Ceiling", "Chosen", "Decisions", "Profile"]
 
-#: Levels of effort that a request can send: SGLang's ``reasoning_effort`` (0.5.18 to 0.5.23) and
+#: Levels of effort that a request can send: SGLang's ``reasoning_effort`` (0.5.20 to 0.5.23) and
 #: ``output_config.effort`` of the Anthropic endpoint.
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 
 #: Tokens of ``max_new_tokens`` that stay for the answer, beside the levels in ``[effort]``.
 _ANSWER_ROOM = "answer_room"
+
+#: Whether the budgets count that clients send in fields of their own.
+_FIELDS = "fields"
 
 
 class Above(StrEnum):
@@ -82,15 +85,16 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         always: Processors that every request gets, beside its own.
         profiles: Bundles, by the name that a request chooses them by.
         ceilings: By the name of a parameter, whichever processor has it.
-        effort: Thinking budgets by the level of effort, and ``answer_room``. ``None`` leaves the
-            budgets and efforts that clients send to SGLang, which does not enforce them.
+        effort: Thinking budgets by the level of effort, ``answer_room`` and ``fields``. Without a
+            level the efforts that clients send are SGLang's, which does not enforce them, and so
+            are the budgets in fields of theirs with ``fields = false``.
     """
 
     defaults: Chosen | None = None
     always: tuple[Chosen, ...] = ()
     profiles: dict[str, Profile] = {}
     ceilings: dict[str, Ceiling] = {}
-    effort: dict[str, int] | None = None
+    effort: dict[str, int | bool] | None = None
 
     def __post_init__(self) -> None:
         for name, profile in self.profiles.items():
@@ -100,11 +104,14 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 )
             if not profile.processors:
                 raise PolicyError(f"profiles.{name}: expected at least one of processors")
-        for name in self.effort or {}:
-            if name not in (*LEVELS, _ANSWER_ROOM):
+        for name, value in (self.effort or {}).items():
+            if isinstance(value, bool) != (name == _FIELDS):
+                kind = "true or false" if name == _FIELDS else "a number of tokens"
+                raise PolicyError(f"effort: {name}: expected {kind}, got {shown(value)}")
+            if name not in (*LEVELS, _ANSWER_ROOM, _FIELDS):
                 raise PolicyError(
                     f"effort: no request can send {shown(name)}; expected one of "
-                    f"{', '.join(LEVELS)}, or {_ANSWER_ROOM}"
+                    f"{', '.join(LEVELS)}, {_ANSWER_ROOM} or {_FIELDS}"
                 )
         if self.answer_room < 0:
             raise PolicyError(f"effort: {_ANSWER_ROOM}: expected 0 or more, got {self.answer_room}")
@@ -112,16 +119,26 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def answer_room(self) -> int:
         """Tokens of ``max_new_tokens`` that a thinking budget leaves for the answer."""
-        return (self.effort or {}).get(_ANSWER_ROOM, 0)
+        return int((self.effort or {}).get(_ANSWER_ROOM, 0))
+
+    @property
+    def fields(self) -> bool:
+        """Whether the budgets count that clients send in fields of their own."""
+        return bool((self.effort or {}).get(_FIELDS, True))
+
+    @property
+    def reads_effort(self) -> bool:
+        """Whether the efforts that clients send count."""
+        return self.effort is not None and self.effort.keys() != {_FIELDS}
 
     @property
     def levels(self) -> Mapping[str, int]:
         """The thinking budget of each level of effort."""
-        return {name: n for name, n in (self.effort or {}).items() if name != _ANSWER_ROOM}
+        return {name: n for name, n in (self.effort or {}).items() if name in LEVELS}
 
     @property
     def is_empty(self) -> bool:
         """Whether requests run what they bring, and nothing else is decided."""
-        return self.effort is None and not (
+        return not self.reads_effort and not (
             self.defaults or self.always or self.profiles or self.ceilings
         )

@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import EngineSettings, ForcedTokenSequenceSpec, adapt, load
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, Unsupported
 from sglang_lp.served_model import ServedModel
-from sglang_lp.testing import run
-from support.playing import Played, decode, step
+from sglang_lp.testing import Batch, Played, decode, run, step
 
 VOCAB = 32
 EOS = 1
@@ -172,15 +170,15 @@ def test_arguments_are_checked_at_admission():
     cls = adapted("Misbehaving")
     with pytest.raises(InvalidParameter, match="refuses them: 'no way'"):
         cls.fit_params(cls.parse_params({"how": "made"}), ServedModel())
-    with pytest.raises(InvalidParameter, match="'how': required, but not given"):
+    with pytest.raises(InvalidParameter, match=r"^how of .*: required, but not given"):
         cls.fit_params(cls.parse_params({}), ServedModel())
     with pytest.raises(InvalidParameter, match="unknown parameter 'hwo'; its parameters: how"):
         cls.fit_params(cls.parse_params({"how": "x", "hwo": 1}), ServedModel())
-    with pytest.raises(InvalidParameter, match="finite number"):
+    with pytest.raises(Unsupported, match="finite number"):
         cls.parse_params({"how": float("nan")})
-    with pytest.raises(InvalidParameter, match="flat lists"):
+    with pytest.raises(Unsupported, match="flat lists"):
         cls.parse_params({"how": [[1]]})
-    with pytest.raises(InvalidParameter, match="expected an object"):
+    with pytest.raises(Unsupported, match="expected an object"):
         cls.parse_params([1])
 
 

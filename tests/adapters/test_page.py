@@ -8,10 +8,9 @@ import orjson
 import pytest
 import torch
 
-from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings
+from sglang_lp.testing import Batch, Played, decode
 from sglang_lp.trust import Policy, Verifier
-from support.playing import Played, decode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text()
 VOCAB, EOS = 32, 1

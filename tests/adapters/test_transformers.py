@@ -1,17 +1,29 @@
 """Transformers' own processors give the tokens that ``generate`` gives with them."""
 
 import pytest
+import torch
 from transformers.generation import logits_process
 
-from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import adapt
-from support.playing import Played, decode
+from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.served_model import ServedModel
+from sglang_lp.testing import Batch, Played, decode
 from support.tiny_model import EOS, FREQUENT, VOCAB_SIZE
 
 PROMPTS = [[*range(300, 312)], [*FREQUENT] * 3]
 STEPS = 12
 #: Class -> arguments of the request, arguments of the operator, what ``generate``'s object gets.
 CASES = [
+    (
+        "EncoderNoRepeatNGramLogitsProcessor",
+        {"encoder_ngram_size": 2, "encoder_input_ids": [*FREQUENT]},
+        {},
+    ),
+    (
+        "EncoderRepetitionPenaltyLogitsProcessor",
+        {"penalty": 3.0, "encoder_input_ids": [*range(300, 400)]},
+        {},
+    ),
     ("EpsilonLogitsWarper", {"epsilon": 0.02}, {}),
     ("EtaLogitsWarper", {"epsilon": 0.02}, {}),
     ("ExponentialDecayLengthPenalty", {"exponential_decay_length_penalty": [3, 1.4]}, {}),
@@ -63,10 +75,51 @@ def test_answers_are_those_of_generate(name, params, fixed, transformers):
     expected = []
     for prompt in PROMPTS:
         length = {NEEDS_LENGTH[name]: len(prompt)} if name in NEEDS_LENGTH else {}
-        original = foreign(**params, **fixed, **length, **device)
+        given = params
+        if "encoder_input_ids" in params:
+            given = {**params, "encoder_input_ids": torch.tensor([params["encoder_input_ids"]])}
+        original = foreign(**given, **fixed, **length, **device)
         expected.append(transformers.generate(original, prompt, STEPS))
 
     adapted = adapt(foreign, arguments=fixed)
     played = [Played(adapted, params, prompt, vocab_size=VOCAB_SIZE) for prompt in PROMPTS]
 
     assert decode(Batch(), transformers.logits, played, STEPS, EOS) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ClassifierFreeGuidanceLogitsProcessor", "the logits of a second, unconditional request"),
+        (
+            "DiaClassifierFreeGuidanceLogitsProcessor",
+            "the logits of a second, unconditional request",
+        ),
+        ("PrefixConstrainedLogitsProcessor", "a function"),
+        ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "the model itself"),
+        ("WhisperNoSpeechDetection", "the model itself"),
+        ("WhisperTimeStampLogitsProcessor", "Whisper.s configuration of generate"),
+    ],
+)
+def test_a_class_that_can_never_work_is_refused_at_start_up(name, why):
+    with pytest.raises(PolicyError, match=f"{name}: cannot work in a server: it needs {why}"):
+        adapt(getattr(logits_process, name))
+
+
+def test_a_class_that_brings_what_is_missing_is_served():
+    class Even(logits_process.PrefixConstrainedLogitsProcessor):
+        def __init__(self):
+            super().__init__(lambda _batch, tokens: [2 * (len(tokens) % 2)], 1)
+
+    adapt(Even)
+
+
+@pytest.mark.parametrize("given", ["5, 6", 5, [], ["a"], [1.5]])
+def test_what_an_encoder_read_is_a_list_of_token_ids(given):
+    cls = adapt(logits_process.EncoderNoRepeatNGramLogitsProcessor)
+    params = cls.parse_params({"encoder_ngram_size": 2, "encoder_input_ids": given})
+
+    with pytest.raises(
+        InvalidParameter, match=r"encoder_input_ids of .*expected a list of token id"
+    ):
+        cls.fit_params(params, ServedModel())

@@ -5,12 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.adapters.vllm_v1 import Member, Members
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError
 from sglang_lp.served_model import ServedModel
-from support.playing import Played, decode, step
+from sglang_lp.testing import Batch, Played, decode, step
 
 VOCAB = 32
 
@@ -214,6 +213,32 @@ def test_validate_params_speaks_at_admission():
     cls = adapted("TargetToken")
     with pytest.raises(InvalidParameter, match=r"TargetToken \(vllm-v1\).*value x is not int"):
         cls.fit_params(cls.parse_params({"target_token": "x"}), ServedModel())
+
+
+class Unprintable(RuntimeError):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (AssertionError("only odd numbers"), "only odd numbers"),
+        (AttributeError(), "AttributeError"),
+        (SystemExit(3), "3"),
+        (Unprintable(), "Unprintable"),
+    ],
+    ids=repr,
+)
+def test_whatever_validate_params_raises_is_a_refusal(raised, said):
+    class Asserts(foreign("TargetToken")):
+        @classmethod
+        def validate_params(cls, params):
+            raise raised
+
+    cls = adapted(Asserts)
+    with pytest.raises(InvalidParameter, match=f"the class refuses them: .*{said}"):
+        cls.fit_params(cls.parse_params({}), ServedModel())
 
 
 @pytest.mark.parametrize(("bad", "why"), [(13, "thirteen"), (14, "no finite logit, or NaN")])

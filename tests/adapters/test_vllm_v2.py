@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.served_model import ServedModel
-from support.playing import Played, decode, step
+from sglang_lp.testing import Batch, Played, decode, step
 
 VOCAB = 32
 

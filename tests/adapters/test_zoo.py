@@ -5,9 +5,8 @@ import copy
 import pytest
 from logits_processor_zoo import transformers as zoo
 
-from sglang_lp._engine.batch import Batch
 from sglang_lp.adapters import adapt
-from support.playing import Played, decode
+from sglang_lp.testing import Batch, Played, decode
 from support.tiny_model import EOS, FREQUENT, VOCAB_SIZE
 
 PROMPTS = [[*range(300, 312)], [*FREQUENT] * 3]

@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.docs
 
 SITE = Path(__file__).parents[2] / "build" / "site"
-PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
+ROOT_PAGE = "index.html"
+PAGES = sorted({path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")} - {ROOT_PAGE})
 
 
 def test_the_site_has_the_pages_of_all_three_paths():
@@ -18,6 +19,17 @@ def test_the_site_has_the_pages_of_all_three_paths():
     wanted |= {f"docs/start/{path}" for path in ("requests", "server", "processor")}
 
     assert {f"{page}.html" for page in wanted} <= {*PAGES}
+
+
+def test_the_root_of_the_site_leads_to_its_front_page(browser):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.driver.get((SITE / ROOT_PAGE).as_uri())
+    WebDriverWait(browser.driver, 20).until(
+        lambda driver: driver.current_url.endswith("/docs/index.html")
+    )
+
+    assert (SITE / "docs" / "index.html").exists()
 
 
 @pytest.mark.parametrize("page", PAGES)

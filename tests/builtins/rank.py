@@ -21,7 +21,7 @@ from sglang_lp import builtins
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings, adapt, load
-from support.playing import Played
+from sglang_lp.testing import Played
 from support.tiny_model import EOS
 from support.trained import byte_level
 from tests.engine.test_foreign import KINDS

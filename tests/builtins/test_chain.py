@@ -262,7 +262,7 @@ def test_an_error_says_which_link_it_means():
     with pytest.raises(InvalidParameter) as caught:
         ChainLogitProcessor.parse_params(params)
 
-    assert "'1.token_ids': link 1, DisallowedTokensLogitsProcessor" in str(caught.value)
+    assert "1.token_ids of DisallowedTokensLogitsProcessor: expected" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -402,3 +402,20 @@ def test_what_holds_in_one_link_goes_on_beside_what_does_not(schedules, min_toke
             expected[6] = -torch.inf
         assert row == pytest.approx(expected)
         request.append(0)
+
+
+class AlwaysBans(LogitProcessor):
+    """Says of an edit that is the same at every step that it holds."""
+
+    needs = History.NONE
+
+    def edit(self, request, edits):
+        edits.always().ban([3])
+
+
+def test_what_a_link_without_history_declares_for_good_holds():
+    played = run(
+        ChainLogitProcessor, {"chain": [f"{__name__}:AlwaysBans"]}, [1], [3, 3, 3], steps=3
+    )
+
+    assert played.token_ids == [0, 0, 0]

@@ -39,6 +39,7 @@ def rank(number):
     return orjson.loads(run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_ranks_make_the_same_edits():
     one, other = rank(1), rank(2)

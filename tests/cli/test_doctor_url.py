@@ -193,7 +193,9 @@ def test_nobody_there_is_a_failure_and_no_url_is_wrong_usage(capsys):
     assert main(["doctor", "--url", "http://127.0.0.1:9"]) == 1
     assert "no answer" in capsys.readouterr().out
     assert main(["doctor", "--url", "127.0.0.1:30000"]) == 2
-    assert "doctor: expected a URL, http://... or https://..., got" in capsys.readouterr().err
+    assert (
+        "doctor: --url: expected a URL, http://... or https://..., got" in capsys.readouterr().err
+    )
 
 
 def test_the_odd_payload_is_a_harmless_class_of_sglangs_own():
@@ -203,3 +205,28 @@ def test_the_odd_payload_is_a_harmless_class_of_sglangs_own():
     from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
     assert pickle.loads(asking._ODD_REFERENCE) is DisallowedTokensLogitsProcessor
+
+
+def test_no_redirect_is_followed_with_the_key(capsys, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    keys = []
+
+    def elsewhere(asked):
+        keys.append(asked.headers.get("Authorization"))
+        return Answered(200, {"text": "x"})
+
+    with listening(elsewhere) as other:
+        moved = {"Location": f"{other}/generate"}
+        with listening(lambda _asked: Answered(307, b"", moved)) as url:
+            assert main(["doctor", "--url", url]) == 1
+
+    assert keys == []
+    assert "got HTTP 307" in capsys.readouterr().out
+
+
+def test_nothing_that_a_server_says_acts_on_the_terminal(asked):
+    escape = "\x1b[2J\x9b2J"
+    server = changed(policies=(escape,), named=escape, drops=("/generate",), ended=escape)
+    _, lines = asked(server)
+
+    assert not any(char in line for line in lines for char in "\x1b\x9b\r")

@@ -58,3 +58,10 @@ def test_every_attach_on_the_page_makes_the_request_of_the_example():
     assert len(calls) == sum(
         find_base(getattr(builtins, name)) is None for name in builtins.__all__
     )
+
+
+def test_nothing_that_is_printed_has_marks_of_a_docstring(capsys):
+    assert main(["list"]) == 0
+    assert not {"``", ":class:", ":func:"} & {
+        *re.findall("``|:class:|:func:", capsys.readouterr().out)
+    }

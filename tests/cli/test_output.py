@@ -7,7 +7,11 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sglang_lp.cli import terminal
+from sglang_lp.errors import escaped
 from sglang_lp.trust import Policy
 
 PROGRAM = [sys.executable, "-m", "sglang_lp.cli"]
@@ -118,8 +122,8 @@ def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
 @pytest.mark.parametrize(
     ("redirected", "said"),
     [
-        ("<&-", "cannot read standard input: it is closed\n"),
-        ("0>/dev/null", "cannot read '-' as text: [Errno 9] Bad file descriptor\n"),
+        ("<&-", "payload: expected a text on standard input, which is closed\n"),
+        ("0>/dev/null", "payload: cannot read '-' as text: [Errno 9] Bad file descriptor\n"),
     ],
 )
 def test_an_input_that_cannot_be_read_is_said_in_a_line(redirected, said):
@@ -165,3 +169,20 @@ def test_an_interrupt_at_the_question_ends_it_without_a_word(tmp_path):
 
     assert (process.returncode, errors) == (130, b"")
     assert not path.exists()
+
+
+@given(st.text())
+def test_what_is_printed_holds_lines_and_nothing_else_that_a_terminal_acts_on(text):
+    printed = escaped(text)
+
+    assert all(one.isprintable() or one in "\n\t" for one in printed)
+    kept = [one for one in text if one.isprintable() or one in "\n\t"]
+    assert printed == text or len(printed) > len(kept)
+
+
+def test_every_line_goes_that_way(capsys):
+    for write in (terminal.say, terminal.complain):
+        write("\x1b[31m\u202ered")
+    said = capsys.readouterr()
+
+    assert said.out == said.err == "\\x1b[31m\\u202ered\n"

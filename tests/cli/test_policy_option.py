@@ -83,3 +83,16 @@ def test_an_empty_name_is_no_default_policy(head, tail, launched, capsys):
     assert end.value.code == 2
     assert "--policy: expected the name of a policy file, got an empty" in capsys.readouterr().err
     assert launched == []
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_doctor_says_that_everybody_can_write_a_policy(place, tmp_path, capsys):
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    path = folder / "policy.toml"
+    path.write_text("")
+    assert main(["doctor", "--policy", str(path)]) == 0
+    (path if place == "file" else folder).chmod(0o777)
+
+    assert main(["doctor", "--policy", str(path)]) == 1
+    assert "only its owner can write, got mode 777; chmod o-w it" in capsys.readouterr().out

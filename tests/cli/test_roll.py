@@ -12,7 +12,7 @@ REFUSED = "custom_logit_processor: expected a class that this server allows, got
 
 
 class Fleet:
-    """A router and its workers, on one port: ``/0`` and ``/1`` are the workers."""
+    """A router and its workers."""
 
     guarded = True
     healthy = True
@@ -21,13 +21,15 @@ class Fleet:
 
     def __init__(self):
         self.did = []
+        self.keys = []
         self.listed = {}
+        self.numbers = {}
 
     def answer(self, method, path, body):
-        parts = path.strip("/").split("/")
-        if parts[0] == "workers":
-            return self.route(method, unquote(parts[-1]), body)
-        worker, path = parts[0], "/".join(parts[1:]).partition("?")[0]
+        return self.route(method, unquote(path.rpartition("/")[2]), body)
+
+    def work(self, worker, path):
+        path = path.strip("/").partition("?")[0]
         if path == "v1/loads":
             self.did.append(f"look {worker}")
             self.busy -= 1
@@ -44,13 +46,14 @@ class Fleet:
                 self.listed = {u: w for u, w in self.listed.items() if w["id"] != name}
             return 202, {}
         if method == "POST":
-            self.did.append(f"in {body['url'][-1]}")
+            self.did.append(f"in {self.numbers[body['url']]}")
             self.add(body["url"])
             return 202, {}
         return 200, {"workers": [*self.listed.values()]}
 
     def add(self, url):
-        self.listed[url] = {"url": url, "id": url[-1], "is_healthy": self.healthy}
+        number = self.numbers.setdefault(url, len(self.numbers))
+        self.listed[url] = {"url": url, "id": str(number), "is_healthy": self.healthy}
 
 
 @pytest.fixture
@@ -63,9 +66,16 @@ def rolled(capsys, monkeypatch):
         def answer(asked):
             return Answered(*fleet.answer(asked.method, asked.path, asked.body))
 
+        def working(number):
+            def work(asked):
+                fleet.keys.append(asked.headers.get("Authorization"))
+                return Answered(*fleet.work(number, asked.path))
+
+            return work
+
         url = running.enter_context(listening(answer))
         for number in range(workers):
-            fleet.add(f"{url}/{number}")
+            fleet.add(running.enter_context(listening(working(number))))
         code = main(["roll", "--router", url, "--restart", restart, *more])
         said = capsys.readouterr()
         return code, said.out + said.err
@@ -88,10 +98,9 @@ def test_each_worker_is_out_and_idle_before_its_restart_and_back_before_the_next
     assert steps == ["out 0", "in 0", "out 1", "in 1"]
     first = fleet.did.index("in 0")
     assert fleet.did[:first].count("look 0") >= 3
-    urls = [*fleet.listed]
-    parts = [urlsplit(url) for url in sorted(urls)]
+    parts = [(url, urlsplit(url)) for url in fleet.listed]
     assert log.read_text().splitlines() == [
-        f"{url} {part.hostname} {part.port}" for url, part in zip(sorted(urls), parts, strict=True)
+        f"{url} {part.hostname} {part.port}" for url, part in parts
     ]
     assert "a payload that a stock server would unpickle is refused" in said
 
@@ -132,7 +141,7 @@ def test_wrong_usage_is_said(rolled):
     assert main(["roll", "--router", "localhost:30000", "--restart", "true"]) == 2
 
 
-WORKER = {"url": "http://127.0.0.1:9/0", "id": "0", "is_healthy": True}
+WORKER = {"url": "http://127.0.0.1:9", "id": "0", "is_healthy": True}
 
 
 @pytest.mark.parametrize(
@@ -143,11 +152,26 @@ WORKER = {"url": "http://127.0.0.1:9/0", "id": "0", "is_healthy": True}
         [],
         {},
         {"workers": "two"},
-        {"workers": [WORKER, "http://127.0.0.1:9/1"]},
+        {"workers": [WORKER, "http://127.0.0.1:10"]},
         {"workers": [{**WORKER, "is_healthy": "yes"}]},
         {"workers": [{**WORKER, "id": 0}]},
         {"workers": [{name: WORKER[name] for name in ("url", "id")}]},
         {"workers": [{**WORKER, "url": "grpc://127.0.0.1:9"}]},
+        *(
+            {"workers": [{**WORKER, "url": url}, WORKER]}
+            for url in (
+                "http://h:1/;touch${IFS}x;",
+                "http://h:1/path",
+                "http://-oProxyCommand=x:1",
+                "http://h;touch x",
+                "http://$(touch x):1",
+                "http://u:p@h:1",
+                "http://h:1\n",
+                "http://h:1?x",
+                "http://h\u202eh:1",
+                "http://[::1%eth0]:1",
+            )
+        ),
     ],
 )
 def test_what_is_no_router_of_http_workers_is_told_so(rolled, said):
@@ -167,4 +191,44 @@ def test_a_worker_that_goes_meanwhile_is_a_failure(rolled):
     code, said = rolled(Leaving())
 
     assert code == 1
-    assert "FAILED: the router does not let go: HTTP 404: {'error': 'no worker 0'}" in said
+    assert "FAILED: the router does not let go: HTTP 404: \"{'error': 'no worker 0'}\"" in said
+
+
+def test_an_id_is_no_path(rolled):
+    asked = []
+
+    class Odd(Fleet):
+        def answer(self, method, path, body):
+            asked.append(path)
+            return super().answer(method, path, body)
+
+        def add(self, url):
+            super().add(url)
+            self.listed[url]["id"] = "../admin?x#y"
+
+    rolled(Odd())
+    assert "/workers/..%2Fadmin%3Fx%23y" in asked
+
+
+def test_a_worker_of_another_host_gets_no_key_unless_the_user_says_so(rolled, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    same, other, named = Fleet(), Fleet(), Fleet()
+    for fleet in (other, named):
+        monkeypatch.setattr(fleet, "add", elsewhere(fleet))
+
+    assert rolled(same)[0] == rolled(other)[0] == rolled(named, "--key-host", "localhost")[0] == 0
+    assert {*same.keys} == {*named.keys} == {"Bearer secret"}
+    assert {*other.keys} == {None}
+
+
+def elsewhere(fleet):
+    """Return what lists a worker under another name of this machine."""
+    add = fleet.add
+    return lambda url: add(url.replace("127.0.0.1", "localhost"))
+
+
+def test_an_answer_without_end_is_not_read(rolled):
+    code, said = rolled(changed(answer=lambda *_: (200, b" " * ((4 << 20) + 1))))
+
+    assert code == 2
+    assert "/workers: expected an answer of at most 4 MiB" in said

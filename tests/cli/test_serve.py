@@ -95,3 +95,10 @@ def test_a_sighup_does_not_reload_the_policy_and_says_so() -> None:
 
     assert out == "still here\n"
     assert "the policy is not reloaded; restart the server" in error
+
+
+def test_without_sglang_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sglang", None)
+
+    assert main(["serve", "--", "--model-path", "m"]) == 2
+    assert "pip install 'sglang-lp[sglang]'" in capsys.readouterr().err

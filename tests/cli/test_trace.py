@@ -57,11 +57,14 @@ def test_a_second_answer_is_put_beside(files):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.json", "good.json"], "cannot read"),
+        (["missing.json", "good.json"], "cannot be read"),
         (["tokenizer.json", "good.json"], "the prompt are unknown"),
-        (["request.json", "stream"], "no JSON"),
+        (["request.json", "stream"], "expected JSON"),
         (["request.json", "good.json", "--choice", "4"], "no answer 4"),
-        (["request.json", "good.json", "--output", "missing/page"], "cannot write"),
+        (
+            ["request.json", "good.json", "--output", "missing/page"],
+            "--output: 'missing/page' cannot",
+        ),
         (
             [
                 "--format",

@@ -348,3 +348,20 @@ def test_a_malformed_payload_is_not_allowed(text, capsys, tmp_path):
 
     assert main(["allow", f"@{payload}", "--policy", str(tmp_path / "p.toml"), "--yes"]) == 1
     assert "sglang-lp allow: custom_logit_processor: expected " in capsys.readouterr().err
+
+
+def test_a_payloads_module_is_imported_only_once_it_is_allowed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "imports_leave_marks.py").write_text(
+        f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    payload = tmp_path / "payload"
+    payload.write_text(wire.payload_for("imports_leave_marks", "Own"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+
+    policy = str(tmp_path / "policy.toml")
+    assert main(["allow", f"@{payload}", "--policy", policy]) == 1
+    assert not (tmp_path / "mark").exists()
+    assert "imported from imports_leave_marks once you allow it" in capsys.readouterr().out
+    assert main(["allow", f"@{payload}", "--policy", policy, "--yes"]) == 2  # it has no Own
+    assert (tmp_path / "mark").exists()

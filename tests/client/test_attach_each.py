@@ -131,7 +131,7 @@ def test_a_batch_that_does_not_match_is_refused(body, message):
 
 
 def test_another_value_for_an_attached_parameter_is_refused():
-    with pytest.raises(InvalidParameter, match="'thinking_budget': given twice"):
+    with pytest.raises(InvalidParameter, match=r"^thinking_budget of .*: given twice"):
         MIXED.generate_body(
             {"sampling_params": [{}, {}, {"custom_params": {"thinking_budget": 1}}]}
         )

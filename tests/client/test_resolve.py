@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.cli import main
-from sglang_lp.client import ThinkingBlock, attach, attach_each, resolve, thinking_blocks
+from sglang_lp.client import ThinkingBlock, attach, attach_each, thinking_blocks
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.testing import run
 
@@ -20,6 +20,11 @@ QWEN_SAYS = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the "
     "thinking directly now.\n"
 )
+
+
+def resolve(model, **texts):
+    """Return a thinking budget's parameters in the tokens of a model."""
+    return attach("ThinkingBudgetLogitProcessor", **texts).resolve(model).custom_params
 
 
 @pytest.fixture
@@ -39,12 +44,12 @@ def test_a_directory_gives_parameters_that_attach_takes(model):
 
     raw = Tokenizer.from_file(str(model / "tokenizer.json"))
     assert params.keys() == {
-        "thinking_start_token_id",
-        "thinking_end_token_id",
+        "thinking_start_token_ids",
+        "thinking_end_token_ids",
         "new_line_token_id",
         "closing_token_ids",
     }
-    assert (params["thinking_start_token_id"], params["thinking_end_token_id"]) == (256, 257)
+    assert (params["thinking_start_token_ids"], params["thinking_end_token_ids"]) == ([256], [257])
     assert raw.decode([params["new_line_token_id"]]) == "\n"
     assert raw.decode(params["closing_token_ids"]) == QWEN_SAYS
     assert resolve(str(model)) == resolve(raw)
@@ -58,20 +63,17 @@ def test_delimiters_of_several_tokens_become_lists(model):
     params = resolve(model, thinking_start="<a>", thinking_end="</think>")
 
     assert len(params["thinking_start_token_ids"]) == 3
-    assert params["thinking_end_token_id"] == 257
+    assert params["thinking_end_token_ids"] == [257]
     assert "new_line_token_id" not in params
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"thinking_start": "<a>"}, "thinking_end, or neither, got only thinking_start"),
-        ({"thinking_start": 5, "thinking_end": 6}, "^thinking_start: expected a text .* got 5"),
-        ({"thinking_start": [], "thinking_end": "a"}, "^thinking_start: expected a text .* list"),
-        ({"thinking_start": "<think>", "thinking_end": ""}, "^thinking_end: expected a text"),
-        ({"closing": "\ud800"}, "closing message"),
-        ({"closing": ""}, "^closing: expected a text of one character or more, got ''; leave it"),
-        ({"closing": 5}, "^closing: expected a text .* got 5"),
+        ({"thinking_start": "<a>"}, "^thinking_end of .* required, because the other one"),
+        ({"thinking_start": "<think>", "thinking_end": ""}, "^thinking_end of .* expected str"),
+        ({"thinking_start": "<think>", "thinking_end": "\ud800"}, "has no tokens that spell"),
+        ({"closing": "\ud800"}, "^closing of .* half a character"),
     ],
 )
 def test_what_cannot_be_resolved_says_why(model, arguments, problem):
@@ -81,7 +83,10 @@ def test_what_cannot_be_resolved_says_why(model, arguments, problem):
 
 @pytest.mark.parametrize("tokenizer", [None, 3, [], {}, b"model", Tokenizer], ids=repr)
 def test_what_is_no_tokenizer_is_refused(tokenizer):
-    with pytest.raises(RequestError, match="expected a model's directory, or a tokenizer of"):
+    with pytest.raises(
+        RequestError,
+        match=r"expected (a model's directory, or a|the model's directory or its) tokenizer",
+    ):
         resolve(tokenizer)
 
 
@@ -89,8 +94,10 @@ def test_what_is_no_tokenizer_is_refused(tokenizer):
     ("arguments", "problem"),
     [
         ({"thinking_start": "<think>", "thinking_end": "<think>"}, "other tokens than the start"),
-        ({"thinking_start": "<a>", "thinking_end": "a" * 65}, "'thinking_end_token_ids': .* <= 16"),
-        ({"closing": "so </think> it ends"}, "expected a message without thinking delimiters"),
+        (
+            {"thinking_start": "<a>", "thinking_end": "a" * 17},
+            "^thinking_end of .*: expected a text of at most 16 tokens",
+        ),
     ],
 )
 def test_what_the_processor_would_refuse_is_refused_at_once(model, arguments, problem):
@@ -102,7 +109,7 @@ def test_a_directory_without_a_tokenizer_says_what_was_expected(tmp_path):
     with pytest.raises(RequestError, match=r"a directory with a tokenizer\.json"):
         resolve(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(RequestError, match="is no tokenizer that"):
+    with pytest.raises(RequestError, match="is none that"):
         resolve(tmp_path)
 
 
@@ -115,7 +122,8 @@ def test_without_the_library_the_error_names_it(model, monkeypatch):
 
 def test_resolving_needs_neither_torch_nor_transformers(model):
     code = (
-        "import sys; from sglang_lp.client import resolve; resolve(sys.argv[1]);"
+        "import sys; from sglang_lp.client import attach;"
+        "attach('ThinkingBudgetLogitProcessor').resolve(sys.argv[1]);"
         "print({'torch', 'transformers', 'sglang'} & {*sys.modules})"
     )
     said = subprocess.run(
@@ -148,7 +156,9 @@ def test_the_command_names_the_class_of_a_known_family(tmp_path, capsys):
 def test_the_command_says_what_is_missing(tmp_path, capsys):
     assert main(["resolve", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("sglang-lp resolve: expected a directory with a tokenizer.json")
+    assert said.startswith(
+        "sglang-lp resolve: tokenizer: expected a directory with a tokenizer.json"
+    )
 
 
 def test_the_command_takes_the_names_that_its_messages_and_the_client_use(model, capsys):
@@ -159,7 +169,7 @@ def test_the_command_takes_the_names_that_its_messages_and_the_client_use(model,
     printed = capsys.readouterr().out.partition("params      ")[2]
     assert json.loads(printed) == resolve(model, **named)
     assert main(["resolve", str(model), *options[:1]]) == 2
-    assert "neither, got only thinking_start" in capsys.readouterr().err
+    assert "required, because the other one is given" in capsys.readouterr().err
 
 
 def test_the_command_prints_nothing_that_attach_refuses(model, capsys):
@@ -256,11 +266,11 @@ def test_only_a_thinking_budget_with_ids_can_be_counted():
             thinking_blocks(other, [1], [2])
     with pytest.raises(RequestError, match="expected a thinking budget"):
         thinking_blocks(attach("DisallowedTokensLogitsProcessor", token_ids=[1]), [1], [2])
-    with pytest.raises(RequestError, match=r"as resolve\(\) returns them"):
+    with pytest.raises(RequestError, match=r"or the model to resolve\(\)"):
         thinking_blocks(attach("ThinkingBudgetLogitProcessor", thinking_budget=1), [1], [2])
 
 
-def test_the_start_of_the_next_block_is_no_thought_of_the_last_one():
+def test_a_block_is_counted_from_the_first_start_that_is_not_closed():
     attachment = attach(
         "ThinkingBudgetLogitProcessor",
         thinking_budget=9,
@@ -270,7 +280,7 @@ def test_the_start_of_the_next_block_is_no_thought_of_the_last_one():
 
     blocks = thinking_blocks(attachment, [1], [5, 1, 6, 2])
 
-    assert [(block.tokens, block.ended) for block in blocks] == [(1, False), (1, True)]
+    assert [(block.tokens, block.ended) for block in blocks] == [(3, True)]
 
 
 @pytest.mark.parametrize("library", ["tokenizers", "transformers"])
@@ -284,4 +294,4 @@ def test_what_was_added_to_a_tokenizer_meanwhile_is_found(library):
 
     found = resolve(tokenizer)
 
-    assert (found["thinking_start_token_id"], found["thinking_end_token_id"]) == (1, 2)
+    assert (found["thinking_start_token_ids"], found["thinking_end_token_ids"]) == ([1], [2])

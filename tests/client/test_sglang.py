@@ -3,6 +3,9 @@
 import json
 
 import pytest
+
+pytest.importorskip("sglang")
+
 from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from sglang.srt.managers.io_struct import GenerateReqInput
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
 
 import orjson
 import pytest
-from packaging.version import Version
 
 from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
@@ -24,9 +22,6 @@ on_the_default_server = on_servers("default")
 with_and_without_drafts = on_servers("default", "eagle chains", "ngram chains, no overlap")
 
 DIGITS = "[0-9]{8}"
-with_sampling_mask = pytest.mark.skipif(
-    Version(version("sglang")) < Version("0.5.19"), reason="SGLang has sampling masks from 0.5.19"
-)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +133,6 @@ def stock_payload():
 
 
 @on_the_default_server
-@with_sampling_mask
 @pytest.mark.parametrize("payload", [DisallowedTokensLogitsProcessor.to_str, stock_payload])
 def test_a_sampling_mask_comes_with_disallowed_tokens_and_without_them_in_it(server, payload):
     request = body([5], max_new_tokens=4, temperature=1.0, top_k=8)
@@ -159,7 +153,6 @@ def masks(reply):
 
 
 @on_the_default_server
-@with_sampling_mask
 def test_a_sampling_mask_is_refused_with_other_processors(server):
     request = body([5], ForcedSequenceLogitProcessor, {"token_ids": [300]}, top_k=1)
     reply = server.post("/generate", {**request, "return_sampling_mask": True})

@@ -15,7 +15,7 @@ from sglang_lp.builtins import (
 )
 from support.asking import body
 from support.probe import SMUGGLED
-from support.servers import IS_OLDEST, on_servers
+from support.servers import on_servers
 from support.tiny_model import FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
@@ -128,8 +128,6 @@ def test_what_reaches_the_scheduler_another_way_ends_its_own_request(server, nam
     before = server.post("/generate", good).output_ids
     bad = body([5]) | {"rid": f"{name}: {id(good)}"}
     if name == "beam search":
-        if IS_OLDEST:
-            pytest.skip("it has no beam search")
         bad["sampling_params"]["beam_width"] = 2
     with ThreadPoolExecutor(2) as pool:
         smuggled = pool.submit(server.post, "/generate", bad)

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from examples.own_processor import NoEarlyStop
+from examples.own_processor import AtMost
 from sglang_lp import builtins
 from support.asking import body, recorder, tag
 from support.eager import CHAIN, CHOICE, START, THINKING
@@ -26,7 +26,7 @@ on_each_server = on_servers(*PLUGIN)
 LONG = 2000
 #: Every built-in and one of one's own, with settings under which it acts early and often.
 CASES = [
-    (NoEarlyStop, {"min_tokens": 15, "eos_token_ids": [EOS, *FREQUENT]}),
+    (AtMost, {"token_ids": [*FREQUENT], "at_most": 2}),
     (builtins.AllowedTokensLogitProcessor, {"token_ids": [*range(2, 200)]}),
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
     CHAIN,

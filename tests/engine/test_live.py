@@ -16,7 +16,7 @@ from sglang_lp.builtins import (
 from support.asking import body, recorder, tag
 from support.greedy import rule
 from support.recording import Recorder
-from support.servers import IS_OLDEST, on_servers
+from support.servers import on_servers
 from support.tiny_model import FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
@@ -73,8 +73,7 @@ def pause_in_place(server):
 
 def pause_and_retract(server):
     told(server, "/pause_generation", {"mode": "retract"})
-    if not IS_OLDEST:  # which keeps the cache while a request waits
-        told(server, "/flush_cache")
+    told(server, "/flush_cache")
     told(server, "/continue_generation")
 
 
@@ -96,12 +95,7 @@ def update_and_retract(server):
         pause_in_place,
         pause_and_retract,
         update_in_place,
-        pytest.param(
-            update_and_retract,
-            marks=pytest.mark.skipif(
-                IS_OLDEST, reason="SGLang 0.5.18 ends its scheduler: it keeps the cache, see above"
-            ),
-        ),
+        update_and_retract,
     ],
 )
 def test_a_running_request_goes_on_as_if_nothing_had_been(server, oracle, disturb):

@@ -20,9 +20,7 @@ from sglang_lp.builtins import (
 from sglang_lp.errors import Unsupported
 from sglang_lp.server.front.admission import make_admit
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
-from support.servers import IS_OLDEST
 
 pytestmark = pytest.mark.engine
 
@@ -32,10 +30,6 @@ PROCESSORS = {
     LoopBreakerLogitProcessor: {"max_pattern_size": 3, "min_count": 2},
 }
 each_processor = pytest.mark.parametrize("processor", PROCESSORS)
-
-
-def not_in_oldest(reason):
-    return pytest.mark.skipif(IS_OLDEST, reason=f"SGLang {OLDEST}: {reason}")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +69,6 @@ def test_a_server_without_speculative_decoding_takes_all(admitted, processor):
 
 
 @each_processor
-@not_in_oldest("its drafts are refused, see below")
 @pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "STANDALONE", "NGRAM", "NEXTN"])
 def test_an_algorithm_with_which_processors_are_exact_takes_all(admitted, processor, algorithm):
     request = admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
@@ -83,22 +76,12 @@ def test_an_algorithm_with_which_processors_are_exact_takes_all(admitted, proces
 
 
 @each_processor
-@pytest.mark.skipif(not IS_OLDEST, reason=f"newer than SGLang {OLDEST}")
-@pytest.mark.parametrize("algorithm", ["EAGLE", "NGRAM"])
-def test_drafts_are_refused_on_the_oldest_sglang(admitted, processor, algorithm):
-    with pytest.raises(Unsupported, match=rf"\({algorithm}\).*no test runs it on this version"):
-        admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
-
-
-@each_processor
-@not_in_oldest("it has no UNO")
 def test_an_algorithm_that_refuses_processors_itself_is_named(admitted, processor):
     with pytest.raises(Unsupported, match=r"\(UNO\).*SGLang itself refuses") as refusal:
         admitted(processor, PROCESSORS[processor], speculative_algorithm="UNO")
     assert isinstance(refusal.value, ValueError)
 
 
-@not_in_oldest("its arguments for these ask for a GPU")
 @pytest.mark.parametrize("algorithm", ["DFLASH", "DSPARK"])
 def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
     arguments = {"speculative_algorithm": algorithm}
@@ -110,12 +93,10 @@ def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
             admitted(processor, PROCESSORS[processor], **arguments)
 
 
-@not_in_oldest("its arguments for DFLASH ask for a GPU")
 def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
     assert admitted(None, None, speculative_algorithm="DFLASH").custom_logit_processor is None
 
 
-@not_in_oldest("it has no beam search")
 def test_beam_search_is_named(admitted):
-    with pytest.raises(Unsupported, match="do not combine with beam search"):
+    with pytest.raises(Unsupported, match=r"^beam_width: expected 1"):
         admitted(DisallowedTokensLogitsProcessor, {"token_ids": [5]}, beam_width=2)

@@ -114,17 +114,17 @@ def test_a_processor_that_cannot_see_the_newest_token_says_so_once_and_does_not_
         (
             builtins.ForcedSequenceLogitProcessor,
             {"token_ids": "abc"},
-            "ForcedSequenceLogitProcessor: parameter 'token_ids': expected array",
+            "token_ids of ForcedSequenceLogitProcessor: expected array",
         ),
         (
             builtins.DeepseekOCRNoRepeatNGramLogitProcessor,
             {"ngram_size": 2},
-            "DeepseekOCRNoRepeatNGramLogitProcessor: parameter 'window_size': required",
+            "window_size of DeepseekOCRNoRepeatNGramLogitProcessor: required",
         ),
         (
             builtins.ThinkingBudgetLogitProcessor,
             {"thinking_budgets": 5},
-            "ThinkingBudgetLogitProcessor: custom_params: unknown parameter 'thinking_budgets'",
+            "custom_params of ThinkingBudgetLogitProcessor: unknown parameter 'thinking_budgets'",
         ),
     ],
 )

@@ -1,7 +1,11 @@
 """Texts instead of token ids, on a real server."""
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
+import orjson
 import pytest
 import regex
 
@@ -95,3 +99,22 @@ def test_words_that_cannot_be_banned_are_refused(server, words, message):
     assert reply.status == 400
     assert "words" in str(reply.body)
     assert message in str(reply.body)
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_the_request_of_the_readme_can_be_pasted(server):
+    (request,) = re.findall(r"^```sh\n(curl .+?)^```", README, re.DOTALL | re.MULTILINE)
+    pasted = request.replace("http://127.0.0.1:30000", server.url)
+
+    done = subprocess.run(
+        ["sh", "-c", pasted],
+        capture_output=True,
+        check=True,
+        env=os.environ | {"no_proxy": "*"},
+    )
+
+    answer = orjson.loads(done.stdout)
+    assert answer["meta_info"]["sglang_lp"]["processors"] == ["BadWordsLogitProcessor"]
+    assert not [word for word in ("5", "five") if word in answer["text"]]

@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from sglang_lp.builtins import Qwen3ThinkingBudgetLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.client import attach, resolve, thinking_blocks
+from sglang_lp.client import attach, thinking_blocks
 from support.asking import body
 from support.servers import on_servers
 from support.tiny_model import FREQUENT
@@ -30,14 +30,13 @@ def test_the_served_tokenizer_knows_the_delimiters(server, tiny):
 
 
 def test_the_client_resolves_and_counts_the_same(server, tiny):
-    ids = resolve(tiny, **NAMED)
     think = attach(
         ThinkingBudgetLogitProcessor,
         thinking_budget=4,
         min_thinking_tokens=4,
         closing_token_ids=[300, 301, 302],
-        **ids,
-    )
+        **NAMED,
+    ).resolve(tiny)
 
     reply = ask(server, think.processor, **think.custom_params)
 

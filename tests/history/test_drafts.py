@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.drafts import Drafts
-from sglang_lp._engine.host import Host, Seen
+from sglang_lp._engine.host import Host
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served_model import ServedModel
+from support.examples import examples
 from support.kinds import INF, KINDS, PAD, START, VOCAB, expected
 
 
@@ -43,9 +44,8 @@ class Simulated(Host):
         return [*self.output_ids, *self.pending]
 
     def look(self, *, tokens):
-        return Seen(
-            self.prompt_ids, self.output_ids, tuple(self.pending), len(self.history), counts=True
-        )
+        pending = tuple(self.pending)
+        return self.prompt_ids, self.output_ids, pending, len(self.history), True
 
     def end(self, error):
         self.ends.append((len(self.history), (), error))
@@ -185,7 +185,7 @@ def chosen_node(rng, width, parents, token_ids, rows):
     return node
 
 
-@settings(max_examples=1000)
+@examples(10)
 @given(plans)
 def test_every_node_of_every_draft_is_edited_as_the_oracle_says(plan):
     rng = random.Random(plan.seed)

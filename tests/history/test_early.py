@@ -113,6 +113,7 @@ def test_a_processor_that_reads_the_logits_is_asked_at_the_step_with_a_new_state
 
 
 def test_what_fails_early_ends_the_request_at_its_step():
+    pytest.importorskip("sglang")
     request, params, _ = arrived(Fails)
 
     assert request.to_finish is None
@@ -293,6 +294,7 @@ def test_who_begins_unread_starts_in_its_first_step():
 
 
 def test_what_fails_to_start_ends_its_own_request_alone_and_is_not_tried_at_every_step():
+    pytest.importorskip("sglang")
     starts = []
 
     class Broken(Reader):

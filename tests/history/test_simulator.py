@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.arrivals import Arrivals
@@ -24,6 +24,7 @@ from sglang_lp.processor import prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import SglangHost
+from support.examples import examples
 from support.kinds import (
     BUDGETS,
     END,
@@ -286,7 +287,7 @@ def expected(req, taken):
     return expected_of(req.kind, taken.before, req.spec.prompt, taken.history)
 
 
-@settings(max_examples=1200)
+@examples(12)
 @given(st.lists(specs(KINDS), min_size=1, max_size=5), STEPS)
 def test_with_exact_history_every_edit_is_the_oracles(specs, steps):
     for req in Plugin().play(specs, steps):
@@ -294,7 +295,7 @@ def test_with_exact_history_every_edit_is_the_oracles(specs, steps):
             assert taken.after == expected(req, taken)
 
 
-@settings(max_examples=700)
+@examples(7)
 @given(st.lists(specs(KINDS), min_size=1, max_size=5), STEPS)
 def test_without_the_plugin_an_edit_is_the_oracles_or_is_left_out(specs, steps):
     for req in Stock().play(specs, steps):
@@ -312,7 +313,7 @@ def test_without_the_plugin_an_edit_is_the_oracles_or_is_left_out(specs, steps):
                 assert taken.after == expected(req, taken)
 
 
-@settings(max_examples=2000)
+@examples(20)
 @given(st.lists(specs(BUDGETS), min_size=1, max_size=3), STEPS)
 def test_without_the_plugin_a_budget_holds_and_closes_a_block_once(specs, steps):
     for req in Stock().play(specs, steps):
@@ -343,7 +344,7 @@ def check_budget(req):
 
 
 @pytest.mark.parametrize("simulator", [Plugin, Stock])
-@settings(max_examples=500)
+@examples(5)
 @given(specs=st.lists(specs(KINDS), min_size=1, max_size=4), steps=STEPS)
 def test_sleeping_changes_nothing(simulator, specs, steps):
     asleep = simulator().play(specs, steps)

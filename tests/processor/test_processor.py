@@ -94,6 +94,7 @@ def test_parameters_that_do_not_fit_are_an_error_without_a_server():
 
 @pytest.mark.parametrize("params", [{}, {"token_id": "x"}, {"token_id": VOCAB}, {"x": 1}])
 def test_parameters_that_do_not_fit_end_their_request_alone(params):
+    pytest.importorskip("sglang")
     bad, good = FakeRequest([1], served=True), FakeRequest([1], served=True)
     requests = [bad.custom_params(params), good.custom_params({"token_id": 2})]
     for _ in range(2):

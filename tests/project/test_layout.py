@@ -18,6 +18,8 @@ PACKAGE = ROOT / "sglang_lp"
 RANKS = {
     "errors": (0,),
     "copies": (0,),
+    "flat_json": (1,),
+    "importing": (1,),
     "params": (1,),
     "wire": (1,),
     "served_model": (2,),
@@ -122,6 +124,27 @@ def test_what_is_private_is_one_package():
     assert private == {"_engine", "__init__", "__main__"}
 
 
+@pytest.mark.parametrize("room", ["builtins", "adapters"])
+def test_what_runs_on_the_engine_uses_what_any_author_may(room):
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (PACKAGE / room).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"sglang_lp\._engine|sglang_lp import _engine|cast\(\"Recording", line)
+    ]
+
+    assert found == []
+
+
+def test_no_file_of_the_engine_is_longer_than_450_lines():
+    lengths = {
+        path.name: len(path.read_text().splitlines()) for path in PACKAGE.glob("_engine/*.py")
+    }
+
+    assert lengths
+    assert [name for name, length in lengths.items() if length > 450] == []
+
+
 def test_only_the_server_touches_sglang():
     found = [
         f"{path.relative_to(ROOT)}:{number}"
@@ -148,16 +171,25 @@ def test_the_range_of_sglang_versions_is_written_once():
             "sglang_lp",
             "Edits History LogitProcessor Parameters Request __version__ attach",
         ),
-        ("sglang_lp.processor", "LogitProcessor fit prepare subclasses_of"),
+        (
+            "sglang_lp.processor",
+            "LogitProcessor Recording check_computed fit lasting prepare subclasses_of",
+        ),
         ("sglang_lp.request", "History Request"),
-        ("sglang_lp.edits", "Edits MAX_BIAS"),
+        ("sglang_lp.edits", "Edits LENGTH MAX_BIAS NEVER"),
         (
             "sglang_lp.client",
-            "Attachment Attachments ThinkingBlock attach attach_each resolve thinking_blocks",
+            "Attachment Attachments ThinkingBlock attach attach_each thinking_blocks",
         ),
         ("sglang_lp.trust", "Allowed Audit Gate Limits Pin Policy Verifier"),
         ("sglang_lp.server", "install"),
-        ("sglang_lp.testing", "FakeRequest Model ProcessorContract Transcript run"),
+        (
+            "sglang_lp.testing",
+            (
+                "Batch BatchModel FakeRequest Model Played ProcessorContract Transcript decode run "
+                "step"
+            ),
+        ),
     ],
 )
 def test_the_public_names_are_these(module, names):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import orjson
+
 from sglang_lp import builtins
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.server.versions import NEWEST, OLDEST
@@ -17,12 +19,35 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_example_is_the_one_that_the_tests_run_and_so_is_its_output() -> None:
-    source = (ROOT / "examples" / "quickstart.py").read_text()
-    shown = source.split('"""')[1].partition("quickstart.py\n")[2]
+def test_the_first_screen_says_what_it_is_how_to_try_it_and_where_it_runs() -> None:
+    first = "\n".join(README.splitlines()[:25])
 
-    assert _blocks("python")[0] in source
-    assert _blocks("json") == [shown]
+    (request,) = re.findall(r"^curl .*?'(\{.*?\})'$", first, re.DOTALL | re.MULTILINE)
+    assert orjson.loads(request)["custom_logit_processor"] in builtins.__all__
+    assert "pip install" in first
+    assert f"SGLang {OLDEST} to {NEWEST}" in first
+    assert "([how it was measured](docs/performance.md))" in first
+
+
+def test_the_figure_is_the_stored_one() -> None:
+    (ours, stock) = re.findall(r"costs(?: a step)? ([\d.]+ (?:µs|ms))", README)
+    measured = (ROOT / "docs" / "performance.md").read_text()
+
+    assert re.search(rf"cannot fire, 256 rows, history 16k \| {stock} \| {ours} \|", measured)
+
+
+def test_the_request_is_the_one_of_the_page_for_servers() -> None:
+    page = (ROOT / "docs" / "start" / "server.md").read_text()
+
+    assert f"```sh\n{_blocks('sh')[0]}```" in page
+
+
+def test_a_request_is_named_and_never_pickled() -> None:
+    assert not re.search(r"[0-9a-f]{24}", README)
+
+
+def test_the_example_is_the_one_that_the_tests_run() -> None:
+    assert _blocks("python")[0] in (ROOT / "examples" / "quickstart.py").read_text()
 
 
 def test_the_processor_of_ones_own_is_the_one_that_the_tests_run() -> None:
@@ -44,7 +69,3 @@ def test_every_page_that_it_links_to_exists() -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
 
     assert [link for link in links if not (ROOT / link).exists()] == []
-
-
-def test_the_versions_are_those_that_the_plugin_accepts() -> None:
-    assert f"SGLang {OLDEST} to {NEWEST}" in README

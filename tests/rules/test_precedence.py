@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
@@ -11,6 +11,7 @@ from sglang_lp.rules import Asked, Rules
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
+from support.examples import examples
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK, OTHER = "ThinkingBudgetLogitProcessor", "LoopBreakerLogitProcessor"
@@ -134,6 +135,7 @@ def expected(policy, request):
     """Return the tokens that a block may have, infinity for no budget at all."""
     runs, concerned = request["runs"], policy["effort"] is not None
     concerned = concerned or policy["ceiling"] is not None or policy["default"] == "thinking"
+    concerned = concerned or request["field"] is not None
     if runs == "profile" and not policy["settable"] and request["own"] is not None:
         return REFUSED
     if not concerned:
@@ -185,7 +187,7 @@ def decided_budget(rules, asked):
     return tokens(budgets[0].thinking_budget) if budgets else math.inf
 
 
-@settings(max_examples=400)
+@examples(4)
 @given(policy=policies(), request=requests())
 def test_the_first_wish_counts_and_the_ceiling_last(policy, request):
     assert decided_budget(rules_of(policy), asked_by(request)) == expected(policy, request)

@@ -1,6 +1,7 @@
 """Ceilings, profiles and mandatory processors: what holds, and the ways around it."""
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
@@ -17,6 +18,14 @@ BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [
 
 
 SERVED = ServedModel(None, 50)
+
+
+def one_token_a_character():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return raw
 
 
 class Dense(LogitProcessor):
@@ -52,7 +61,7 @@ CAPPED = {"defaults": DEFAULT, "ceilings": {"thinking_budget": Ceiling(at_most=1
 def test_without_decisions_a_request_runs_what_it_brings():
     rules = rules_of()
 
-    assert rules.decide(Asked(None, {"thinking_budget": 3}, 5, "low"), SERVED) is None
+    assert rules.decide(Asked(None, {"thinking_budget": 3}, None, "low"), SERVED) is None
     decided = rules.decide(Asked(THINK, {**IDS, "thinking_budget": 3}), SERVED)
     assert (named(decided), decided.params.thinking_budget) == ([THINK], 3)
 
@@ -61,7 +70,7 @@ def test_without_decisions_a_request_runs_what_it_brings():
     ("params", "why"),
     [
         ({"thinking_start_token_id": 8, "thinking_end_token_id": 9}, "served model's thinking"),
-        ({**IDS, "closing_token_ids": [5] * 11}, "closing_token_ids.*at most 10 tokens"),
+        ({**IDS, "closing_token_ids": [5] * 11}, "closing_token_ids.*at most 10 on"),
     ],
 )
 def test_a_budget_that_watches_or_writes_something_else_does_not_pass_a_ceiling(params, why):
@@ -73,6 +82,54 @@ def test_a_message_counts_as_thinking_under_a_ceiling():
     params = {**IDS, "thinking_budget": 1000, "closing_token_ids": [5] * 4}
 
     assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 6
+
+
+def test_what_comes_before_the_end_counts_as_thinking_under_a_ceiling():
+    params = {**IDS, "thinking_budget": 1000, "new_line_token_id": 4}
+
+    assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 9
+
+
+def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
+    served = ServedModel(one_token_a_character(), 400)
+    ids = {"thinking_start_token_id": 300, "thinking_end_token_id": 301}
+    rules = Rules(
+        Policy(
+            defaults=Chosen(processor=THINK, params={**ids, "thinking_budget": 5}),
+            ceilings={"thinking_budget": Ceiling(at_most=10)},
+        ),
+        Verifier(Policy.default()).resolve,
+    )
+    rules.fit(served)
+
+    def decide(closing):
+        return rules.decide(
+            Asked(THINK, {**ids, "thinking_budget": 99, "closing": closing}), served
+        )
+
+    assert decide("abcd").params.thinking_budget == 6
+    with pytest.raises(InvalidParameter, match=r"closing_token_ids.*at most 10 on"):
+        decide("a" * 11)
+
+
+def test_a_total_has_a_ceiling_of_its_own():
+    rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
+    own = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).params
+    less = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 3}), SERVED).params
+    other = rules.decide(Asked("DRYLogitProcessor"), SERVED)
+
+    assert (own.total_thinking_tokens, less.total_thinking_tokens) == (10, 3)
+    assert [*links_of(other).values()][1].total_thinking_tokens == 10
+    with pytest.raises(PolicyError, match=r"ceilings.total_thinking_tokens: expected a whole"):
+        rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=1.5)})
+
+
+def test_a_ceiling_on_totals_that_refuses_says_so():
+    ceiling = Ceiling(at_most=10, above="refuse")
+    rules = rules_of(ceilings={"total_thinking_tokens": ceiling}, defaults=DEFAULT)
+
+    with pytest.raises(InvalidParameter, match=r"total_thinking_tokens.*at most 10 on this server"):
+        rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 11}), SERVED)
 
 
 def test_smaller_budgets_of_a_request_are_held_to_the_one_it_gets():
@@ -192,7 +249,7 @@ def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
 
 @pytest.mark.parametrize("kind", [Dense, Foreign])
 def test_what_computes_on_whole_rows_does_not_get_past_what_every_request_gets(kind):
-    with pytest.raises(RequestError, match=f"{kind.__name__}: it computes on whole rows"):
+    with pytest.raises(RequestError, match=f"got {kind.__name__}, which computes on whole rows"):
         rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}), SERVED)
     assert rules_of(lambda _payload: kind).decide(Asked("it", {}), SERVED).processor is kind
 

@@ -23,7 +23,7 @@ from sglang_lp.server.front.admission import (
     make_supports_sampling_mask,
 )
 from sglang_lp.server.front.bounds import MAX_ENTRIES
-from sglang_lp.server.gate.reserved_keys import remember
+from sglang_lp.server.gate.reserved_keys import MAX_KEYS, check_shape, remember
 from sglang_lp.trust import Gate
 
 VOCAB_SIZE = 100
@@ -58,7 +58,7 @@ def tokenized(payload, custom_params=None, **sampling):
 def test_a_request_without_a_processor_is_not_looked_at(guard, request_):
     before = vars(request_).copy()
 
-    assert make_admit(guard)(request_, None) is None
+    assert make_admit(guard)(request_, None, None) is None
     assert vars(request_) == before
 
 
@@ -68,7 +68,7 @@ def test_from_here_on_only_the_operators_own_spelling_travels(guard, text):
     request = tokenized(text, params)
 
     # A value would replace the request.
-    assert make_admit(guard)(request, manager(), "more", of="SGLang's") is None
+    assert make_admit(guard)(request, manager(), SimpleNamespace(), "more", of="SGLang's") is None
     assert request.custom_logit_processor == PAYLOAD
     assert request.sampling_params.custom_params is params
     assert params == GOOD
@@ -76,7 +76,7 @@ def test_from_here_on_only_the_operators_own_spelling_travels(guard, text):
 
 def test_a_processor_without_parameters_gets_a_dict_for_sglang_to_put_its_history_in(guard):
     request = tokenized(DRYLogitProcessor.to_str())
-    make_admit(guard)(request, manager())
+    make_admit(guard)(request, manager(), SimpleNamespace())
 
     assert request.sampling_params.custom_params == {}
 
@@ -96,17 +96,14 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
     guard.gate = Gate.SCHEDULER
     request = tokenized(payload, params)
     with pytest.raises(error):
-        make_admit(guard)(request, manager())
+        make_admit(guard)(request, manager(), SimpleNamespace())
 
     assert request == tokenized(payload, params)
     counts = {reason: count for (_, reason), count in guard.audit.counts.items()}
     assert sum(counts.values()) == 1
 
 
-BEAMS = (
-    "custom logit processors do not combine with beam search: leave out one of "
-    "custom_logit_processor and beam_width"
-)
+BEAMS = "beam_width: expected 1 with custom_logit_processor, got {}; leave out one of them"
 
 
 @pytest.mark.parametrize("width", [2, 1.5])
@@ -115,15 +112,15 @@ def test_beam_search_is_refused_and_counted(guard, width):
     counted = []
     guard.audit = SimpleNamespace(refused=lambda *refusal: counted.append(refusal))
     with pytest.raises(Unsupported) as caught:
-        make_admit(guard)(tokenized(PAYLOAD, GOOD, beam_width=width), manager())
+        make_admit(guard)(tokenized(PAYLOAD, GOOD, beam_width=width), manager(), SimpleNamespace())
 
-    assert str(caught.value) == BEAMS
+    assert str(caught.value) == BEAMS.format(width)
     assert counted == [(Gate.ADMISSION, caught.value)]
 
 
 @pytest.mark.parametrize("sampling", [{}, *({"beam_width": width} for width in (None, 0, 1))])
 def test_one_beam_is_no_beam_search(guard, sampling):
-    make_admit(guard)(tokenized(PAYLOAD, GOOD, **sampling), manager())
+    make_admit(guard)(tokenized(PAYLOAD, GOOD, **sampling), manager(), SimpleNamespace())
 
     assert not guard.audit.counts
 
@@ -133,12 +130,12 @@ def test_a_server_of_a_diffusion_language_model_refuses(guard):
     served.server_args.dllm_algorithm = "LowConfidence"
 
     with pytest.raises(Unsupported, match=r"\(LowConfidence\), which does not call"):
-        make_admit(guard)(tokenized(PAYLOAD, GOOD), served)
+        make_admit(guard)(tokenized(PAYLOAD, GOOD), served, SimpleNamespace())
 
 
 def test_a_speculative_server_is_known_by_its_arguments(guard):
     with pytest.raises(Unsupported, match=r"\(UNO\)"):
-        make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="uno"))
+        make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="uno"), SimpleNamespace())
 
 
 @pytest.mark.parametrize(("top_k", "taken"), [(1, True), (40, False)])
@@ -147,10 +144,10 @@ def test_whether_tokens_are_sampled_is_known_by_top_k(guard, top_k, taken):
     served.server_args.speculative_accept_threshold_single = 0.5
     request = tokenized(PAYLOAD, GOOD, top_k=top_k)
     if taken:
-        make_admit(guard)(request, served)
+        make_admit(guard)(request, served, SimpleNamespace())
     else:
         with pytest.raises(Unsupported, match=r"--speculative-accept-threshold-single 0\.5"):
-            make_admit(guard)(request, served)
+            make_admit(guard)(request, served, SimpleNamespace())
 
 
 @pytest.mark.parametrize("attributes", [{}, {"tokenizer": None}])
@@ -158,13 +155,15 @@ def test_a_server_without_a_tokenizer_cannot_resolve_text(guard, attributes):
     params = {"thinking_budget": 5, "thinking_start": "<", "thinking_end": ">"}
     with pytest.raises(InvalidParameter, match="tokenizer"):
         make_admit(guard)(
-            tokenized(ThinkingBudgetLogitProcessor.to_str(), params), manager(**attributes)
+            tokenized(ThinkingBudgetLogitProcessor.to_str(), params),
+            manager(**attributes),
+            SimpleNamespace(),
         )
 
 
 def test_the_guard_knows_the_served_tokenizer(guard):
     tokenizer = object()
-    make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(tokenizer=tokenizer))
+    make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(tokenizer=tokenizer), SimpleNamespace())
 
     assert guard.tokenizer is tokenizer
 
@@ -259,7 +258,7 @@ def test_the_answer_to_a_stream_says_why_and_the_refusal_is_counted_at_this_gate
 
     assert status == 400
     assert why == (
-        "DisallowedTokensLogitsProcessor: parameter 'token_ids': expected token ids of the "
+        "token_ids of DisallowedTokensLogitsProcessor: expected token ids of the "
         "served model, 0 to 99, got 100; these ids are probably another model's"
     )
     assert guard.audit.counts == {("admission", "invalid_parameter"): 1}
@@ -293,7 +292,7 @@ def test_a_stream_on_a_speculative_server_is_refused(guard):
 
 @pytest.mark.parametrize(
     ("width", "expected"),
-    [(2, (400, BEAMS)), (1, (200, None)), (None, (200, None)), ("2", (200, None))],
+    [(2, (400, BEAMS.format(2))), (1, (200, None)), (None, (200, None)), ("2", (200, None))],
 )
 def test_a_stream_of_a_beam_search_is_refused(guard, width, expected):
     # A width that is no number is SGLang's to refuse.
@@ -386,7 +385,7 @@ def test_a_list_is_refused_if_any_of_it_is(guard, payload, params, at):
 def test_a_list_with_too_few_of_anything_is_refused(guard):
     few = listed([PAYLOAD] * 3, with_params(GOOD, GOOD))
 
-    with pytest.raises(RequestError, match="for each of 3 requests, got 3 and 2"):
+    with pytest.raises(RequestError, match=r"expected 3 entries, .* got 3 and 2"):
         make_admit_list(guard)(manager(), few)
 
 
@@ -417,7 +416,7 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
 def test_one_request_lists_no_more_than_a_list_of_them(guard):
     params = {"token_ids": [5] * (MAX_ENTRIES + 1)}
     with pytest.raises(RequestError, match="at most 262144 entries"):
-        make_admit(guard)(tokenized(PAYLOAD, params), manager())
+        make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
 # SGLang's own keys
@@ -443,7 +442,7 @@ SETTERS = [
 def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
     params = {**GOOD, key: [1]}
     with pytest.raises(Unsupported, match=f"'{key}' is SGLang's own; leave it out"):
-        make_admit(guard)(tokenized(payload, params), manager())
+        make_admit(guard)(tokenized(payload, params), manager(), SimpleNamespace())
     assert answer(guard, streaming(payload, with_params(params)[0]))[0] == 400
     assert guard.audit.counts == {("admission", "unsupported"): 2}
 
@@ -452,7 +451,7 @@ def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
 @pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
 def test_what_sglang_adds_goes_on_in_a_plain_dict(guard, payload, setter, value, key):
     request = tokenized(payload, answered_by(setter, GOOD, value))
-    make_admit(guard)(request, manager())
+    make_admit(guard)(request, manager(), SimpleNamespace())
 
     assert type(request.sampling_params.custom_params) is dict
     assert request.sampling_params.custom_params == {**GOOD, key: value}
@@ -462,7 +461,7 @@ def test_of_both_that_sglang_adds_both_go_on(guard):
     params = GOOD
     for setter, value, _ in SETTERS:
         params = answered_by(setter, params, value)
-    make_admit(guard)(tokenized(PAYLOAD, params), manager())
+    make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
 @pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
@@ -472,7 +471,7 @@ def test_a_clients_key_stays_the_clients_where_sglang_adds_its_own(
 ):
     params = answered_by(setter, {**GOOD, theirs: value}, value)
     with pytest.raises(Unsupported, match=theirs):
-        make_admit(guard)(tokenized(PAYLOAD, params), manager())
+        make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
 @pytest.mark.parametrize("value", [[[1]], {"a": {}}, math.nan, 2**70, "\ud800"])
@@ -487,9 +486,9 @@ def test_where_processes_send_each_other_flat_values_only_others_are_refused(
         envs.SGLANG_USE_PICKLE_IPC.override(False),
         pytest.raises(Unsupported, match="flat lists"),
     ):
-        make_admit(guard)(request, manager())
+        make_admit(guard)(request, manager(), SimpleNamespace())
     if payload is None:
-        assert make_admit(guard)(request, manager()) is None
+        assert make_admit(guard)(request, manager(), SimpleNamespace()) is None
 
 
 class Exits(LogitProcessor):
@@ -506,7 +505,7 @@ def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
     allowed = SimpleNamespace(name="m:Exits", processor=Exits, payload="p")
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
     with pytest.raises(HTTPException) as caught:
-        make_admit(guard)(tokenized("p", {}), manager())
+        make_admit(guard)(tokenized("p", {}), manager(), SimpleNamespace())
 
     assert caught.value.status_code == 500
     assert caught.value.detail == (
@@ -529,3 +528,27 @@ def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
 )
 def test_only_banned_tokens_combine_with_a_sampling_mask(guard, payload, supported):
     assert make_supports_sampling_mask(guard)(payload) is supported
+
+
+MANY = {f"k{i}": i for i in range(MAX_KEYS + 1)}
+
+
+@pytest.mark.parametrize("payload", [None, PAYLOAD, "ChainLogitProcessor"])
+def test_more_parameters_than_any_processor_has_are_refused_before_they_are_read(guard, payload):
+    class Counted(dict):
+        def items(self):
+            raise AssertionError("they were read")
+
+        __iter__ = keys = values = items
+
+    with pytest.raises(Unsupported, match=f"^custom_params: expected at most {MAX_KEYS} parameter"):
+        make_admit(guard)(tokenized(payload, Counted(MANY)), manager(), SimpleNamespace())
+
+
+def test_so_are_those_in_one_text_with_the_processor(guard):
+    whole = wire.fold("DisallowedTokensLogitsProcessor", MANY)
+
+    with pytest.raises(Unsupported, match=f"expected at most {MAX_KEYS} parameters"):
+        make_admit(guard)(tokenized(whole, None), manager(), SimpleNamespace())
+    with pytest.raises(Unsupported, match=f"expected at most {MAX_KEYS} parameters"):
+        check_shape(MANY, None)

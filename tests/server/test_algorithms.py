@@ -10,7 +10,6 @@ import pytest
 
 from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
-from sglang_lp.server import versions
 from sglang_lp.server.gate.algorithms import ALGORITHMS, Speculation
 
 EXACT = [name for name, why in ALGORITHMS.items() if why is None]
@@ -52,14 +51,6 @@ def test_others_are_refused_with_the_algorithm_and_the_reason(name, needs):
     assert "A processor" in message
     assert f"({name})" in message
     assert ALGORITHMS[name] in message
-
-
-@pytest.mark.parametrize("name", ["EAGLE", "NGRAM"])
-def test_drafts_are_refused_on_an_sglang_on_which_no_test_runs_them(name, monkeypatch):
-    monkeypatch.setattr(versions, "version", lambda _package: "0.5.18")
-
-    with pytest.raises(Unsupported, match=rf"\({name}\).*no test runs it on this version"):
-        check(served(name))
 
 
 def test_an_algorithm_that_nobody_knows_is_refused():

@@ -120,7 +120,7 @@ def test_a_request_that_generates_nothing_gets_nothing(deciding):
 def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
     beams, mask = Req(beam_width=2), Req()
     mask.return_sampling_mask = True
-    for req, why in ((beams, "beam search"), (mask, "return_sampling_mask does not combine")):
+    for req, why in ((beams, "beam_width: "), (mask, "return_sampling_mask: expected none")):
         make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
 
         assert req.ended[0] == 400
@@ -141,9 +141,9 @@ def test_the_http_process_passes_on_what_was_asked_and_not_what_was_decided(deci
         )
         if params:
             with pytest.raises(ValueError, match="lets a request set no parameter, got 'a'"):
-                make_admit(deciding)(tokenized, served())
+                make_admit(deciding)(tokenized, served(), SimpleNamespace())
             continue
-        make_admit(deciding)(tokenized, served())
+        make_admit(deciding)(tokenized, served(), SimpleNamespace())
         assert tokenized.custom_logit_processor == payload
         assert tokenized.sampling_params.custom_params == params
 
@@ -174,7 +174,7 @@ def test_a_model_without_thinking_does_not_start_with_budgets(capfd):
         make_learn(guard, PendingResults())({}, served())
 
     said = capfd.readouterr().err
-    assert "does not serve: thinking budgets: ThinkingBudgetLogitProcessor" in said
+    assert "does not serve: thinking budgets: thinking_start_token_id" in said
 
 
 def test_a_model_that_generates_nothing_does_not_start_with_decisions():
@@ -242,21 +242,19 @@ def test_completions_are_read_from_the_body_that_was_parsed():
         efforts.read_completion(converted, None, None, raw)
 
 
-def test_anthropics_fields_are_both_kept():
-    request = SimpleNamespace(
-        thinking=SimpleNamespace(budget_tokens=1024), output_config=SimpleNamespace(effort="xhigh")
-    )
+def test_the_effort_of_anthropics_clients_is_kept():
+    request = SimpleNamespace(output_config=SimpleNamespace(effort="xhigh"))
     made = SimpleNamespace(custom_params=None)
     efforts.read_anthropic(made, None, request)
 
-    assert made.custom_params == {BUDGET_FIELD: 1024, EFFORT: "xhigh"}
+    assert made.custom_params == {EFFORT: "xhigh"}
     check_origin(made.custom_params)
     # What becomes of it in the chat endpoint does not replace it.
     assert kept(
         efforts.read_chat,
         SimpleNamespace(reasoning_effort="max"),
         custom_params=made.custom_params,
-    ) == {BUDGET_FIELD: 1024, EFFORT: "xhigh"}
+    ) == {EFFORT: "xhigh"}
 
 
 def test_max_thinking_tokens_is_taken_before_sglang_refuses_it():

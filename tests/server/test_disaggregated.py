@@ -11,16 +11,17 @@ import threading
 import time
 from array import array
 from contextlib import contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp._engine.batch import ask_again
+from sglang_lp._engine.arrivals import ask_again
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front.placeholders import standing_in
-from sglang_lp.server.gate.reserved_keys import REFUSED, check_origin
+from sglang_lp.server.gate.reserved_keys import REFUSAL, check_origin
 from sglang_lp.server.scheduler import disaggregated
 from sglang_lp.server.scheduler.disaggregated import (
     make_answer,
@@ -33,8 +34,8 @@ from sglang_lp.server.scheduler.disaggregated import (
     turn_away,
 )
 from sglang_lp.server.scheduler.endings import update_finish_state
-from sglang_lp.server.scheduler.sglang_host import PROCESSOR_FAILED
-from support.playing import Played
+from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
+from sglang_lp.testing import Played
 from support.recording import Finishes
 
 
@@ -313,6 +314,7 @@ def test_no_redirect_is_followed(guard):
         ([b"HTTP/1.0 200 OK\r\nContent-Encoding: gzip\r\n\r\n{}{}"], 0),
         ([b""], 0.5),
         ([OK, *[b" "] * 20], 0.05),  # never silent for long
+        ([b"HTTP/1.0 200 OK\r\n", *[b"X: y\r\n"] * 20], 0.05),  # nor with its headers
     ],
 )
 def test_half_an_answer_is_none_and_nobody_waits_for_the_rest(guard, monkeypatch, pieces, pause):
@@ -339,6 +341,32 @@ def test_what_sglang_failed_itself_is_left_to_it(guard):
     assert receiver.aborted == 0
 
 
+def test_many_that_are_turned_away_take_one_thread(guard, monkeypatch):
+    monkeypatch.setattr(disaggregated, "_GRACE", 0.1)
+    manager = Manager()
+    told = []
+    with saying(OK) as address:
+        met(manager, address, guard)
+    before = threading.active_count()
+    for number in range(200):
+        receiver = Receiver(manager, address)
+        receiver._send_abort_notification = partial(told.append, number)
+        turn_away(None, receiver, 0)
+
+    assert threading.active_count() <= before + 1
+    deadline = time.monotonic() + 10
+    while len(told) < 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told == [*range(200)]
+
+
+def test_an_address_is_told_without_what_a_log_would_take_for_a_line(guard, caplog):
+    manager = Manager()
+    assert met(manager, "h\nWARNING forged \x1b[2J:1", guard) is False
+
+    assert not [one for one in caplog.messages if "\n" in one or "\x1b" in one]
+
+
 # The first token, on the decode server
 
 
@@ -358,7 +386,7 @@ def test_the_first_token_is_asked_for_again_and_the_processor_starts_again():
     import torch
 
     from sglang_lp._engine.batch import Batch
-    from support.playing import step
+    from sglang_lp.testing import step
 
     logits = torch.zeros(1, 100)
     logits[0, 5] = 9
@@ -463,7 +491,7 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode):
         given = one.sampling_params.get("custom_params")
         if mode == "prefill":
             check_origin(given)
-            assert given == {REFUSED: "no"}
+            assert given == {REFUSAL: "no"}
         else:
             assert given is None
             assert [*one.input_ids] in ([5, 6], [7])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, check_origin
+from sglang_lp.server.gate.reserved_keys import EFFORT, check_origin
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.hooks import put_in_place
 
@@ -74,4 +74,5 @@ def test_anthropic_messages(reading):
     )
 
     chat = serving._convert_to_chat_completion_request(request)
-    assert found_in(chat.to_sampling_params([], {})) == {BUDGET_FIELD: 1024, EFFORT: "xhigh"}
+    # The budget is read from the body itself: test_budget_fields.py.
+    assert found_in(chat.to_sampling_params([], {})) == {EFFORT: "xhigh"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.arg_groups import overrides
 
 from sglang_lp._engine.faults import interrupt
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -75,6 +76,10 @@ ASKED = {
         {"disaggregation_mode": "prefill"},
         {},
     ),
+    "--pp-size above 1 with --enable-custom-logit-processor": (
+        {"pp_size": 2, "enable_custom_logit_processor": True},
+        {},
+    ),
     "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)": (
         {},
         {"SMG_SGLANG_ZMQ_HANDSHAKE": "tcp://127.0.0.1:1"},
@@ -116,8 +121,8 @@ def test_the_documents_have_every_way_that_is_refused_and_why():
 
 def test_what_sglang_decided_counts_and_not_only_what_was_given(monkeypatch, arguments):
     monkeypatch.setattr(
-        launch,
-        "resolved",
+        overrides,
+        "resolving_view",
         lambda _server_args: SimpleNamespace(tokenizer_worker_num=2),
     )
     monkeypatch.setattr(launch, "can_be_guarded", lambda: False)
@@ -211,6 +216,7 @@ def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
     served = SimpleNamespace(
         model_config=SimpleNamespace(vocab_size=77, hf_eos_token_id={2}),
         server_args=SimpleNamespace(speculative_algorithm="eagle"),
+        metrics_reporter=SimpleNamespace(current_scheduler_metrics_enabled=True),
     )
     if tokenizer:
         served.tokenizer = tokenizer

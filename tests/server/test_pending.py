@@ -52,14 +52,16 @@ def extend(reqs, token_ids, **more):
 
 
 def verify(reqs, token_ids, accept_lens, width, **more):
-    accept_lens = torch.tensor(accept_lens)
-    return decode(
-        reqs, token_ids, accept_lens=accept_lens, speculative_num_draft_tokens=width, **more
-    )
+    fields = {
+        "accept_lens": torch.tensor(accept_lens),
+        "speculative_num_draft_tokens": width,
+        "speculative_output_stride": None,
+    }
+    return decode(reqs, token_ids, **fields | more)
 
 
 def pending(*results):
-    return reading(SimpleNamespace(result_queue=deque(results)))
+    return reading(SimpleNamespace(enable_overlap=True, result_queue=deque(results)))
 
 
 def reading(scheduler):
@@ -155,21 +157,23 @@ def test_a_position_is_waited_for_only_where_a_step_may_commit_several_tokens(dr
     batch, answer = decode([req], [7])
     results = reading(
         SimpleNamespace(
+            enable_overlap=True,
             result_queue=deque([(batch, answer)]),
             spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
         )
     )
     req.origin_input_ids, req.finished_reason = array("q", [1, 2]), None
     req.kv = SimpleNamespace(kv_committed_len=0 if drafts else 3)
-    seen = SglangHost(req, results).look(tokens=False)
-    assert (seen.position, seen.counts) == (1, True)
+    *_, position, counts = SglangHost(req, results).look(tokens=False)
+    assert (position, counts) == (1, True)
     assert answer.copy_done.waits == waits
     req.inflight_middle_chunks = 2
-    assert not SglangHost(req, results).look(tokens=False).counts
+    *_, counts = SglangHost(req, results).look(tokens=False)
+    assert not counts
 
 
 def test_a_scheduler_may_put_another_queue_in_place():
-    scheduler = SimpleNamespace(result_queue=deque())
+    scheduler = SimpleNamespace(enable_overlap=True, result_queue=deque())
     results, req = reading(scheduler), Req()
     assert not results.of(req)
     scheduler.result_queue = deque([decode([req], [7])])
@@ -180,3 +184,9 @@ def test_a_scheduler_may_put_another_queue_in_place():
 def test_a_process_without_a_scheduler_has_no_results():
     assert not PendingResults().of(Req())
     assert PendingResults().discards(Req(1))
+
+
+def test_a_scheduler_without_overlap_has_nothing_that_waits():
+    results = reading(SimpleNamespace(enable_overlap=False))  # no queue, before SGLang 0.5.23
+
+    assert results.of(Req([7])) == ()

@@ -1,6 +1,7 @@
 """What is said of the processors that ran: the header, and the report in meta_info."""
 
 import asyncio
+import copy
 from array import array
 from types import SimpleNamespace
 
@@ -11,12 +12,11 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
-from sglang_lp.errors import NotRun
+from sglang_lp.errors import NotRun, ProcessorFault
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import header
 from sglang_lp.server.front.header import AnswerHeader, ran
-from sglang_lp.server.front.meta_info import unwrap
-from sglang_lp.server.gate import metrics
+from sglang_lp.server.front.meta_info import expect, refuse_unreported, unwrap
 from sglang_lp.server.scheduler import report as report_module
 from sglang_lp.server.scheduler.report import report
 from sglang_lp.testing import FakeRequest
@@ -229,17 +229,19 @@ def test_a_chain_reports_its_links_but_for_those_that_are_not_the_clients():
     assert chain.name == "ChainLogitProcessor (ForcedSequenceLogitProcessor)"
 
 
-def test_a_report_that_fails_is_left_out():
-    assert decoded(Broken, {}, [3]).customized_info == {"other": [1]}
+def test_a_report_that_fails_is_a_fault_of_its_processor():
+    with pytest.raises(ProcessorFault, match=r"Broken failed in its report: .*its own mistake"):
+        decoded(Broken, {}, [3])
 
 
 @pytest.mark.parametrize("value", [object(), print, {1: 2}, {1, 2}, "\ud800", 1 << 70])
-def test_a_report_that_is_no_json_is_left_out(value):
+def test_a_report_that_is_no_json_is_a_fault_of_its_processor(value):
     class Reports(Fixed):
         def report(self, params, prompt_ids, output_ids, forced):
             return {"value": value}
 
-    assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
+    with pytest.raises(ProcessorFault, match="Reports failed in its report"):
+        decoded(Reports, {}, [3])
 
 
 def test_a_class_cannot_write_over_what_the_server_says():
@@ -251,17 +253,15 @@ def test_a_class_cannot_write_over_what_the_server_says():
     assert (made["forced"], made["policy"], made["more"]) == (0, None, 1)
 
 
-def test_a_report_that_cannot_be_counted_is_left_out(monkeypatch):
+def test_a_report_that_cannot_be_counted_is_not_made(monkeypatch):
     class Counting:
-        finish = metrics.Metrics.finish
-        _forced = _faults = SimpleNamespace(inc=lambda *_: None)
-
-    class Reports(Fixed):
-        def report(self, params, prompt_ids, output_ids, forced):
-            return {"thinking": 5}
+        @staticmethod
+        def finish(_report, *, failed):
+            raise ArithmeticError(failed)
 
     monkeypatch.setattr(report_module, "writing", Counting)
-    assert decoded(Reports, {}, [3]).customized_info == {"other": [1]}
+    with pytest.raises(ArithmeticError):
+        decoded(Fixed, {}, [3])
 
 
 @pytest.mark.parametrize(
@@ -275,15 +275,56 @@ def test_a_report_that_cannot_be_counted_is_left_out(monkeypatch):
 )
 def test_meta_info_has_the_report_itself_and_nothing_for_others(values, left):
     meta_info = {"id": 1, "sglang_lp": [None, *values]}
-    state = SimpleNamespace(
-        customized_info_accumulated={"sglang_lp": [None]},
-        customized_info_reported_keys={"sglang_lp"},
-    )
+    state = SimpleNamespace(customized_info_accumulated={"sglang_lp": [None]})
     unwrap(None, None, meta_info, state, {"sglang_lp": [[9], values]}, 1, None)
 
     assert meta_info == left
     assert not state.customized_info_accumulated
-    assert not state.customized_info_reported_keys
+
+
+def test_a_report_that_cannot_be_read_is_lost_and_nothing_is_raised(caplog):
+    meta_info = {"id": 1}
+    state = SimpleNamespace(customized_info_accumulated={})
+    unwrap(None, None, meta_info, state, {"sglang_lp": []}, 1, None)
+
+    assert meta_info == {"id": 1}
+    assert "a report was lost" in caplog.text
+
+
+def answer(finish, *, report=False, runs=True, mode="null"):
+    """Return how an answer ends for the client, and for SGLang."""
+    obj = SimpleNamespace()
+    if runs:
+        expect(obj)
+    out = {"meta_info": {"finish_reason": {**finish}, **({"sglang_lp": {}} if report else {})}}
+    manager = SimpleNamespace(server_args=SimpleNamespace(disaggregation_mode=mode))
+    refuse_unreported(manager, out, SimpleNamespace(obj=copy.copy(obj)), False)
+    return out["meta_info"]["finish_reason"]
+
+
+STOP, ABORT = {"type": "stop", "matched": 2}, {"type": "abort", "message": "gone"}
+
+
+@pytest.mark.parametrize("finish", [STOP, {"type": "length", "length": 5}])
+@pytest.mark.parametrize("mode", ["null", "decode"])
+def test_an_answer_without_its_report_is_an_error(finish, mode):
+    reason = answer(finish, mode=mode)
+
+    assert (reason["type"], reason["status_code"]) == ("abort", 500)
+    assert "no report came with this answer" in reason["message"]
+
+
+@pytest.mark.parametrize(
+    ("finish", "given"),
+    [
+        (STOP, {"report": True}),
+        (STOP, {"runs": False}),
+        (STOP, {"mode": "prefill"}),
+        (ABORT, {}),
+    ],
+)
+def test_an_answer_that_needs_no_report_is_left_alone(finish, given):
+    assert answer(finish, **given) == finish
 
 
 def test_other_plugins_values_are_left_alone():

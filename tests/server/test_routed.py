@@ -108,7 +108,7 @@ def test_no_client_sends_the_key_itself():
 @pytest.mark.parametrize("entry", [False, True])
 def test_from_here_on_it_is_a_request_like_any_other(guard, text, entry):
     request = tokenized(None, kept(text)) if entry else tokenized(text, None)
-    make_admit(guard)(request, served())
+    make_admit(guard)(request, served(), SimpleNamespace())
 
     assert request == tokenized(PAYLOAD, GOOD)
     assert type(request.sampling_params.custom_params) is dict
@@ -118,14 +118,14 @@ def test_a_name_or_payload_alone_may_stand_in_the_entry(guard):
     dry = DRYLogitProcessor.to_str()
     for text in ("DRYLogitProcessor", dry):
         request = tokenized(None, kept(text))
-        make_admit(guard)(request, served())
+        make_admit(guard)(request, served(), SimpleNamespace())
 
         assert request == tokenized(dry, {})
 
 
 def test_other_parameters_join_those_of_the_text(guard):
     request = tokenized(None, kept(wire.fold(BANS, {}), GOOD))
-    make_admit(guard)(request, served())
+    make_admit(guard)(request, served(), SimpleNamespace())
 
     assert request == tokenized(PAYLOAD, GOOD)
 
@@ -133,7 +133,7 @@ def test_other_parameters_join_those_of_the_text(guard):
 def test_what_sglang_added_stays(guard):
     added = add_own(None, EFFORT, "low")
     request = tokenized(WHOLE, added)
-    make_admit(guard)(request, served())
+    make_admit(guard)(request, served(), SimpleNamespace())
 
     assert request.sampling_params.custom_params == {**GOOD, EFFORT: "low"}
 
@@ -144,7 +144,7 @@ def test_the_checks_are_the_same(guard, text, entry):
     request = tokenized(None, kept(text)) if entry else tokenized(text, None)
     before = request.custom_logit_processor, request.sampling_params.custom_params
     with pytest.raises(RequestError):
-        make_admit(guard)(request, served())
+        make_admit(guard)(request, served(), SimpleNamespace())
 
     assert (request.custom_logit_processor, request.sampling_params.custom_params) == before
     assert sum(guard.audit.counts.values()) == 1
@@ -153,9 +153,9 @@ def test_the_checks_are_the_same(guard, text, entry):
 @pytest.mark.parametrize(
     ("payload", "custom_params", "why"),
     [
-        (PAYLOAD, kept(WHOLE), "one in custom_logit_processor and one in metadata"),
-        (None, kept(WHOLE, GOOD), "'token_ids' is given twice"),
-        (WHOLE, GOOD, "'token_ids' is given twice"),
+        (PAYLOAD, kept(WHOLE), "custom_logit_processor: expected one processor, got another"),
+        (None, kept(WHOLE, GOOD), "custom_params: .token_ids. is given twice"),
+        (WHOLE, GOOD, "custom_params: .token_ids. is given twice"),
         (WHOLE, [1], "expected an object"),
         (None, kept(5), r'metadata\["sglang_lp"\]: expected text, got 5'),
         (None, kept(None), "expected text, got None"),
@@ -164,12 +164,16 @@ def test_the_checks_are_the_same(guard, text, entry):
 )
 def test_what_is_given_twice_or_is_no_text_is_refused(guard, payload, custom_params, why):
     with pytest.raises(RequestError, match=why):
-        make_admit(guard)(tokenized(payload, custom_params), served())
+        make_admit(guard)(tokenized(payload, custom_params), served(), SimpleNamespace())
 
 
 def test_a_server_that_takes_no_processors_says_so(guard):
     with pytest.raises(RequestError, match="--enable-custom-logit-processor"):
-        make_admit(guard)(tokenized(None, kept(WHOLE)), served(enable_custom_logit_processor=False))
+        make_admit(guard)(
+            tokenized(None, kept(WHOLE)),
+            served(enable_custom_logit_processor=False),
+            SimpleNamespace(),
+        )
 
 
 def test_a_profile_is_chosen_so_too():
@@ -178,15 +182,17 @@ def test_a_profile_is_chosen_so_too():
     guard = Guard(Policy(builtins=False, profiles={"calm": profile}))
 
     request = tokenized(None, kept("calm"))
-    make_admit(guard)(request, served())
+    make_admit(guard)(request, served(), SimpleNamespace())
     assert request == tokenized("calm", {})
 
     request = tokenized(None, kept(wire.fold("calm", GOOD)))
-    make_admit(guard)(request, served())
+    make_admit(guard)(request, served(), SimpleNamespace())
     assert request == tokenized("calm", GOOD)
 
     with pytest.raises(RequestError, match="lets a request set token_ids"):
-        make_admit(guard)(tokenized(None, kept(wire.fold("calm", {"eos": 1}))), served())
+        make_admit(guard)(
+            tokenized(None, kept(wire.fold("calm", {"eos": 1}))), served(), SimpleNamespace()
+        )
 
 
 def streaming(payload, custom_params):

@@ -93,29 +93,6 @@ def test_the_edits_of_all_steps_go_through_one_batch():
         ]
 
 
-def test_a_step_that_fails_ends_its_requests_and_no_more(monkeypatch, caplog):
-    def step(*_args, **_kwargs):
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(sampling.Batch, "step", step)
-    (a, _), (b, _) = ban(0), ban(1)
-    # A request that cannot be ended, as it has nothing to end it with, keeps no other from it.
-    c, row = ban(2)
-    row.source = row.host.request = c["__req__"] = SimpleNamespace()
-    with caplog.at_level(logging.ERROR, logger="sglang_lp.server.scheduler.sampling"):
-        apply()(torch.zeros(4, 3), info(a, None, c, b))
-
-    for custom_params in (a, b):
-        reason = custom_params["__req__"].to_finish
-        assert reason.message == "internal error of sglang-lp in this step"
-        assert reason.status_code == 500
-    assert caplog.messages == [
-        "sglang-lp: a step failed; its requests end, the server goes on",
-        "sglang-lp: a request could not be ended",
-    ]
-    assert "no room" in caplog.text
-
-
 class Gone:
     """What is left of a request that nobody holds any more."""
 
@@ -125,6 +102,56 @@ class Gone:
 
     def __getattr__(self, _name):
         raise ReferenceError("weakly-referenced object no longer exists")
+
+    def __setattr__(self, _name, _value):
+        raise ReferenceError("weakly-referenced object no longer exists")
+
+
+def test_a_step_that_fails_ends_its_requests_and_no_more(monkeypatch, caplog):
+    def step(*_args, **_kwargs):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(sampling.Batch, "step", step)
+    (a, _), (b, _) = ban(0), ban(1)
+    with caplog.at_level(logging.ERROR, logger="sglang_lp.server.scheduler.sampling"):
+        apply()(torch.zeros(5, 3), info(a, None, {"mine": 1}, b, {"__req__": Gone()}))
+
+    for custom_params in (a, b):
+        reason = custom_params["__req__"].to_finish
+        assert reason.message.startswith("internal error of sglang-lp")
+        assert reason.status_code == 500
+    assert caplog.messages == ["sglang-lp: a step failed; its requests end, the server goes on"]
+    assert "no room" in caplog.text
+
+
+@pytest.mark.parametrize("broken", ["rows_of", "writing", "perf_counter", "_spread"])
+def test_whatever_fails_in_a_step_its_requests_end(monkeypatch, broken):
+    def fails(*_args, **_kwargs):
+        raise RuntimeError(broken)
+
+    monkeypatch.setattr(sampling, broken, fails)
+    a, _ = ban(0)
+    if broken == "perf_counter":  # no step has begun
+        with pytest.raises(RuntimeError, match=broken):
+            apply()(torch.zeros(1, 3), info(a))
+        return
+    apply()(torch.zeros(1, 3), info(a))
+
+    assert a["__req__"].to_finish.status_code == 500
+
+
+class Unendable:
+    """A request that cannot even be told how it ends."""
+
+    def __setattr__(self, name, value):
+        raise RuntimeError("nothing can be set")
+
+
+def test_a_request_that_cannot_be_ended_ends_the_scheduler(monkeypatch):
+    monkeypatch.setattr(sampling, "rows_of", lambda _params: 1 / 0)
+
+    with pytest.raises(RuntimeError, match="nothing can be set"):
+        apply()(torch.zeros(1, 3), info({"__req__": Unendable()}))
 
 
 def test_a_request_that_is_gone_keeps_no_other_from_being_served():

@@ -199,3 +199,16 @@ def test_where_no_batch_is_formed_compiled_requests_go_on_as_ever():
     arrivals = Arrivals()
     req = arriving(arrivals, 1)
     assert make_hold_compiled(WaitingQueue(arrivals))(lambda _: [req], "manager") == [req]
+
+
+def test_where_prompts_cannot_be_read_between_steps_nobody_waits(caplog):
+    class Broken:
+        wait = True
+
+        def read(self, _rows, _vocab_size):
+            raise RuntimeError("broken")
+
+    scheduler = SimpleNamespace(waiting_queue=[])
+
+    assert WaitingQueue(Broken()).read(scheduler, 100) == set()
+    assert "prompts are read in the steps of their requests" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp import Edits, LogitProcessor, Request, builtins
@@ -14,6 +14,7 @@ from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, run
 from sglang_lp.trace import Exchange, What, trace_answer, write_lines
+from support.examples import examples
 from support.exchanges import budget, chained, ids, spelled, tokenizer, traced
 
 
@@ -206,7 +207,7 @@ def test_without_a_tokenizer_tokens_are_numbers():
     assert trace.problems == []
 
 
-@settings(max_examples=60)
+@examples(0.6)
 @given(script=st.lists(st.integers(0, 30), max_size=60), start=st.lists(st.integers(0, 30)))
 @pytest.mark.parametrize(
     ("processor", "params"),

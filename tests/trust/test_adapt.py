@@ -77,7 +77,7 @@ def test_an_entry_point_is_allowed_by_its_name_and_not_by_being_installed(tmp_pa
         (table("math:gcd"), "expected a class, got builtin_function"),
         (table("no_such_module:X"), r"adapt\[0\]: no_such_module:X: importing no_such_module fail"),
         (table("support.foreign:Nobody"), "support.foreign has no Nobody; correct the name"),
-        (table("__main__:X"), "the server cannot import this"),
+        (table("__main__:X"), "a class of __main__ travels as code"),
         (table("support.foreign:DynamoForced"), "its interface is not plain; write interface ="),
         (table("support.foreign:DynamoForced", interface='"vllm"'), "interface: expected one of"),
         (table("support.foreign:Polite", interface='"vllm-v1"'), "expected a subclass of vllm.v1"),

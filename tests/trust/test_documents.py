@@ -34,7 +34,7 @@ def test_the_documented_example_is_a_policy(tmp_path):
     path.write_text(example(), encoding="utf-8")
     read = Policy.from_toml(path)
 
-    assert read.allow == ("my_package.processors:NoEarlyStop",)
+    assert read.allow == ("my_package.processors:AtMost",)
     assert read.pin[0].size == 474
     assert read.builtins is Policy.default().builtins
     assert read.stock is Policy.default().stock

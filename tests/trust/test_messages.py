@@ -217,7 +217,10 @@ NO_PROCESSOR = (
         ("json:Absent", "json has no Absent; correct the name"),
         (
             "__main__:C",
-            "a class of __main__ travels as code; move it to a module, or pin a payload",
+            (
+                "expected a class of a module that can be imported; a class of __main__ travels as "
+                "code, so move it to a module, or pin a payload"
+            ),
         ),
         ("json:loads", "expected a class, got 'function'"),
         (

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from sglang_lp._engine.ids import lasting
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import Parameters, TokenId
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.request import History
 from sglang_lp.served_model import ends_for
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
 
 PatternSize = Annotated[int, Meta(ge=1, le=1024)]
+LoopCount = Annotated[int, Meta(ge=2, le=2**31 - 1)]
 
 
 class Action(StrEnum):
@@ -105,7 +106,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
         preset: Preset | None = None
         max_pattern_size: PatternSize | None = None
-        min_count: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
+        min_count: LoopCount | None = None
         min_pattern_size: PatternSize | None = None
         action: Action = Action.BAN
 

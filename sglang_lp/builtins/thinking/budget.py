@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn
 
 import msgspec
 from msgspec import Meta
 
-from sglang_lp._engine.recording import NEVER
-from sglang_lp.builtins.thinking.delimiters import check_family, resolve
-from sglang_lp.builtins.thinking.known import FAMILIES, Family
-from sglang_lp.builtins.thinking.progress import Block, Markers, Progress, blocks, markers_for
+from sglang_lp.builtins.repetition.loop_breaker import LoopCount, PatternSize
+from sglang_lp.builtins.thinking.block_report import ends_with_loop, report_blocks
+from sglang_lp.builtins.thinking.delimiters import check_family, find_tool_starts, resolve
+from sglang_lp.builtins.thinking.finder import (
+    Closing,
+    Finder,
+    Progress,
+    find_blocks,
+    finder_for,
+)
+from sglang_lp.builtins.thinking.known import FAMILIES, TOOL_STARTS, Family, ReasoningFormat
 from sglang_lp.builtins.thinking.stock import close_unseen
-from sglang_lp.errors import InvalidParameter, RequestError, Unsupported
+from sglang_lp.edits import LENGTH, NEVER
+from sglang_lp.errors import InvalidParameter, RequestError, Unsupported, refusing
 from sglang_lp.params import (
     MAX_INT,
     NonNegativeInt,
@@ -27,13 +36,14 @@ from sglang_lp.params import (
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.text.characters import MOST_LACKING, Characters, characters_of
 from sglang_lp.text.encoding import check_texts, forced_text
+from sglang_lp.text.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["ThinkingBudgetLogitProcessor"]
+__all__ = ["ThinkingBudgetLogitProcessor", "finder_of"]
 
 #: A delimiter of more tokens is a mistake: the longest known one has 7 (Hunyuan-A13B).
 _MAX_DELIMITER = 16
@@ -50,6 +60,9 @@ _TopCount = Annotated[int, Meta(ge=1, le=1000)]
 
 #: Tokens that may come before they are read: 256 rows that wake at once read them in 6 ms.
 _LONGEST_SLEEP = 512
+
+#: Tokens of a block after which a loop is looked for.
+_LOOP_STRIDE = 256
 
 #: The parameters that say how a block opens and closes.
 _START = "thinking_start_token_id", "thinking_start_token_ids", "thinking_start"
@@ -133,6 +146,14 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         Attributes:
             thinking_budget: Tokens that a block may have before it is closed. Left out, ``None``
                 or negative: no limit.
+            total_thinking_tokens: Tokens that all blocks of the answer may have together. When
+                they are spent, a block that opens is closed at once. ``None``: no limit.
+            at_limit: What becomes of a block whose budget is spent: ``"close"`` closes it,
+                ``"stop"`` ends the answer with ``finish_reason`` ``length``.
+            max_pattern_size: Most tokens of a pattern that is a loop, 1 to 1,024. A block that
+                ends with a loop is closed. ``None``: loops are not looked for.
+            min_pattern_size: Fewest tokens of such a pattern.
+            min_count: Number of times in a row from which a pattern is a loop.
             soft_thinking_budget: Tokens after which the block is closed at a good moment; at most
                 ``thinking_budget``. ``None``: never.
             soft_top_n: It is a good moment if the end is among so many likeliest tokens.
@@ -151,9 +172,17 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             thinking_start: Opens a block, as text for the served tokenizer.
             thinking_end: Closes it, as text.
             new_line_token_id: Forced before the end.
+            tool_start_token_ids: Tokens that open a tool call, and so end a block. Left out:
+                those of the served reasoning parser, or of the model's family.
+            force_reasoning: Whether the answer begins inside a block, without a start.
         """
 
         thinking_budget: _Budget = None
+        total_thinking_tokens: NonNegativeInt | None = None
+        at_limit: Literal["close", "stop"] = "close"
+        max_pattern_size: PatternSize | None = None
+        min_pattern_size: PatternSize = 4
+        min_count: LoopCount = 4
         soft_thinking_budget: NonNegativeInt | None = None
         soft_top_n: _TopCount = 5
         min_thinking_tokens: NonNegativeInt = 0
@@ -169,6 +198,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         thinking_start: _DelimiterText | None = None
         thinking_end: _DelimiterText | None = None
         new_line_token_id: TokenId | None = None
+        tool_start_token_ids: _EndIds | None = None
+        force_reasoning: bool = False
 
         def __post_init__(self) -> None:
             soft, budget = self.soft_thinking_budget, self.limit
@@ -182,6 +213,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 raise ValueError(
                     f"min_thinking_tokens: expected at most the smaller budget of {most}, "
                     f"got {self.min_thinking_tokens}"
+                )
+            if self.max_pattern_size is not None and self.min_pattern_size > self.max_pattern_size:
+                raise ValueError(
+                    f"min_pattern_size: expected at most max_pattern_size, which is "
+                    f"{self.max_pattern_size}, got {self.min_pattern_size}"
                 )
             if self.wait_token_id is not None and not self.min_thinking_tokens:
                 raise ValueError(
@@ -217,6 +253,12 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             return NEVER if budget is None or budget < 0 else budget
 
         @property
+        def total(self) -> int:
+            """Tokens that all blocks may have together, as ``limit``."""
+            total = self.total_thinking_tokens
+            return NEVER if total is None else total
+
+        @property
         def start(self) -> tuple[int, ...] | None:
             """The tokens that open a block; ``None`` if the tokenizer has to tell."""
             if self.thinking_start_token_id is not None:
@@ -229,6 +271,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             if self.thinking_end_token_id is not None:
                 return (self.thinking_end_token_id,)
             return self.thinking_end_token_ids
+
+    class _Fitted(Params, frozen=True):
+        """The parameters, and the delimiters as the served model writes them."""
+
+        finder: Finder | None = None
 
     def __init_subclass__(cls, *, family: Family | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -255,7 +302,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def _parse(cls, custom_params: Any, vocab_size: int | None) -> Any:
         """Check the parameters and fill in the class's ids."""
-        if custom_params is None or isinstance(custom_params, Mapping):
+        # As in params.parse.
+        if type(custom_params) is dict or isinstance(custom_params, Mapping | None):
             custom_params = cls._with_ids(custom_params or {})
         params = parse(cls.Params, cls.__name__, custom_params)
         cls._check(params, vocab_size)
@@ -276,15 +324,19 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 )
             params = msgspec.structs.replace(params, closing=None, closing_token_ids=message)
             cls._check(params, served.vocab_size)
-        if params.start is not None:
-            family = cls.family
-            by_class = family and (params.start == family.start_ids or params.end == family.end_ids)
-            if family and by_class and tokenizer is not None:
-                try:
-                    check_family(tokenizer, family)
-                except RequestError as error:
-                    raise InvalidParameter(cls.__name__, None, str(error)) from None
-            return params
+        if params.start is None:
+            params = cls._with_delimiters(params, served)
+        family = cls.family
+        by_class = family and (params.start == family.start_ids or params.end == family.end_ids)
+        if family and by_class and tokenizer is not None:
+            with refusing(cls.__name__, None):
+                check_family(tokenizer, family)
+        return cls._fitted(params, served)
+
+    @classmethod
+    def _with_delimiters(cls, params: Any, served: ServedModel) -> Any:
+        """Take the delimiters from the served reasoning parser, or from the tokenizer."""
+        tokenizer, form = served.tokenizer, served.reasoning
         if tokenizer is None:
             raise InvalidParameter(
                 cls.__name__,
@@ -292,10 +344,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 "required, with thinking_end_token_id: this class knows no model's ids, and the "
                 "server has no tokenizer to ask",
             )
-        try:
-            found = resolve(tokenizer, params.thinking_start, params.thinking_end)
-        except RequestError as error:
-            raise InvalidParameter(cls.__name__, None, str(error)) from None
+        with refusing(cls.__name__, None):
+            found = resolve(tokenizer, *_texts_of(params, form))
         for name, ids in (("thinking_start", found.start_ids), ("thinking_end", found.end_ids)):
             if len(ids) > _MAX_DELIMITER:
                 raise InvalidParameter(
@@ -315,6 +365,34 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         )
         cls._check(fitted, served.vocab_size)
         return fitted
+
+    @classmethod
+    def _fitted(cls, params: Any, served: ServedModel) -> Any:
+        """Add the finder: by text if these are the delimiters of the served reasoning parser."""
+        tokenizer, form, vocabulary = served.tokenizer, served.reasoning, None
+        tools = params.tool_start_token_ids
+        if form is not None and tokenizer is not None:
+            with suppress(RequestError):
+                found = resolve(tokenizer, form.start, form.end)
+                if (found.start_ids, found.end_ids) == (params.start, params.end):
+                    vocabulary = vocabulary_of(tokenizer)
+        if vocabulary is None:
+            form = None
+        if tools is None and tokenizer is not None:
+            known = TOOL_STARTS if cls.family is None else cls.family.tool_starts
+            tools = find_tool_starts(tokenizer, known if form is None else form.tool_starts)
+        given = {name: getattr(params, name) for name in params.__struct_fields__}
+        finder = finder_for(_closing(params, tools or ()), form, vocabulary)
+        return cls._Fitted(**{**given, "tool_start_token_ids": tools or None, "finder": finder})
+
+    @classmethod
+    def begin_inside(cls, params: Any) -> Any:
+        """Return fitted parameters for an answer that SGLang parses as one that may begin inside.
+
+        Blocks of other delimiters than those of the served reasoning parser are left as they are.
+        """
+        inside = params.finder is not None and params.finder.reads_text
+        return msgspec.structs.replace(params, force_reasoning=True) if inside else params
 
     @classmethod
     def _with_ids(cls, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,17 +425,19 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params = request.params
         if params.start is None:
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
-        return Progress(self._markers(params), params.wait_token_id, request.prompt_ids)
-
-    @staticmethod
-    def _markers(params: Any) -> Markers:
-        newline = params.new_line_token_id
-        before_end = params.closing_token_ids or (() if newline is None else (newline,))
-        return markers_for(params.start, params.end, before_end, params.eos_token_ids)
+        return Progress(
+            finder_of(params),
+            params.wait_token_id,
+            request.prompt_ids,
+            inside=params.force_reasoning,
+        )
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Follow where blocks open and close, and how far the closing is written."""
-        request.state.read(token_ids)
+        """Follow where blocks open and close, how far the closing is written, and loops."""
+        progress, params = request.state, request.params
+        progress.read(token_ids)
+        if params.max_pattern_size is not None and progress.opened >= 0:
+            progress.looped = progress.looped or _finds_loop(request, len(token_ids))
 
     def fork(self, request: Request) -> Progress:
         """Copy how far the block is."""
@@ -371,9 +451,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         forced: Sequence[Sequence[int]],
     ) -> dict[str, Any]:
         """Return ``thinking``: for each block its ``tokens``, and what ``ended`` it."""
-        markers = self._markers(params)
-        found = blocks(markers, prompt_ids, output_ids)
-        return {"thinking": [_reported(params, one, output_ids, forced) for one in found]}
+        finder = finder_of(params)
+        found = find_blocks(finder, prompt_ids, output_ids, inside=params.force_reasoning)
+        return {"thinking": report_blocks(params, finder.closing, found, output_ids, forced)}
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Apply the rules of the class to this step, or sleep until one could apply."""
@@ -383,24 +463,22 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             return
         if not request.exact:
             raise Unsupported(f"{self.name}: {_NO_LAG}")
-        # A stock server would make the vocabulary while its batch waits.
-        stock = request.may_lag
-        characters = None if stock else characters_of(request.tokenizer, edits.vocab_size)
-        if progress.opened < 0:
-            # A block opens with the next token at the earliest.
-            edits.wake_at(position + min(1 + _quiet(params, 0, characters), _LONGEST_SLEEP))
+        left = _left(params, progress)
+        if progress.opened >= 0 and (left <= 0 or progress.looped):
+            # The start of a tool call is markup, and ends the block by itself.
+            if not progress.may_call(-left):
+                _close(request, edits)
         else:
-            inside = progress.length - progress.opened
-            if inside >= params.limit:
-                edits.force(progress.markers.next_token[progress.begun])
-            elif inside < params.min_thinking_tokens:
-                if not _keep_open(request, edits) and characters:
-                    edits.ban(characters.cutting(params.limit - inside - 1))
-            elif not _close_well(request, edits, inside, characters):
-                if characters:
-                    edits.ban(characters.cutting(params.limit - inside - 1))
-                quiet = _quiet(params, inside, characters)
-                edits.wake_at(position + min(quiet, _LONGEST_SLEEP))
+            # A stock server would make the vocabulary while its batch waits.
+            stock = request.may_lag
+            characters = None if stock else characters_of(request.tokenizer, edits.vocab_size)
+            if progress.opened < 0:
+                # A block opens with the next token at the earliest.
+                edits.wake_at(
+                    position + min(1 + _quiet(params, left, 0, characters), _LONGEST_SLEEP)
+                )
+            else:
+                _edit_inside(request, edits, left, characters)
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
 
@@ -410,8 +488,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if progress.opened < 0:
             return ""
         inside, budget = progress.length - progress.opened, params.limit
-        if inside >= budget:
-            return f"{budget} of {budget} tokens thought"
+        if why := _why_over(params, progress):
+            return why
         if inside < params.min_thinking_tokens:
             return f"{inside} of at least {params.min_thinking_tokens} tokens thought"
         if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
@@ -421,33 +499,85 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         return f"characters end within the {budget - inside} tokens that are left"
 
 
-def _reported(
-    params: ThinkingBudgetLogitProcessor.Params,
-    block: Block,
-    output_ids: Sequence[int],
-    forced: Sequence[Sequence[int]],
-) -> dict[str, Any]:
-    """Return the length of a block in tokens, and who closed it."""
-    ended = None if block.end is None else "model"
-    if block.end is not None and _holds_position(forced, block.end):
-        # Back to where forcing the closing began, which tells the rule.
-        begun, closing = block.end, block.closing
-        for back in range(1, len(closing)):
-            at = block.end - back
-            if output_ids[at] != closing[-1 - back] or not _holds_position(forced, at):
-                break
-            begun = at
-        inside, soft = begun - block.start, params.soft_thinking_budget
-        ended = "early_end"
-        if inside >= params.limit:
-            ended = "budget"
-        elif soft is not None and inside >= soft:
-            ended = "soft"
-    return {"tokens": block.tokens, "ended": ended}
+def _why_over(params: ThinkingBudgetLogitProcessor.Params, progress: Progress) -> str:
+    """Say why the open block is over; nothing if it is not."""
+    if progress.length - progress.opened >= params.limit:
+        return f"{params.limit} of {params.limit} tokens thought"
+    if _left(params, progress) <= 0:
+        return f"{params.total} of {params.total} tokens thought in all blocks"
+    return f"the same tokens came {params.min_count} times" if progress.looped else ""
 
 
-def _holds_position(spans: Sequence[Sequence[int]], position: int) -> bool:
-    return any(start <= position < stop for start, stop in spans)
+def _texts_of(params: Any, form: ReasoningFormat | None) -> tuple[str | None, str | None]:
+    """Return the delimiters to look for: the request's, or the served parser's."""
+    if params.thinking_start is not None or form is None:
+        return params.thinking_start, params.thinking_end
+    return form.start, form.end
+
+
+def finder_of(params: Any) -> Finder:
+    """Return the finder of parameters; by their tokens alone if no model has been asked."""
+    finder: Finder | None = getattr(params, "finder", None)
+    return finder or finder_for(_closing(params, params.tool_start_token_ids or ()))
+
+
+def _closing(params: Any, tool_starts: tuple[int, ...]) -> Closing:
+    newline = params.new_line_token_id
+    before_end = params.closing_token_ids or (() if newline is None else (newline,))
+    return Closing(params.start, params.end, before_end, params.eos_token_ids, tool_starts)
+
+
+def _left(params: ThinkingBudgetLogitProcessor.Params, progress: Progress) -> int:
+    """Return after how many more tokens of the open block, or of a new one, it is over."""
+    inside = generated = 0
+    if progress.opened >= 0:
+        inside, generated = progress.length - progress.opened, progress.generated
+    left = min(params.limit - inside, params.total - progress.spent - generated)
+    # An answer ends with the token that is sampled then.
+    return left - (params.at_limit == "stop")
+
+
+def _close(request: Request, edits: Edits) -> None:
+    """Close the block, or end the answer in it."""
+    progress = request.state
+    if request.params.at_limit == "stop" and not progress.looped:
+        edits.finish(LENGTH)
+    else:
+        edits.force(progress.finder.next_token[progress.begun])
+
+
+def _finds_loop(request: Request, count: int) -> bool:
+    """Tell whether the open block has come to a loop in its last tokens.
+
+    It is looked for after every so many tokens of the block: so the answer is the same however
+    the tokens come, and a block without a loop sleeps in between.
+    """
+    progress, params, output_ids = request.state, request.params, request.output_ids
+    generated = progress.generated
+    begun = progress.length - len(request.prompt_ids) - generated
+    newest = generated // _LOOP_STRIDE * _LOOP_STRIDE
+    longest = params.max_pattern_size * params.min_count
+    return any(
+        ends_with_loop(params, output_ids[begun + max(0, at - longest) : begun + at])
+        for at in range(newest, max(0, generated - count), -_LOOP_STRIDE)
+    )
+
+
+def _edit_inside(request: Request, edits: Edits, left: int, characters: Characters | None) -> None:
+    """Apply the first rule that applies to a step within the budget of a block."""
+    params, progress = request.params, request.state
+    inside = progress.length - progress.opened
+    if inside < params.min_thinking_tokens:
+        forced, quiet = _keep_open(request, edits), 0
+    else:
+        forced = _close_well(request, edits, inside, characters)
+        quiet = _quiet(params, left, inside, characters)
+    if params.max_pattern_size is not None:
+        quiet = min(quiet, _LOOP_STRIDE - progress.generated % _LOOP_STRIDE)
+    if not forced:
+        if characters:
+            edits.ban(characters.cutting(left - 1))
+        edits.wake_at(request.position + min(quiet, _LONGEST_SLEEP))
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
@@ -455,19 +585,24 @@ def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
     return (
         params.soft_thinking_budget is None
         and not (params.min_thinking_tokens or params.closing_token_ids or params.eos_token_ids)
+        and params.total_thinking_tokens is params.max_pattern_size is None
+        and params.at_limit == "close"
         and len(params.start or ()) == len(params.end or ()) == 1
     )
 
 
 def _quiet(
-    params: ThinkingBudgetLogitProcessor.Params, inside: int, characters: Characters | None
+    params: ThinkingBudgetLogitProcessor.Params,
+    left: int,
+    inside: int,
+    characters: Characters | None,
 ) -> int:
     """Return how many more tokens of a block no rule can apply to, after ``inside`` of them."""
-    soft = params.soft_thinking_budget
-    due = params.limit - MOST_LACKING if characters else params.limit
     if params.min_thinking_tokens or params.eos_token_ids:
-        return 0  # beyond the minimum too: any token may open the next block inside this one
-    return max(0, (due if soft is None else min(soft, due)) - inside)
+        return 0  # beyond the minimum too: a block may close and another one open meanwhile
+    soft = params.soft_thinking_budget
+    due = left - MOST_LACKING if characters else left
+    return max(0, due if soft is None else min(soft - inside, due))
 
 
 def _keep_open(request: Request, edits: Edits) -> bool:
@@ -477,10 +612,10 @@ def _keep_open(request: Request, edits: Edits) -> bool:
         Whether a token was forced in its place.
     """
     params, progress = request.params, request.state
-    markers, of_end = progress.markers, progress.of_end
-    early = markers.others
-    if of_end == len(markers.end) - 1:
-        early = markers.closing_signs[of_end]
+    finder, of_end = progress.finder, progress.of_end
+    early = finder.others
+    if of_end == len(finder.end) - 1:
+        early = finder.closing_signs[of_end]
     wait = params.wait_token_id
     if (
         wait is not None
@@ -501,21 +636,21 @@ def _close_well(request: Request, edits: Edits, inside: int, characters: Charact
         Whether a token was forced to close it.
     """
     params, progress = request.params, request.state
-    markers = progress.markers
+    finder = progress.finder
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
     if soft and characters and not progress.begun:
         soft = not characters.is_inside(request.output_ids)
     if soft and (progress.begun or progress.newest == params.new_line_token_id):
-        edits.force(progress.markers.next_token[progress.begun])
+        edits.force(progress.finder.next_token[progress.begun])
         return True
     if soft:
-        if request.is_among_top(markers.closing_signs[progress.of_end], params.soft_top_n):
-            edits.force(markers.next_token[progress.begun])
+        if request.is_among_top(finder.closing_signs[progress.of_end], params.soft_top_n):
+            edits.force(finder.next_token[progress.begun])
             return True
-    elif len(markers.others) and request.is_among_top(markers.others, 1):
-        edits.force(markers.end[progress.of_end])
+    elif len(finder.others) and request.is_among_top(finder.others, 1):
+        edits.force(finder.end[progress.of_end])
         return True
-    edits.ban(markers.others)
+    edits.ban(finder.others)
     return False
 
 

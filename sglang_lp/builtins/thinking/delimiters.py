@@ -13,7 +13,7 @@ from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.encoding import encode
 
-__all__ = ["PAIRS", "Delimiters", "check_family", "resolve"]
+__all__ = ["PAIRS", "Delimiters", "check_family", "find_tool_starts", "resolve"]
 
 #: What opens and closes thinking in the models with a reasoning parser in SGLang 0.5.23
 #: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
@@ -79,6 +79,17 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
     return found
 
 
+@lru_cache(maxsize=64)
+def find_tool_starts(tokenizer: Any, texts: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the tokens that are one of these texts.
+
+    Args:
+        tokenizer: Of ``transformers`` or ``tokenizers``.
+        texts: What opens a tool call.
+    """
+    return tuple(token_id for text in texts for token_id in _find_single(tokenizer, text))
+
+
 def forget_answers() -> None:
     """Forget what tokenizers answered: a client may have added tokens since.
 
@@ -87,6 +98,7 @@ def forget_answers() -> None:
     """
     _resolve.cache_clear()
     _added_tokens.cache_clear()
+    find_tool_starts.cache_clear()
 
 
 @lru_cache(maxsize=64)

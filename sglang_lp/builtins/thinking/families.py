@@ -24,6 +24,7 @@ class Qwen3ThinkingBudgetLogitProcessor(
         new_line_id=198,
         source=f"{_SGLANG}; end: QwenLM/Qwen3, README and "
         "docs/source/getting_started/quickstart.md",
+        tool_starts=("<tool_call>",),
     ),
 ):
     """A thinking budget for Qwen3."""
@@ -41,6 +42,7 @@ class Qwen3_5ThinkingBudgetLogitProcessor(  # noqa: N801 - not Qwen 35
         end_ids=(248069,),
         new_line_id=198,
         source="PR 20029, read from the tokenizer; issue 25536",
+        tool_starts=("<tool_call>",),
     ),
 ):
     """A thinking budget for Qwen3.5 and Qwen3.6."""
@@ -109,6 +111,7 @@ class Glm4MoeThinkingBudgetLogitProcessor(
         end_ids=(151351,),
         new_line_id=198,
         source=_SGLANG,
+        tool_starts=("<tool_call>",),
     ),
 ):
     """A thinking budget for GLM-4.5, GLM-4.6, GLM-4.5V and GLM-4.6V."""
@@ -126,6 +129,7 @@ class Glm5ThinkingBudgetLogitProcessor(
         end_ids=(154842,),
         new_line_id=198,
         source="PR 20275, run on GLM-5-FP8",
+        tool_starts=("<tool_call>",),
     ),
 ):
     """A thinking budget for GLM-5 and later 5.x."""
@@ -143,6 +147,7 @@ class KimiK2ThinkingBudgetLogitProcessor(
         end_ids=(163607,),
         new_line_id=198,
         source="tinker-cookbook PR 784, from K2.5 and K2.6; ai-dynamo/dynamo PR 9227",
+        tool_starts=("<|tool_calls_section_begin|>",),
     ),
 ):
     """A thinking budget for Kimi-K2-Thinking, Kimi-K2.5 and Kimi-K2.6."""
@@ -178,6 +183,7 @@ class Hy3ThinkingBudgetLogitProcessor(
         end_ids=(120030,),
         new_line_id=None,
         source="tokenizer_config.json of Hy3-preview",
+        tool_starts=("<tool_calls>",),
     ),
 ):
     """A thinking budget for Hy3 and Hy3-preview."""
@@ -195,6 +201,7 @@ class HunyuanA13BThinkingBudgetLogitProcessor(
         end_ids=(198, 524, 27963, 397, 27, 9399, 397),
         new_line_id=None,  # the end brings its own
         source="vLLM 0.33, reasoning/hunyuan_a13b_reasoning_parser.py",
+        tool_starts=("<tool_calls>",),
     ),
 ):
     """A thinking budget for Hunyuan-A13B, whose delimiters have several tokens."""

@@ -1,10 +1,37 @@
-"""What is known of a model family that thinks, and which families are known."""
+"""How models write that they think: what is known of families and of reasoning parsers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "TOOL_STARTS", "Family", "ReasoningFormat"]
+
+
+class ReasoningFormat(NamedTuple):
+    """How reasoning is told from the rest of an answer, as a reasoning parser of SGLang does it.
+
+    Attributes:
+        start: Opens a block.
+        end: Closes it; what a budget forces.
+        tool_starts: Seen in an open block, each ends it without ``end``, and stays in the answer.
+        tool_start_at_line_start: Whether a tool start counts at the start of a line alone.
+        tool_end: After a tool call in a block the block goes on from here; empty if it does not.
+        other_ends: More texts that end a block.
+        can_begin_inside: Whether reasoning may be open from the first token, without ``start``.
+    """
+
+    start: str
+    end: str
+    tool_starts: tuple[str, ...] = ()
+    tool_start_at_line_start: bool = False
+    tool_end: str = ""
+    other_ends: tuple[str, ...] = ()
+    can_begin_inside: bool = False
+
+
+#: What opens a tool call without an end of the block before it, in the reasoning parsers of
+#: SGLang 0.5.23; for models of which the tokenizer alone is known.
+TOOL_STARTS = ("<tool_call>", "<tool_calls>", "<|tool_calls_section_begin|>")
 
 
 class Family(NamedTuple):
@@ -20,6 +47,7 @@ class Family(NamedTuple):
             ``None`` if it is not known or the family writes none there.
         source: Where the figures come from. Issues and pull requests without a repository are
             those of sgl-project/sglang.
+        tool_starts: What opens a tool call that ends a block.
         native: Whether the ids are the model's own alphabet: its tokenizer may give the strings
             other ids, and says nothing about these.
         processor: Name of the built-in class for them, set by the class that is given the row.
@@ -32,6 +60,7 @@ class Family(NamedTuple):
     end_ids: tuple[int, ...]
     new_line_id: int | None
     source: str
+    tool_starts: tuple[str, ...] = ()
     native: bool = False
     processor: str = ""
 

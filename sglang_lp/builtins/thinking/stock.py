@@ -24,7 +24,7 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
         budget: Tokens that a block may have.
     """
     progress, position = request.state, request.position
-    (start,), (end,) = progress.markers.start, progress.markers.end
+    (start,), (end,) = progress.finder.start, progress.finder.end
     newest = _newest(request)
     if progress.opened < 0 or newest == end:
         if budget > 1:
@@ -40,7 +40,7 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
             edits.ban((end, start))
         edits.wake_at(due - 1 if position < due - 1 else due)
         return
-    first = progress.markers.closing[0]
+    first = progress.finder.closing[0]
     progress.forced = end if newest == first else first
     progress.forced_at = position
     edits.force(progress.forced)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from sglang_lp._engine.recording import NEVER
-from sglang_lp.edits import MAX_BIAS
+from sglang_lp.edits import MAX_BIAS, NEVER
 from sglang_lp.params import FewTokenIds, NonNegativeInt, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History

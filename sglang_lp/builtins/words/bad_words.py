@@ -18,12 +18,13 @@ from sglang_lp.text.automaton import (
 )
 from sglang_lp.text.banned import BannedTexts, banned_texts
 from sglang_lp.text.encoding import check_texts, known_ids
-from sglang_lp.text.whole_words import WholeWords, whole_words
+from sglang_lp.text.whole_words import WholeWords, prepare, whole_words
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
+    from sglang_lp.text.vocabulary import Vocabulary
 
 
 class _Progress:
@@ -105,6 +106,11 @@ class BadWordsLogitProcessor(LogitProcessor):
                 raise ValueError("lengths: expected the length of each sequence of token_ids")
             else:
                 check_lengths(self.token_ids, self.lengths)
+
+    @classmethod
+    def warm(cls, vocabulary: Vocabulary) -> None:
+        """Look up where the words of all tokens begin and end."""
+        prepare(vocabulary)
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import pairwise
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp._engine.ids import Ids, lasting
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import FewTokenIds, Parameters, Texts
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import Lengths, SequenceIds, check_lengths, split
 from sglang_lp.text.choosing import MAX_BYTES, Choices, text_choices, token_choices
@@ -35,7 +34,7 @@ class _Path:
         self.choices = choices
         self.place = choices.start
         #: What is allowed at each place, once that is asked for.
-        self.kept: KeptIds[Ids | list[int]] | None = None
+        self.kept: KeptIds[Collection[int]] | None = None
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
@@ -138,7 +137,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         choices = path.choices
         path.kept = path.kept or _kept_for(choices, eos, edits.vocab_size)
 
-        def allowed(place: Any) -> Ids | list[int]:
+        def allowed(place: Any) -> Collection[int]:
             known = known_ids(choices.continuing(place), edits.vocab_size)
             ends = eos if choices.is_complete(place) else ()
             return lasting([*dict.fromkeys((*known, *ends))])

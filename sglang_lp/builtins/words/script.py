@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
-from sglang_lp.builtins.thinking.progress import Progress, markers_for
-from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.builtins.thinking.finder import Closing, Progress, finder_for
+from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.text.scripts import BannedScripts, banned_scripts
@@ -101,10 +101,8 @@ class ScriptLogitProcessor(LogitProcessor):
     def _delimiters(cls, params: Any, tokenizer: Any) -> Delimiters | None:
         if params.where == "everywhere":
             return None
-        try:
+        with refusing(cls.__name__, "where"):
             found = resolve(tokenizer, params.thinking_start, params.thinking_end)
-        except RequestError as error:
-            raise InvalidParameter(cls.__name__, "where", str(error)) from None
         always = cls._banned(params, tokenizer).always
         for text, ids in ((found.start, found.start_ids), (found.end, found.end_ids)):
             if not always.isdisjoint(ids):
@@ -121,8 +119,8 @@ class ScriptLogitProcessor(LogitProcessor):
         params, tokenizer = request.params, request.tokenizer
         found, block = self._delimiters(params, tokenizer), None
         if found is not None:
-            block = Progress(markers_for(found.start_ids, found.end_ids, ()), None, [])
-            block.read(request.prompt_ids)
+            finder = finder_for(Closing(found.start_ids, found.end_ids))
+            block = Progress(finder, None, request.prompt_ids)
         banned = self._banned(params, tokenizer)
         return _Progress(banned, block, banned.pending(b"", request.prompt_ids[-3:]))
 

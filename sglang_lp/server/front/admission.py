@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
+from sglang_lp.flat_json import read_flat
 from sglang_lp.server.front.bounds import check_copies, check_entries
 from sglang_lp.server.front.efforts import read_generate
 from sglang_lp.server.front.header import ran
+from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import standing_in
-from sglang_lp.server.gate.flat_json import check_flat
 from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
 from sglang_lp.server.gate.routed_form import unfold
 from sglang_lp.trust import Gate
@@ -25,23 +26,25 @@ __all__ = ["make_admit", "make_admit_list", "make_admit_stream", "make_supports_
 
 
 def make_admit(guard: Guard) -> Any:
-    """Return the hook that runs after ``TokenizerManager._create_tokenized_object``."""
+    """Return the hook that runs when SGLang has tokenized a request."""
 
-    def admit(tokenized: Any, manager: Any, obj: Any = None, *_args: Any, **_kwargs: Any) -> None:
+    def admit(tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         with standing_in(manager, obj):
-            _admit_one(guard, manager, tokenized)
+            if _admit_one(guard, manager, tokenized):
+                expect(obj)
 
     return admit
 
 
-def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> None:
+def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> bool:
+    """Check one request, and tell whether a processor runs on it."""
     sampling: Any = getattr(tokenized, "sampling_params", None)
     custom_params = getattr(sampling, "custom_params", None)
     payload = getattr(tokenized, "custom_logit_processor", None)
     decides = not guard.rules.is_empty and sampling is not None
     if payload is None and not custom_params and not decides:
         ran(())
-        return
+        return False
     payload, custom_params = _unfold(guard, payload, custom_params)
     # A temperature of 0 has become a top_k of 1.
     sampled = getattr(sampling, "top_k", None) != 1
@@ -63,12 +66,13 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> None:
     if type(custom_params) is not dict and isinstance(custom_params, dict):
         custom_params = {**custom_params}
     sampling.custom_params = custom_params
+    return admitted is not None
 
 
 def make_admit_list(guard: Guard) -> Any:
-    """Return the hook that runs before ``TokenizerManager._handle_batch_request``.
+    """Return the hook that runs before SGLang takes up a list.
 
-    That sends the first of a list to the scheduler before it looks at the second.
+    It sends the first of a list to the scheduler before it looks at the second.
     """
 
     def admit_list(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -83,8 +87,9 @@ def make_admit_list(guard: Guard) -> Any:
             samplings = obj.sampling_params
             if min(len(payloads), len(samplings)) < size:
                 raise RequestError(
-                    f"expected custom_logit_processor and sampling_params for each of {size} "
-                    f"requests, got {len(payloads)} and {len(samplings)}"
+                    f"custom_logit_processor: expected {size} entries, and as many of "
+                    f"sampling_params, got {len(payloads)} and {len(samplings)}; give one for each "
+                    "prompt"
                 )
             pairs = [*zip(payloads[:size], samplings[:size], strict=True)]
             with standing_in(manager, obj):
@@ -94,10 +99,10 @@ def make_admit_list(guard: Guard) -> Any:
 
 
 def make_admit_stream(guard: Guard) -> Any:
-    """Return the hook that runs before ``TokenizerManager.create_abort_task``.
+    """Return the hook that runs when a streaming response is made.
 
-    A streaming response calls that when it is made, before its status is sent; what is refused
-    later could only be said in the stream, after an HTTP 200.
+    Its status is not sent yet; what is refused later could only be said in the stream, after an
+    HTTP 200.
     """
 
     def admit_stream(manager: Any, obj: Any) -> None:
@@ -199,7 +204,7 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
             if payload is not None:
                 _check_enabled(manager)
             if not _pickles():
-                check_flat(custom_params)
+                read_flat(custom_params)
         if payload is None and guard.rules.is_empty:
             ran(())
             return None
@@ -222,8 +227,8 @@ def _check_enabled(manager: Any) -> None:
     """
     if not getattr(manager.server_args, "enable_custom_logit_processor", True):
         raise Unsupported(
-            "this server takes no custom logit processors; ask its operator to add "
-            "--enable-custom-logit-processor"
+            "custom_logit_processor: expected none, as this server takes no custom logit "
+            "processors; ask its operator to add --enable-custom-logit-processor"
         )
 
 

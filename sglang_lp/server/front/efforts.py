@@ -1,9 +1,9 @@
-"""Budgets and efforts in fields that SGLang does not pass on to a processor.
+"""Levels of effort in fields that SGLang does not pass on to a processor.
 
 SGLang's front end turns each request into its own form, and drops on the way what its model does
-not need: Anthropic's ``thinking.budget_tokens``, ``reasoning_effort`` behind the chat template. The
-hooks here read these where they still are, and keep them in ``custom_params`` under keys that no
-client can send. What they mean is decided by the rules, in both gates.
+not need, such as ``reasoning_effort`` behind the chat template. The hooks here read these where
+they still are, and keep them in ``custom_params`` under keys that no client can send. What they
+mean is decided by the rules, in both gates.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ __all__ = [
 
 
 def read_chat(sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Keep ``reasoning_effort``: after ``ChatCompletionRequest.to_sampling_params``."""
+    """Keep ``reasoning_effort`` of a chat."""
     _keep(sampling, getattr(request, "reasoning_effort", None))
 
 
 def read_responses(sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Keep ``reasoning.effort``: after ``ResponsesRequest.to_sampling_params``."""
+    """Keep ``reasoning.effort`` of a response."""
     _keep(sampling, getattr(request.reasoning, "effort", None))
 
 
 def read_completion(
     converted: tuple[Any, Any], _serving: Any, _request: Any, raw_request: Any = None
 ) -> None:
-    """Keep ``reasoning_effort``, which SGLang's type has no field for.
-
-    Stands after ``OpenAIServingCompletion._convert_to_internal_request``.
-    """
+    """Keep ``reasoning_effort`` of a completion, which SGLang's type has no field for."""
     body = getattr(raw_request, "_json", None)  # where Starlette keeps the body that it parsed
     if isinstance(body, Mapping):
         _keep(converted[0].sampling_params, body.get("reasoning_effort"))
@@ -48,17 +45,14 @@ def read_completion(
 def read_anthropic(
     chat_request: Any, _serving: Any, request: Any, *_args: Any, **_kwargs: Any
 ) -> None:
-    """Keep budget and effort: after ``AnthropicServing._convert_to_chat_completion_request``."""
-    budget = getattr(request.thinking, "budget_tokens", None)
-    if budget is not None:
-        chat_request.custom_params = add_own(chat_request.custom_params, BUDGET_FIELD, budget)
+    """Keep budget and effort of a message of Anthropic's."""
     effort = getattr(getattr(request, "output_config", None), "effort", None)
     if effort in LEVELS:  # SGLang makes "max" of "xhigh"
         chat_request.custom_params = add_own(chat_request.custom_params, EFFORT, effort)
 
 
 def read_generate(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Keep ``max_thinking_tokens``: before ``TokenizerManager.generate_request``.
+    """Keep ``max_thinking_tokens`` of any request.
 
     SGLang refuses it without ``--enable-strict-thinking``, before any gate.
     """

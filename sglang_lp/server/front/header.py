@@ -103,7 +103,7 @@ class AnswerHeader:
 
 
 def make_begin(guard: Guard) -> Any:
-    """Return the hook that runs after ``TokenizerManager.__init__``.
+    """Return the hook that runs when the HTTP process has its manager of requests.
 
     It begins to report in the HTTP process, whose server takes middleware until it runs: later.
     """

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
-from sglang_lp.server.gate.reserved_keys import REFUSED, add_own
+from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
 
 __all__ = ["standing_in"]
 
@@ -83,7 +83,7 @@ def _standing(one: Any, mode: str, why: str) -> Any:
         standing.text, standing.input_ids = one.text, one.input_ids
     else:
         standing.input_ids = [0]
-        standing.sampling_params["custom_params"] = add_own(None, REFUSED, why)
+        standing.sampling_params["custom_params"] = add_own(None, REFUSAL, why)
     return standing
 
 

@@ -19,17 +19,14 @@ __all__ = ["read_body", "read_responses"]
 def read_body(
     converted: tuple[Any, Any], _serving: Any, _request: Any, raw_request: Any = None
 ) -> None:
-    """Keep the entry of ``metadata``, which SGLang's types for chat and completions lack.
-
-    Stands after ``_convert_to_internal_request`` of both.
-    """
+    """Keep the entry of ``metadata``, which SGLang's types for chat and completions lack."""
     body = getattr(raw_request, "_json", None)  # where Starlette keeps the body that it parsed
     if isinstance(body, Mapping):
         _keep(converted[0].sampling_params, body.get("metadata"))
 
 
 def read_responses(sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Keep the same: after ``ResponsesRequest.to_sampling_params``."""
+    """Keep the same of a response."""
     _keep(sampling, request.metadata)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_lp.errors import RequestError, shown
+from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.server.gate.reserved_keys import add_given
 
 __all__ = ["read_xargs"]
 
 
 def read_xargs(_serving: Any, request: Any, raw_request: Any = None) -> None:
-    """Put them into ``custom_params``: before ``_convert_to_internal_request`` of a front end.
+    """Put them into ``custom_params``, before a front end makes its own form of the body.
 
     Args:
         request: SGLang's form of the body.
@@ -29,11 +29,5 @@ def read_xargs(_serving: Any, request: Any, raw_request: Any = None) -> None:
     given = body.get("vllm_xargs") if isinstance(body, Mapping) else None
     if given is None:
         return
-    if not isinstance(given, dict):
-        raise RequestError(f"vllm_xargs: expected an object of parameters, got {shown(given)}")
     known = request.custom_params or {}
-    if twice := given.keys() & known.keys():
-        raise RequestError(
-            f"vllm_xargs: {shown(min(twice))} is in custom_params, too; give it once"
-        )
-    request.custom_params = add_given(known, given)
+    request.custom_params = add_given(known, merge_xargs({**known, "vllm_xargs": given}))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
-from sglang_lp.server.versions import drafts_are_tested
 
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ALGORITHMS", "Speculation"]
 
 #: Name -> why processors are refused, or ``None`` where they are exact at every drafted token.
-#: Read in SGLang 0.5.18 to 0.5.23; the tests run NGRAM, STANDALONE, EAGLE and EAGLE3, on 0.5.18
-#: none of them.
+#: Read in SGLang 0.5.20 to 0.5.23; the tests run NGRAM, STANDALONE, EAGLE and EAGLE3.
 ALGORITHMS: Mapping[str, str | None] = {
     "EAGLE": None,  # also with several layers (--enable-multi-layer-eagle)
     "EAGLE3": None,
@@ -33,7 +31,6 @@ ALGORITHMS: Mapping[str, str | None] = {
 #: whose edits are the same at every step is exact with them.
 _FIXED_EDITS = frozenset({"DFLASH", "DSPARK"})
 _UNKNOWN = "this version of sglang-lp does not know it"
-_UNTESTED = "no test runs it on this version of SGLang; use a newer one"
 
 
 class Speculation(NamedTuple):
@@ -43,12 +40,10 @@ class Speculation(NamedTuple):
         algorithm: Its name, in upper case.
         lossy: Which of SGLang's options makes sampled tokens follow another distribution than the
             model's, or ``None``.
-        tested: Whether the tests run speculative decoding on this SGLang.
     """
 
     algorithm: str
     lossy: str | None
-    tested: bool = True
 
     @classmethod
     def of(cls, server_args: Any) -> Self | None:
@@ -64,7 +59,7 @@ class Speculation(NamedTuple):
             value = getattr(server_args, option, 1.0)
             if value != 1.0:
                 lossy = f"--{option.replace('_', '-')} {value}"
-        return cls(str(server_args.speculative_algorithm).upper(), lossy, drafts_are_tested())
+        return cls(str(server_args.speculative_algorithm).upper(), lossy)
 
     def check(self, name: str, processor: LogitProcessor, *, sampled: bool) -> None:
         """Refuse a processor that could not be exact.
@@ -78,8 +73,6 @@ class Speculation(NamedTuple):
             Unsupported: With the reason.
         """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
-        if why is None and not self.tested:
-            why = _UNTESTED
         fixed = processor.needs is History.NONE
         if fixed and self.algorithm in _FIXED_EDITS:
             return
@@ -94,6 +87,7 @@ class Speculation(NamedTuple):
             )
         if why is not None:
             raise Unsupported(
-                f"{name}: this server runs speculative decoding ({self.algorithm}), with which the "
-                f"processor cannot be exact: {why}; send the request to a server without it"
+                "custom_logit_processor: expected one that is exact with this server's speculative "
+                f"decoding ({self.algorithm}), got {name}: {why}; send the request to a server "
+                "without it"
             )

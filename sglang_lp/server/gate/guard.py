@@ -13,25 +13,26 @@ import msgspec
 from sglang_lp._engine.faults import as_fault
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.copies import Latest, packed
-from sglang_lp.errors import PolicyError, RequestError, Unsupported
+from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
+from sglang_lp.flat_json import read_flat
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.rules import Asked, Decided, Rules
 from sglang_lp.rules.links import Link, parts
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
-from sglang_lp.server.gate.flat_json import check_flat
 from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
 from sglang_lp.server.gate.sglang_class import ForeignProcessor, same_in_builtins
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.text.vocabulary import vocabulary_of
-from sglang_lp.text.whole_words import prepare as prepare_words
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.trust.audit import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from sglang_lp.builtins.thinking.known import ReasoningFormat
     from sglang_lp.params import Parameters
 
 __all__ = ["DECIDED", "Admitted", "Guard"]
@@ -54,7 +55,6 @@ class Admitted(NamedTuple):
         custom_params: What a class that reads them itself gets in place of the request's own;
             ``None`` to leave those.
         names: Of the processors that the client may know of.
-        all_names: Of all of them.
     """
 
     payload: str
@@ -62,7 +62,6 @@ class Admitted(NamedTuple):
     params: Parameters | None
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
-    all_names: tuple[str, ...]
 
 
 class Guard:
@@ -78,6 +77,7 @@ class Guard:
         tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
         eos_token_ids: The end tokens of its configuration, once known.
+        reasoning: How the served reasoning parser tells reasoning, once known and if there is one.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -95,6 +95,7 @@ class Guard:
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
+        self.reasoning: ReasoningFormat | None = None
         self._known: tuple[Any, ...] = ()
         self._model = ServedModel()
         self._copies: Latest[Decided] = Latest(_MOST_COPIED)
@@ -102,13 +103,14 @@ class Guard:
     def _served(self) -> ServedModel:
         known = self.tokenizer, self.vocab_size, self.eos_token_ids
         if known != self._known:
-            self._known, self._model = known, ServedModel.of(*known)
+            self._known = known
+            self._model = ServedModel.of(*known)._replace(reasoning=self.reasoning)
             self._copies = Latest(_MOST_COPIED)
         return self._model
 
     def _rules(self, policy: Policy) -> Rules:
         try:
-            return Rules(policy, self._find)
+            return Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
         except PolicyError as error:
             raise PolicyError(f"policy {policy.source}: {error}") from error
 
@@ -135,10 +137,14 @@ class Guard:
         self.speculation = Speculation.of(process.server_args)
         tokenizer = getattr(process, "tokenizer", None)
         if tokenizer is not None and tokenizer is not self.tokenizer:
+            name = getattr(process.server_args, "reasoning_parser", None)
+            self.reasoning = reasoning_format(name, tokenizer)
             with suppress(RequestError):  # which a request that wants to know is told
                 vocabulary = vocabulary_of(tokenizer)
                 vocabulary.prepare()
-                prepare_words(vocabulary)
+                for one in self.verifier.allowed:
+                    if issubclass(one.processor, LogitProcessor):
+                        one.processor.warm(vocabulary)
         self.tokenizer = tokenizer
         if not self.rules.is_empty and known != (tokenizer, self.vocab_size):
             self._check_server(process)
@@ -162,6 +168,7 @@ class Guard:
         sampled: bool = True,
         limit: int | None = None,
         masked: bool = False,
+        reasoning: bool = False,
     ) -> Admitted | None:
         """Check what a request asks for.
 
@@ -172,6 +179,7 @@ class Guard:
             sampled: Whether its tokens are sampled, not the most likely ones.
             limit: How many tokens it can get, if known.
             masked: Whether it asks for SGLang's ``return_sampling_mask``.
+            reasoning: Whether its answer is parsed as one that may begin with reasoning.
 
         Returns:
             What runs it, or ``None`` if no processor does.
@@ -188,7 +196,7 @@ class Guard:
             try:
                 if payload is not None:
                     self._check_way(name, beam_width)
-                decided = self._decide(payload, custom_params, limit)
+                decided = self._decide(payload, custom_params, limit, reasoning=reasoning)
                 if decided is None:
                     return None
                 if payload is None:
@@ -200,9 +208,11 @@ class Guard:
                     self.speculation.check(name, made, sampled=sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
-        return Admitted(stands, made, params, own, decided.names, decided.all_names)
+        return Admitted(stands, made, params, own, decided.names)
 
-    def _decide(self, payload: Any, custom_params: Any, limit: int | None) -> Decided | None:
+    def _decide(
+        self, payload: Any, custom_params: Any, limit: int | None, *, reasoning: bool
+    ) -> Decided | None:
         """Return what a request runs, decided on once for all of its copies.
 
         Raises:
@@ -212,10 +222,11 @@ class Guard:
         # What room an answer has matters to the operator's rules alone.
         room = None if self.rules.is_empty else limit
         given = packed(custom_params)
-        key = payload, given, room
+        key = payload, given, room, reasoning
         decided = None if given is None else self._copies.get(key)
         if decided is None:
-            decided = self.rules.decide(_asked_by(payload, custom_params, limit), served)
+            asked = _asked_by(payload, custom_params, limit)._replace(reasoning=reasoning)
+            decided = self.rules.decide(asked, served)
             if given is None or decided is None:
                 return decided
             if issubclass(decided.processor, LogitProcessor):
@@ -234,7 +245,7 @@ class Guard:
             return payload, payload
         allowed = self.verifier.lookup(payload)
         if not issubclass(allowed.processor, LogitProcessor):
-            check_flat(custom_params)
+            read_flat(custom_params)
         return allowed.payload, allowed.name
 
     def _make(
@@ -293,13 +304,14 @@ class Guard:
         """
         if self.diffusion is not None:
             raise Unsupported(
-                f"{name}: this server runs a diffusion language model ({self.diffusion}), which "
-                "does not call custom logit processors; send the request to another one"
+                f"custom_logit_processor: expected none, got {name}: this server runs a diffusion "
+                f"language model ({self.diffusion}), which does not call it; send the request to "
+                "another one"
             )
         if isinstance(beam_width, int | float) and beam_width > 1:
             raise Unsupported(
-                "custom logit processors do not combine with beam search: leave out one of "
-                "custom_logit_processor and beam_width"
+                f"beam_width: expected 1 with custom_logit_processor, got {shown(beam_width)}; "
+                "leave out one of them"
             )
 
 
@@ -320,6 +332,6 @@ def _check_mask(decided: Decided) -> None:
     for link in parts(Link(decided.processor, decided.params)):
         if not issubclass(link.processor, DisallowedTokensLogitsProcessor):
             raise Unsupported(
-                "return_sampling_mask does not combine with the processors that this server runs "
-                "on the request; leave it out"
+                "return_sampling_mask: expected none with the processors that this server runs on "
+                "the request; leave it out"
             )

@@ -12,17 +12,29 @@ from typing import Any
 
 __all__ = ["NAMES", "Metrics", "start", "writing"]
 
+#: Counters: name -> what is counted, and the labels.
+_COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "requests": (
+        "Requests by processor; none: no processor ran; always: none but those of [[always]].",
+        ("processor",),
+    ),
+    "refusals": ("Refused requests.", ("gate", "reason")),
+    "thinking_blocks": (
+        "Thinking blocks by what ended them: model, budget, soft, early_end, open.",
+        ("ended",),
+    ),
+    "thinking_tokens": ("Tokens in thinking blocks with a budget.", ()),
+    "forced_tokens": ("Tokens that were forced.", ()),
+    "faults": ("Requests that ended because a processor failed.", ()),
+    "awaited_steps": (
+        "Steps in which a processor read tokens that the scheduler had not processed yet.",
+        (),
+    ),
+}
+_STEP = "sglang_lp_step_seconds"
+
 #: Every metric as it is scraped.
-NAMES = (
-    "sglang_lp_requests_total",
-    "sglang_lp_refusals_total",
-    "sglang_lp_thinking_blocks_total",
-    "sglang_lp_thinking_tokens_total",
-    "sglang_lp_forced_tokens_total",
-    "sglang_lp_faults_total",
-    "sglang_lp_step_seconds",
-    "sglang_lp_awaited_steps_total",
-)
+NAMES = (*(f"sglang_lp_{name}_total" for name in _COUNTERS), _STEP)
 
 #: Seconds; a step of a model takes 5 to 50 ms.
 _BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
@@ -37,44 +49,22 @@ class Metrics:
         # Imported once SGLang has set where the files of all processes are.
         from prometheus_client import Counter, Histogram
 
-        self._requests = Counter(
-            "sglang_lp_requests_total",
-            "Requests by processor that ran on them; none: no processor.",
-            ["processor"],
-        )
-        self._refusals = Counter(
-            "sglang_lp_refusals_total", "Refused requests.", ["gate", "reason"]
-        )
-        self._blocks = Counter(
-            "sglang_lp_thinking_blocks_total",
-            "Thinking blocks by what ended them: model, budget, soft, early_end, open.",
-            ["ended"],
-        )
-        self._thought = Counter(
-            "sglang_lp_thinking_tokens_total", "Tokens in thinking blocks with a budget."
-        )
-        self._forced = Counter("sglang_lp_forced_tokens_total", "Tokens that were forced.")
-        self._faults = Counter(
-            "sglang_lp_faults_total", "Requests that ended because a processor failed."
-        )
+        self._counters = {
+            name: Counter(f"sglang_lp_{name}_total", about, labels)
+            for name, (about, labels) in _COUNTERS.items()
+        }
         self._seconds = Histogram(
-            "sglang_lp_step_seconds",
-            "Time of a step in processors, on the host.",
-            buckets=_BUCKETS,
-        )
-        self._awaited = Counter(
-            "sglang_lp_awaited_steps_total",
-            "Steps in which a processor read tokens that the scheduler had not processed yet.",
+            _STEP, "Time of a step in processors, on the host.", buckets=_BUCKETS
         )
 
     def begin(self, names: Iterable[str]) -> None:
         """Count a request that the scheduler took, by its processors."""
         for name in names:
-            self._requests.labels(name).inc()
+            self._counters["requests"].labels(name).inc()
 
     def refuse(self, gate: str, reason: str) -> None:
         """Count a refusal."""
-        self._refusals.labels(gate, reason).inc()
+        self._counters["refusals"].labels(gate, reason).inc()
 
     def finish(self, report: Mapping[str, Any], *, failed: bool) -> None:
         """Count what became of a request.
@@ -83,18 +73,18 @@ class Metrics:
             report: As in ``meta_info["sglang_lp"]``.
             failed: Whether a processor's fault ended it.
         """
-        self._forced.inc(report["forced"])
+        self._counters["forced_tokens"].inc(report["forced"])
         for block in report.get("thinking", ()):
-            self._blocks.labels(block["ended"] or "open").inc()
-            self._thought.inc(block["tokens"])
+            self._counters["thinking_blocks"].labels(block["ended"] or "open").inc()
+            self._counters["thinking_tokens"].inc(block["tokens"])
         if failed:
-            self._faults.inc()
+            self._counters["faults"].inc()
 
     def step(self, seconds: float, *, awaited: bool) -> None:
         """Count a step with processors."""
         self._seconds.observe(seconds)
         if awaited:
-            self._awaited.inc()
+            self._counters["awaited_steps"].inc()
 
 
 def start(server_args: Any) -> None:

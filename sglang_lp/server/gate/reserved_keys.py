@@ -18,7 +18,8 @@ from sglang_lp.trust.decisions import LEVELS
 __all__ = [
     "BUDGET_FIELD",
     "EFFORT",
-    "REFUSED",
+    "MAX_KEYS",
+    "REFUSAL",
     "ROUTED",
     "add_given",
     "add_own",
@@ -28,11 +29,14 @@ __all__ = [
     "remember",
 ]
 
+#: Most keys of ``custom_params``: a chain of the greatest length has some 150 parameters.
+MAX_KEYS = 1_024
+
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
 #: Why admission refused the request in whose place this one stands.
-REFUSED = "__sglang_lp_refused"
+REFUSAL = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
 ROUTED = "__sglang_lp_routed"
 
@@ -64,6 +68,8 @@ def remember(
     if after is before or not isinstance(after, dict):
         return
     known = before if isinstance(before, dict) else {}
+    if len(after) > MAX_KEYS:
+        return  # which admission refuses
     marked = _Remembered(after)
     # A client's key stays the client's, also where SGLang writes over it.
     marked.added = _added(known) | (_own(after) - _own(known))
@@ -75,11 +81,11 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSED`` or ``ROUTED``.
+        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSAL`` or ``ROUTED``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params
-    if not isinstance(known, dict) or key in known:
+    if not isinstance(known, dict) or key in known or len(known) > MAX_KEYS:
         return custom_params  # to be refused by who checks it
     marked = _Remembered({**known, key: value})
     marked.added = _added(known) | {key}
@@ -104,6 +110,7 @@ def check_origin(custom_params: object) -> None:
     """
     if not isinstance(custom_params, dict):
         return
+    _check_count(custom_params)
     foreign = _own(custom_params) - _added(custom_params)
     if foreign:
         _refuse(min(foreign))
@@ -123,10 +130,11 @@ def check_shape(custom_params: object, req: object) -> None:
         return
     if not isinstance(custom_params, dict):
         raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
+    _check_count(custom_params)
     for key in _own(custom_params):
         value = custom_params[key]
         if key == _REQUEST:
-            # SGLang 0.5.18 puts the request itself there.
+            # SGLang before 0.5.23 puts the request itself there.
             fits = value is req or type(value) is ProxyType
         elif key == _END_TOKEN_IDS:
             fits = (
@@ -138,7 +146,7 @@ def check_shape(custom_params: object, req: object) -> None:
             fits = type(value) is int
         elif key == EFFORT:
             fits = value in LEVELS
-        elif key == REFUSED:
+        elif key == REFUSAL:
             fits = type(value) is str
         else:
             fits = key == _IN_GRAMMAR and value is True
@@ -152,8 +160,17 @@ def check_stands(custom_params: object) -> None:
     Raises:
         RequestError: With what admission said.
     """
-    if isinstance(custom_params, dict) and REFUSED in custom_params:
-        raise RequestError(custom_params[REFUSED])
+    if isinstance(custom_params, dict) and REFUSAL in custom_params:
+        raise RequestError(custom_params[REFUSAL])
+
+
+def _check_count(custom_params: Mapping[Any, Any]) -> None:
+    """Refuse more keys than any processor has parameters, before they are looked at."""
+    if len(custom_params) > MAX_KEYS:
+        raise Unsupported(
+            f"custom_params: expected at most {MAX_KEYS} parameters, got {len(custom_params)}; "
+            "send many values as a list"
+        )
 
 
 def _own(custom_params: Mapping[Any, Any]) -> frozenset[str]:

@@ -27,8 +27,8 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
     if isinstance(custom_params, dict) and ROUTED in custom_params:
         if payload is not None:
             raise RequestError(
-                f'expected one processor, got one in custom_logit_processor and one in metadata["'
-                f'{wire.ENTRY}"]; give it once'
+                f"custom_logit_processor: expected one processor, got another one in "
+                f'metadata["{wire.ENTRY}"]; give it once'
             )
         payload = custom_params[ROUTED]
         custom_params = {key: custom_params[key] for key in custom_params if key != ROUTED}
@@ -43,7 +43,7 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
     given = custom_params or {}
     if twice := given.keys() & params.keys():
         raise RequestError(
-            f"{shown(min(twice))} is given twice, in custom_params and beside the processor; give "
-            "it once"
+            f"custom_params: {shown(min(twice))} is given twice, here and beside the processor; "
+            "give it once"
         )
     return payload, {**given, **params}

@@ -8,20 +8,24 @@ transfer. What a processor did to the first token is not sent at all: the decode
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
-from threading import Timer
-from time import monotonic
+from queue import SimpleQueue
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from sglang_lp._engine.batch import ask_again
+from sglang_lp._engine.arrivals import ask_again
 from sglang_lp._engine.rows import rows_of
+from sglang_lp.errors import shown
 from sglang_lp.server.scheduler.endings import end_at_first
-from sglang_lp.server.scheduler.sglang_host import PROCESSOR_FAILED, stop
+from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED, fail, stop
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -57,7 +61,7 @@ _TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500):
 
 
 def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bool:
-    """End a request at its first token: around ``Scheduler._retire_aborted_prefill_result``.
+    """End a request at its first token: around SGLang's end of an aborted one.
 
     Returns:
         Whether it is over here. Not if its decode server has yet to say where it listens, which
@@ -76,7 +80,7 @@ def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bo
 def tell_when_bootstrapped(
     original: Callable[[Any, Any, Any], bool], scheduler: Any, req: Any, poll: Any
 ) -> bool:
-    """Tell a decode server once it listens: around ``Scheduler.handle_pending_bootstrap``."""
+    """Tell a decode server once it listens: around SGLang's wait for that."""
     ready = original(scheduler, req, poll)
     if ready and hasattr(req.finished_reason, PROCESSOR_FAILED):
         _tell(req, req.finished_reason)
@@ -93,7 +97,7 @@ def _tell(req: Any, reason: Any) -> None:
 
 
 def make_answer(guard: Guard) -> Any:
-    """Return the hook after ``CommonKVBootstrapServer._setup_routes``: it says who guards it."""
+    """Return the hook that adds a route to the bootstrap server: it says who guards it."""
 
     def answer(_result: None, server: Any) -> None:
         from aiohttp import web
@@ -112,7 +116,7 @@ def make_answer(guard: Guard) -> Any:
 def say_why(
     original: Callable[..., None], req: Any, error_message: str, status_code: Any = None
 ) -> None:
-    """Give the prefill server's error to the client: around decode's ``prepare_abort``."""
+    """Give the prefill server's error to the client: around SGLang's own error."""
     told = _TOLD.search(error_message)
     if told is None:
         original(req, error_message, status_code)
@@ -126,7 +130,7 @@ def say_why(
 
 
 def make_ask(guard: Guard) -> Any:
-    """Return the hook around ``CommonKVManager.try_ensure_parallel_info``.
+    """Return the hook that asks a prefill server who guards it.
 
     It runs in the scheduler's thread when a decode server meets a prefill server, and again when
     that was away.
@@ -141,22 +145,24 @@ def make_ask(guard: Guard) -> Any:
         try:
             policy = _policy_of(address)
         except Exception as error:  # noqa: BLE001 - as SGLang does: it asks again
-            logger.warning("sglang-lp: no answer from http://%s%s: %s", address, _PATH, error)
+            logger.warning(
+                "sglang-lp: no answer from %s%s: %s", shown(address), _PATH, shown(str(error), 200)
+            )
             manager.prefill_info_table.pop(address, None)
             return False
         why = None
         if policy is None:
             why = (
-                f"the prefill server at {address} does not run sglang-lp, so it would unpickle "
-                "what requests send and not hold to the policy; install sglang-lp there and start "
-                "it again"
+                f"the prefill server at {shown(address)[1:-1]} does not run sglang-lp, so it would "
+                "unpickle what requests send and not hold to the policy; install sglang-lp there "
+                "and start it again"
             )
             logger.error("sglang-lp: %s", why)
         elif policy != guard.fingerprint:
             logger.warning(
                 "sglang-lp: the prefill server at %s has another policy than this decode server: "
                 "the first token of an answer and the others may follow different rules",
-                address,
+                shown(address),
             )
         setattr(info, _UNGUARDED, why)
         return True
@@ -173,20 +179,13 @@ def _policy_of(address: str) -> str | None:
     Raises:
         OSError: It does not answer.
     """
-    import requests  # SGLang's own client of the same server
-
-    url = f"http://{address}{_PATH}"
-    with requests.get(url, timeout=_SECONDS, allow_redirects=False, stream=True) as response:
-        if response.status_code != HTTPStatus.OK:
-            return None
-        deadline = monotonic() + _SECONDS  # requests' own is for each byte
-        content = b""
-        for byte in response.iter_content(1):
-            content += byte
-            if len(content) > _LONGEST:
-                return None
-            if monotonic() > deadline:
-                raise TimeoutError(f"no whole answer within {_SECONDS} s")
+    loop = asyncio.new_event_loop()
+    try:
+        content = loop.run_until_complete(_fetch(f"http://{address}{_PATH}"))
+    finally:
+        loop.close()  # without waiting for a name that nobody resolves
+    if content is None:
+        return None
     try:
         policy = orjson.loads(content)["policy"]
     except (ValueError, KeyError, TypeError):
@@ -194,8 +193,54 @@ def _policy_of(address: str) -> str | None:
     return policy if isinstance(policy, str) else None
 
 
+async def _fetch(url: str) -> bytes | None:
+    """Return what is said at a URL within ``_SECONDS`` in all, ``None`` if it is something else."""
+    import aiohttp  # SGLang's own
+
+    limit = aiohttp.ClientTimeout(total=_SECONDS)
+    async with (
+        aiohttp.ClientSession(timeout=limit) as session,
+        session.get(url, allow_redirects=False) as response,
+    ):
+        if response.status != HTTPStatus.OK:
+            return None
+        content = await response.content.read(_LONGEST + 1)
+        while len(content) <= _LONGEST and (more := await response.content.read(_LONGEST)):
+            content += more
+        return content if len(content) <= _LONGEST else None
+
+
+class _Later(threading.Thread):
+    """Calls functions a while after they were handed in: one thread for all."""
+
+    def __init__(self) -> None:
+        super().__init__(name="sglang-lp-later", daemon=True)
+        self._waiting: SimpleQueue[tuple[float, Callable[[], Any]]] = SimpleQueue()
+
+    def add(self, call: Callable[[], Any]) -> None:
+        """Hand in a function."""
+        self._waiting.put((monotonic() + _GRACE, call))
+
+    def run(self) -> None:
+        """Call them in turn: all wait as long, so the first to come is the first to be due."""
+        while True:
+            due, call = self._waiting.get()
+            sleep(max(0.0, due - monotonic()))
+            try:
+                call()
+            except Exception:  # the next ones are others'
+                logger.exception("sglang-lp: a prefill server was not told")
+
+
+@cache
+def _later() -> _Later:
+    thread = _Later()
+    thread.start()
+    return thread
+
+
 def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Fail a request whose prefill server is not guarded: after ``CommonKVReceiver.init``."""
+    """Fail a request whose prefill server is not guarded, once its receiver is made."""
     manager = receiver.kv_mgr
     why = getattr(manager.prefill_info_table.get(receiver.bootstrap_addr), _UNGUARDED, None)
     # SGLang sets these last, and not where it has failed the request itself.
@@ -204,13 +249,11 @@ def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None
     receiver.abort()
     manager.record_failure(receiver.bootstrap_room, f"sglang-lp 500: {why}")
     # The first one is lost on a prefill server that has not read the request yet.
-    again = Timer(_GRACE, receiver._send_abort_notification)  # noqa: SLF001 - SGLang has no other
-    again.daemon = True
-    again.start()
+    _later().add(receiver._send_abort_notification)  # noqa: SLF001 - SGLang has no other
 
 
 def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
-    """Remember that a first token has come: after ``DecodeTransferQueue._commit_transfer_to_req``.
+    """Remember that a first token has come.
 
     What was done to it is asked before it is looked at, and not here: many may come at once.
     """
@@ -232,8 +275,11 @@ def make_resume(guard: Guard) -> Callable[[Any], None]:
         delattr(req, _FIRST)
         for row in rows_of([req.sampling_params.custom_params]):
             if row is not None and guard.vocab_size is not None:
-                reason = ask_again(row, guard.vocab_size)
-                if reason is not None:
-                    end_at_first(req, stop(reason))
+                try:
+                    reason = ask_again(row, guard.vocab_size)
+                    if reason is not None:
+                        end_at_first(req, stop(reason, 1))
+                except BaseException as error:  # noqa: BLE001 - one request, whatever it is
+                    fail(req, str(row.fault(error)))
 
     return resume

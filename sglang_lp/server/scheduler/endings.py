@@ -3,7 +3,7 @@
 A processor speaks of a token that is not sampled yet, maybe behind drafted ones that may not be
 accepted, and maybe while an older result is pending. ``req.to_finish`` fits none of that: SGLang
 takes it with the next result that it processes, and keeps what a verify step accepted behind the
-token. So the decision stays with the request until ``Req.update_finish_state`` sees the tokens of
+token. So the decision stays with the request until SGLang looks for an end among the tokens of
 the step. It counts if the tokens before it were committed, and unless a condition of SGLang's own
 (an end token, a stop string, ``max_new_tokens``) ended the request at an earlier token of the step.
 """
@@ -68,7 +68,7 @@ def end_at_first(req: Any, reason: Any) -> None:
 def update_finish_state(
     original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1
 ) -> None:
-    """Decide whether a request ends: the hook around ``Req.update_finish_state``."""
+    """Decide whether a request ends: around SGLang's own decision."""
     endings: list[_Ending] | None = getattr(req, _ENDINGS, None)
     if endings is None:
         return original(req, new_accepted_len)

@@ -20,7 +20,6 @@ from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import check_shape, check_stands
 from sglang_lp.server.gate.routed_form import unfold
 from sglang_lp.server.scheduler.sglang_host import SglangHost
-from sglang_lp.server.versions import abort_unstarted
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ __all__ = ["InertProcessor", "NoLoads", "make_admit_req", "make_from_str", "refu
 
 
 def make_admit_req(guard: Guard, pending: PendingResults, arrivals: Arrivals) -> Any:
-    """Return the hook that runs after ``Req.__init__``."""
+    """Return the hook that runs when SGLang has made a request."""
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         payload, given = req.custom_logit_processor, req.sampling_params.custom_params
@@ -53,13 +52,15 @@ def make_admit_req(guard: Guard, pending: PendingResults, arrivals: Arrivals) ->
                 attach_row(given, _Refusing(error), None, SglangHost(given["__req__"], pending))
                 return
             req.custom_logit_processor = None
-            abort_unstarted(req, str(error))
+            req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
         except BaseException as error:  # noqa: BLE001 - one request, whatever is wrong with it
             fault = error
             if not isinstance(error, ProcessorFault):
                 fault = as_fault("sglang-lp", "before its request began", error)
             req.custom_logit_processor = None
-            abort_unstarted(req, str(fault), HTTPStatus.INTERNAL_SERVER_ERROR)
+            req.set_finish_with_abort(
+                str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
+            )
 
     return admit_req
 
@@ -84,10 +85,11 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         sampled=getattr(sampling, "top_k", None) != 1,
         limit=_limit(req, pending.scheduler),
         masked=bool(getattr(req, "return_sampling_mask", False)),
+        reasoning=bool(getattr(req, "require_reasoning", False)),
     )
     metrics = writing()
     if metrics is not None:
-        metrics.begin(("none",) if admitted is None else admitted.all_names)
+        metrics.begin(("none",) if admitted is None else admitted.names or ("always",))
     if admitted is None:
         return
     req.custom_logit_processor = admitted.payload
@@ -143,7 +145,7 @@ def _limit(req: Any, scheduler: Any) -> int | None:
 
 
 def make_from_str(guard: Guard) -> Any:
-    """Return the replacement for ``CustomLogitProcessor.from_str``."""
+    """Return what stands where SGLang would turn a payload into a processor."""
 
     def from_str(_cls: type, json_str: str) -> Any:
         """Return what stands for an allowed class; raises ``PayloadRefused`` for any other."""

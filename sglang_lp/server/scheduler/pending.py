@@ -2,7 +2,7 @@
 
 With overlap scheduling SGLang launches a step before it processes the result of the step before,
 so ``req.output_ids`` lacks the newest tokens. They stand in ``scheduler.result_queue``, where
-SGLang's own grammars read them too (``Scheduler._advance_pending_grammar``). Reading a result waits
+SGLang's own grammars read them too. Reading a result waits
 for its copy to the host; the step that was launched meanwhile does not wait for the host.
 """
 
@@ -78,7 +78,10 @@ class PendingResults:
 
     def _results(self) -> Iterator[tuple[Any, Any]]:
         """Yield the batches that wait for being processed and their results, oldest first."""
-        for batch, result in self.scheduler.result_queue if self.scheduler is not None else ():
+        # Without overlap nothing waits, and before SGLang 0.5.23 there is no such queue.
+        if self.scheduler is None or not self.scheduler.enable_overlap:
+            return
+        for batch, result in self.scheduler.result_queue:
             if result.next_token_ids is not None:  # else this very step, sampled with a delay
                 yield batch, result
 
@@ -108,7 +111,6 @@ def _committed(batch: Any, result: Any) -> Iterator[list[int]]:
         yield from ([token_id] for token_id in ids)
         return
     # Rows of one width, each filled as far as it was accepted.
-    width = getattr(result, "speculative_output_stride", None)  # from SGLang 0.5.20 on
-    width = width or result.speculative_num_draft_tokens
+    width = result.speculative_output_stride or result.speculative_num_draft_tokens
     for i, length in enumerate(result.accept_lens.tolist()):
         yield ids[i * width : i * width + length]

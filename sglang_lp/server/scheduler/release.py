@@ -5,28 +5,43 @@ The next turn of a session is another request, with a row of its own.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import detach_row
+from sglang_lp.errors import SglangLpError
 from sglang_lp.server.scheduler.endings import update_finish_state
+from sglang_lp.server.scheduler.reasons import fail_finished
 from sglang_lp.server.scheduler.report import report
 
 __all__ = ["abandon", "finish"]
 
+logger = logging.getLogger(__name__)
+
 
 def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1) -> None:
-    """Decide whether a request ends, and report on it: around ``Req.update_finish_state``."""
-    update_finish_state(original, req, new_accepted_len)
-    if req.custom_logit_processor is not None and req.finished():
-        report(req)
-        detach_row(req.sampling_params.custom_params)
+    """Decide whether a request ends, and report on it: a hook around SGLang's decision."""
+    if req.custom_logit_processor is None:
+        return original(req, new_accepted_len)
+    try:
+        update_finish_state(original, req, new_accepted_len)
+        if req.finished():
+            report(req)
+            detach_row(req.sampling_params.custom_params)
+    except SglangLpError as fault:
+        fail_finished(req, str(fault))
+    except BaseException as error:
+        if from_signal(error):
+            raise
+        logger.exception("sglang-lp: a request could not be ended as it should; it ends here")
+        fail_finished(req)
 
 
 def abandon(_result: None, _scheduler: Any, req: Any) -> None:
-    """Let go of a request that was aborted: after ``Scheduler._release_aborted_request``.
+    """Let go of a request that was aborted: a hook after SGLang has released it.
 
-    One that waits gets no finish state. SGLang 0.5.18 has no such function; there the row of a
-    request that is aborted while it waits goes with SGLang's object.
+    One that waits gets no finish state.
     """
     detach_row(req.sampling_params.custom_params)

@@ -5,20 +5,17 @@ It travels as SGLang's ``customized_info``, with the last tokens of a request.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import orjson
 
-from sglang_lp._engine.faults import from_signal
+from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.client.answers import KEY
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.scheduler.sglang_host import PROCESSOR_FAILED
+from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
 
 __all__ = ["report"]
-
-logger = logging.getLogger(__name__)
 
 
 class _AtTheEnd(list[Any]):
@@ -29,7 +26,14 @@ class _AtTheEnd(list[Any]):
 
 
 def report(req: Any) -> None:
-    """Put the report on a finished request where SGLang takes it up."""
+    """Put the report on a finished request where SGLang takes it up.
+
+    Args:
+        req: SGLang's request. An answer without a report does not leave as a success.
+
+    Raises:
+        ProcessorFault: The processor's own part failed, or is no JSON.
+    """
     (row,) = rows_of([req.sampling_params.custom_params])
     if row is None:
         return
@@ -37,26 +41,23 @@ def report(req: Any) -> None:
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
     length = len(output_ids)
     acts = row.acts
+    acts.finish(output_ids)
+    forced = acts.forced.before(length)
+    known = {
+        "processors": [*getattr(row.host, "names", ())],
+        "policy": getattr(row.host, "policy", None),
+        "forced": min(acts.forced.total, length),
+        "edited": acts.edited.before(length),
+    }
     try:
-        acts.finish(output_ids)
-        forced = acts.forced.before(length)
         own = row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced)
-        known = {
-            "processors": [*getattr(row.host, "names", ())],
-            "policy": getattr(row.host, "policy", None),
-            "forced": min(acts.forced.total, length),
-            "edited": acts.edited.before(length),
-        }
         # What is no JSON would end this process on its way to the next one.
         made = orjson.loads(orjson.dumps({**known, **own, **known}))
-        metrics = writing()
-        if metrics is not None:
-            failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
-            metrics.finish(made, failed=failed)
-    except BaseException as error:
-        if from_signal(error):
-            raise
-        logger.exception("%s: no report", row.processor.name)
-        return
+    except BaseException as error:  # noqa: BLE001 - the class's own code
+        raise as_fault(row.name, "in its report", error) from None
+    metrics = writing()
+    if metrics is not None:
+        failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
+        metrics.finish(made, failed=failed)
     given = getattr(req, "customized_info", None) or {}
     req.customized_info = {**given, KEY: _AtTheEnd([made])}

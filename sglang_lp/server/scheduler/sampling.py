@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.faults import from_signal
-from sglang_lp._engine.rows import Row, rows_of
-from sglang_lp.errors import ProcessorFault
+from sglang_lp._engine.rows import rows_of
 from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.scheduler.reasons import fail
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.drafts import Drafts
+    from sglang_lp._engine.rows import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
 __all__ = ["Steps", "make_apply", "rewind"]
@@ -50,7 +51,6 @@ class Steps:
             masked: For each request whether a grammar has masked its rows; empty if none has.
             repeated: Rows of each request: more than one for drafted tokens that are not shown.
         """
-        rows: list[Row | None] = []
         began = perf_counter()
         try:
             self._pending.begin()
@@ -62,9 +62,9 @@ class Steps:
             self._batch.step(
                 logits, rows, custom_params, _spread(masked, repeated), repeated=repeated > 1
             )
+            self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
-            _end_all(rows, error)
-        self._count(began)
+            _end_all(info, error)
 
     def run_drafts(
         self,
@@ -83,16 +83,15 @@ class Steps:
             masked: As for :meth:`run`.
             drafts: Reads the drafted tokens.
         """
-        rows: list[Row | None] = []
         began = perf_counter()
         try:
             self._pending.begin()
             rows = rows_of(info.custom_params)
             cells = _spread(masked, width)
             self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
+            self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
-            _end_all(rows, error)
-        self._count(began)
+            _end_all(info, error)
 
     def _count(self, began: float) -> None:
         metrics = writing()
@@ -153,33 +152,36 @@ def _spread(masked: Sequence[bool], width: int) -> list[int]:
     ]
 
 
-def _end_all(rows: Sequence[Row | None], error: BaseException) -> None:
+def _end_all(info: Any, error: BaseException) -> None:
+    """End the requests of a step that have processors, by SGLang's own means alone."""
     if from_signal(error):
         raise error
     logger.error(_FAILED, exc_info=error)
-    for row in rows:
-        if row is not None:
-            try:
-                row.end(ProcessorFault("internal error of sglang-lp in this step"))
-            except Exception:
-                logger.exception("sglang-lp: a request could not be ended")
+    for custom_params in info.custom_params:
+        req = custom_params.get("__req__") if isinstance(custom_params, dict) else None
+        if req is not None:  # SGLang names none that has no processor
+            fail(req)
 
 
 def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Run after ``Req.reset_for_retract``: SGLang drops the results of a retracted request."""
-    for row in rows_of([req.sampling_params.custom_params]):
-        if row is not None:
-            row.rewind()
+    """Look at a retracted request again: SGLang drops its results."""
+    try:
+        for row in rows_of([req.sampling_params.custom_params]):
+            if row is not None:
+                row.rewind()
+    except BaseException as error:
+        if from_signal(error):
+            raise
+        logger.exception("sglang-lp: a request that was retracted ends")
+        fail(req)
 
 
 def make_apply(steps: Steps) -> Any:
-    """Return the replacement for SGLang's ``apply_custom_logit_processor``."""
+    """Return what stands in SGLang's sampler where it would run processors."""
 
-    def apply_custom_logit_processor(
-        logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1
-    ) -> None:
+    def apply(logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1) -> None:
         """Edit ``logits``, shape ``(rows * num_tokens_in_batch, vocab)``, in place."""
         masked = [grammar is not None for grammar in sampling_batch_info.grammars or ()]
         steps.run(logits, sampling_batch_info, masked, repeated=num_tokens_in_batch)
 
-    return apply_custom_logit_processor
+    return apply

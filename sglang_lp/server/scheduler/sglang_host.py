@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.host import Host, Seen
-from sglang_lp.errors import RequestError, SglangLpError
 from sglang_lp.server.scheduler.endings import end_request
-from sglang_lp.server.versions import committed_length
+from sglang_lp.server.scheduler.reasons import abort, fail, stop
 
 if TYPE_CHECKING:
+    from sglang_lp.errors import SglangLpError
     from sglang_lp.server.scheduler.pending import PendingResults
 
-__all__ = ["PROCESSOR_FAILED", "SglangHost", "StockHost", "stop"]
+__all__ = ["SglangHost", "StockHost"]
 
 logger = logging.getLogger(__name__)
-
-#: Attribute of SGLang's finish reason: whether a processor's fault is the reason.
-PROCESSOR_FAILED = "sglang_lp_processor_failed"
 
 
 class StockHost(Host):
@@ -36,7 +32,7 @@ class StockHost(Host):
     def __init__(self, req: Any, *, may_lag: bool | None = None) -> None:
         if may_lag is None:
             # A request without SGLang's bookkeeping is a test's, and holds its whole history.
-            may_lag = hasattr(req, "kv") or hasattr(req, "kv_committed_len")
+            may_lag = hasattr(req, "kv")
         super().__init__(req, may_lag=may_lag)
         sampling = getattr(req, "sampling_params", None)
         self.restricted = bool(
@@ -53,9 +49,9 @@ class StockHost(Host):
         try:
             committed, over = req.kv.kv_committed_len, req.finished_reason
         except AttributeError:
-            committed, over = committed_length(req), getattr(req, "finished_reason", None)
+            committed, over = None, getattr(req, "finished_reason", None)
         position = seen if committed is None else committed - len(prompt_ids)
-        return Seen(prompt_ids, output_ids, (), position, position >= seen and over is None)
+        return prompt_ids, output_ids, (), position, position >= seen and over is None
 
     def end(self, error: SglangLpError) -> None:
         try:
@@ -63,12 +59,12 @@ class StockHost(Host):
                 raise error
         except ReferenceError:  # the request itself is gone, and nobody waits for it
             return
-        self.request.to_finish = _error(error)
+        self.request.to_finish = abort(error)
         logger.warning("request ended: %s", error)
 
     def finish(self, reason: str) -> None:
         if getattr(self.request, "to_finish", reason) is None:
-            self.request.to_finish = stop(reason)
+            self.request.to_finish = stop(reason, len(self.request.output_ids) + 1)
 
 
 class SglangHost(StockHost):
@@ -98,46 +94,35 @@ class SglangHost(StockHost):
         counts = req.finished_reason is None and not self._pending.discards(req)
         pending: Sequence[int] = ()
         if counts and not tokens and not self._pending.drafts:
-            position = super().look(tokens=False).position  # without waiting for the device
+            *_, position, _ = super().look(tokens=False)  # without waiting for the device
         else:
             pending = self._pending.of(req) if counts else ()
             position = len(output_ids) + len(pending)
         # At its limit a request has ended, or it asked for no token at all.
         counts = counts and position < self.limit
-        return Seen(req.origin_input_ids, output_ids, pending, position, counts)
+        return req.origin_input_ids, output_ids, pending, position, counts
 
     def end(self, error: SglangLpError) -> None:
-        try:
-            self._end((), _error(error))
-        except ReferenceError:  # the request itself is gone, and nobody waits for it
-            return
+        self._fail((), error)
 
     def finish(self, reason: str) -> None:
-        self._end((), stop(reason))
+        length = len(self.request.output_ids) + len(self._pending.of(self.request))
+        self._end((), stop(reason, length + 1))
 
     def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:  # noqa: ARG002
-        self._end(drafted, _error(error))
+        self._fail(drafted, error)
 
-    def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:  # noqa: ARG002
-        self._end(drafted, stop(reason))
+    def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:
+        self._end(drafted, stop(reason, position + 1))
 
     def _end(self, drafted: Sequence[int], reason: Any) -> None:
         end_request(self.request, self._pending.of(self.request), drafted, reason)
 
-
-def _error(error: SglangLpError) -> Any:
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
-    blame_client = isinstance(error, RequestError)
-    status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
-    kind = "BadRequestError" if blame_client else "InternalServerError"
-    reason = FINISH_ABORT(str(error), status, kind)
-    setattr(reason, PROCESSOR_FAILED, not blame_client)
-    return reason
-
-
-def stop(reason: str) -> Any:
-    """Return SGLang's finish reason for an end that a processor decided."""
-    from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
-
-    return FINISH_MATCHED_STR(reason)
+    def _fail(self, drafted: Sequence[int], error: SglangLpError) -> None:
+        try:
+            self._end(drafted, abort(error))
+        except ReferenceError:  # the request itself is gone, and nobody waits for it
+            return
+        except Exception:
+            logger.exception("sglang-lp: a request ends earlier than with the token that failed")
+            fail(self.request, str(error))

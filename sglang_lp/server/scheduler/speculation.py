@@ -1,10 +1,10 @@
 """Processors in a verify step of speculative decoding: edits at every node of the draft trees.
 
-SGLang verifies the drafts of EAGLE, EAGLE3, NEXTN, STANDALONE and NGRAM in one function,
-``eagle_sample``: it applies penalties, logit bias and the grammar's mask to the logits of every
-drafted token, and then accepts or samples. Processors belong after the mask, so the mask is
-replaced by one that applies the real one and then them. The drafted tokens are on the device. Their
-copy to the host starts before the verify forward does; a later one would wait for that forward.
+SGLang verifies the drafts of EAGLE, EAGLE3, NEXTN, STANDALONE and NGRAM in one function. It
+applies penalties, logit bias and the grammar's mask to the logits of every drafted token, and then
+accepts or samples. Processors belong after the mask, so the mask is replaced by one that applies
+the real one and then them. The drafted tokens are on the device. Their copy to the host starts
+before the verify forward does; a later one would wait for that forward.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_capture", "make_verify"]
 
-#: Attribute of SGLang's verify input, which the forward and ``eagle_sample`` both get.
+#: Attribute of SGLang's verify input, which the forward and the sampling both get.
 _TREES = "sglang_lp_trees"
 
 
@@ -55,7 +55,7 @@ class _Trees:
 
 
 class _AfterGrammar:
-    """Stands in for the grammar mask of ``eagle_sample``: applies it, and then the processors."""
+    """Stands in for the grammar mask of a verify step: applies it, and then the processors."""
 
     def __init__(self, mask: Any, edit: Callable[[torch.Tensor], None]) -> None:
         self._mask = mask
@@ -69,7 +69,7 @@ class _AfterGrammar:
 
 
 def make_capture(may_act: Callable[[Any, int], bool]) -> Any:
-    """Return the hook before ``TpModelWorker.forward_batch_generation``.
+    """Return the hook before a forward pass.
 
     Args:
         may_act: Tells from a ``SamplingBatchInfo`` and the number of nodes whether any processor
@@ -98,7 +98,7 @@ def make_capture(may_act: Callable[[Any, int], bool]) -> Any:
 
 
 def make_verify(edit: Callable[..., None]) -> Any:
-    """Return the hook before ``eagle_sample``.
+    """Return the hook before a verify step samples.
 
     Args:
         edit: Called with the logits, the ``SamplingBatchInfo``, the number of nodes, a list of

@@ -6,6 +6,7 @@ for a few steps, as SGLang passes over one whose cache is still on its way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
 __all__ = ["WaitingQueue", "make_hold", "make_hold_compiled", "make_hold_prebuilt"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class WaitingQueue:
@@ -38,8 +42,12 @@ class WaitingQueue:
             Who has to wait for longer, by ``id``.
         """
         queue = scheduler.waiting_queue
-        rows = _rows_of(queue) if self._arrivals.wait else []
-        return {id(queue[index]) for index in self._arrivals.read(rows, vocab_size)}
+        try:
+            rows = _rows_of(queue) if self._arrivals.wait else []
+            return {id(queue[index]) for index in self._arrivals.read(rows, vocab_size)}
+        except Exception:
+            logger.exception("sglang-lp: prompts are read in the steps of their requests")
+            return set()
 
     def form(
         self,
@@ -83,7 +91,7 @@ class WaitingQueue:
 
 
 def make_hold(guard: Guard, waiting_queue: WaitingQueue) -> Any:
-    """Return the hook around ``Scheduler.get_new_batch_prefill``."""
+    """Return the hook around the forming of a prefill batch."""
 
     def hold(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         waiting = waiting_queue.read(scheduler, guard.vocab_size)
@@ -93,7 +101,7 @@ def make_hold(guard: Guard, waiting_queue: WaitingQueue) -> Any:
 
 
 def make_hold_prebuilt(waiting_queue: WaitingQueue, resume: Callable[[Any], None]) -> Any:
-    """Return the hook around ``Scheduler.get_new_prebuilt_batch`` of a decode server.
+    """Return the hook around the forming of a decode server's batch.
 
     Args:
         waiting_queue: Of the scheduler.
@@ -112,7 +120,7 @@ def make_hold_prebuilt(waiting_queue: WaitingQueue, resume: Callable[[Any], None
 
 
 def make_hold_compiled(waiting_queue: WaitingQueue) -> Any:
-    """Return the hook around ``GrammarManager.get_ready_grammar_requests``."""
+    """Return the hook around what gives SGLang the requests whose grammars are compiled."""
 
     def hold_compiled(original: Callable[[Any], list[Any]], manager: Any) -> list[Any]:
         return waiting_queue.keep_back(original(manager))

@@ -20,7 +20,6 @@ from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.adapters import begin
 from sglang_lp.server.startup.installation import installed_guard, refuse
 from sglang_lp.server.startup.workers import can_be_guarded, lead_to_guard
-from sglang_lp.server.versions import resolved, writes_metrics
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -94,6 +93,12 @@ REFUSED = (
         ),
     ),
     Refused(
+        "--pp-size above 1 with --enable-custom-logit-processor",
+        "processors run on the last rank alone, and the first one, which answers, does not learn "
+        "what they decide",
+        lambda server_args: server_args.pp_size > 1 and server_args.enable_custom_logit_processor,
+    ),
+    Refused(
         "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)",
         "SMG's requests have no custom logit processor",
         lambda _server_args: "SMG_SGLANG_ZMQ_HANDSHAKE" in os.environ,
@@ -104,10 +109,12 @@ REFUSED = (
 def check_launch(server_args: Any) -> None:
     """Refuse a way to start that stands in ``REFUSED``.
 
-    Stands before ``ServerArgs.check_server_args``, which every launch calls after it has loaded
-    plugins: a program's own call of ``launch_server`` loads them too late for a hook on that.
+    Stands before SGLang's own check, which every launch makes after it has loaded plugins: a
+    program's own call of ``launch_server`` loads them too late for a hook on that.
     """
-    decided = resolved(server_args)
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    decided = resolving_view(server_args)
     for refused in REFUSED:
         if refused.is_asked(decided):
             refuse(f"{refused.way}: {refused.why}")
@@ -116,7 +123,7 @@ def check_launch(server_args: Any) -> None:
 
 
 def check_parsed(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Refuse the same after ``prepare_server_args``: a command line, before anything is started."""
+    """Refuse the same of a parsed command line, before anything is started."""
     check_launch(server_args)
 
 
@@ -127,7 +134,7 @@ def check_engine(cls: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def make_guard_schedulers(guard: Guard) -> Any:
-    """Return the hook around ``Engine._launch_scheduler_processes``."""
+    """Return the hook around the start of the scheduler processes."""
 
     def launch(
         original: Any,
@@ -171,7 +178,7 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
 
 
 def make_learn_ahead(guard: Guard) -> Any:
-    """Return the hook after ``TokenizerManager.init_tokenizer_and_processor``.
+    """Return the hook for the HTTP process, once its tokenizer is loaded.
 
     What texts need is made before the server says that it is ready, and no request waits for it.
     """
@@ -186,7 +193,7 @@ def make_learn_ahead(guard: Guard) -> Any:
 
 
 def make_learn(guard: Guard, pending: PendingResults) -> Any:
-    """Return the hook after ``Scheduler.get_init_info``: what is served becomes known."""
+    """Return the hook for a scheduler that is ready: what is served becomes known."""
 
     def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         try:
@@ -195,7 +202,8 @@ def make_learn(guard: Guard, pending: PendingResults) -> Any:
         except PolicyError as error:
             installation.end(error)
         pending.scheduler = scheduler
-        if writes_metrics(scheduler):
+        # One rank counts, and the others of the same requests do not.
+        if scheduler.metrics_reporter.current_scheduler_metrics_enabled:
             metrics.start(scheduler.server_args)
 
     return learn

@@ -24,7 +24,7 @@ _HERE = f"{__name__}:app"
 
 
 def can_be_guarded() -> bool:
-    """Tell whether this SGLang lets the path of the app be chosen; 0.5.18 does not."""
+    """Tell whether this SGLang lets the path of the app be chosen: from 0.5.23 on."""
     from sglang.srt.environ import envs
 
     return hasattr(envs, _PATH)

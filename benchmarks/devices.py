@@ -1,0 +1,298 @@
+"""What a step does on a GPU, counted without one: ``python -m benchmarks.devices``.
+
+Operations, copies and waits of every kind of work are counted on a fake GPU (``support.fake_gpu``),
+which takes no time and has no noise, and so are the bytes that a step allocates on the device.
+``docs/performance.md`` shows the table.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from sglang_lp import builtins
+from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.rows import rows_of
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.testing import Batch, Played
+from support.fake_gpu import FakeGpu
+
+__all__ = ["KINDS", "NODES", "VOCAB", "Counted", "Kind", "count", "main"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- begin: benchmarks.devices -->", "<!-- end: benchmarks.devices -->"
+
+VOCAB = 151_936
+EOS, START, STOP = 5, 151_667, 151_668
+#: The newest token and four drafted ones.
+NODES = 5
+STEPS = 4
+ROWS = (1, 32, 256)
+
+
+class RawLogits(LogitProcessor):
+    """Changes its logits itself: two operations, besides the copy that it changes."""
+
+    def edit(self, request: Any, edits: Any) -> None:  # noqa: ARG002 - the logits are all it edits
+        """Halve them."""
+        request.logits.mul_(0.5).add_(1.0)
+
+
+class WholeRows(LogitProcessor):
+    """Computes all rows at once: one operation."""
+
+    def compute(self, logits: Any, requests: Any, custom_params: Any) -> Any:  # noqa: ARG002
+        """Halve them."""
+        return logits * 0.5
+
+
+class Kind(NamedTuple):
+    """A kind of work.
+
+    Attributes:
+        name: For the table.
+        processor: Class, or the name of a built-in.
+        params: ``custom_params`` of a row.
+        waits: How often the host may wait in a step, whatever the rows.
+        kernels: How many operations a step may launch, whatever the rows.
+        each: How many more for each row.
+    """
+
+    name: str
+    processor: type[LogitProcessor] | str
+    params: Callable[[int], Mapping[str, Any]]
+    waits: int = 0
+    kernels: int = 3
+    each: int = 0
+
+
+def _thinking(**params: Any) -> Callable[[int], Mapping[str, Any]]:
+    given = {"thinking_start_token_id": START, "thinking_end_token_id": STOP, **params}
+    return lambda _row: given
+
+
+def _same(**params: Any) -> Callable[[int], Mapping[str, Any]]:
+    return lambda _row: params
+
+
+def _own_list(row: int) -> Mapping[str, Any]:
+    return {"token_ids": random.Random(row).sample(range(VOCAB), 100)}
+
+
+_CHAIN = {
+    "chain": ["DisallowedTokensLogitsProcessor", "ThinkingBudgetLogitProcessor"],
+    "0.token_ids": [*range(100)],
+    **{f"1.{name}": value for name, value in _thinking(thinking_budget=0)(0).items()},
+}
+_SOFT_CHAIN = {
+    "chain": ["DeepseekOCRNoRepeatNGramLogitProcessor", "ThinkingBudgetLogitProcessor"],
+    "0.ngram_size": 2,
+    "0.window_size": 90,
+    **{
+        f"1.{name}": value
+        for name, value in _thinking(thinking_budget=10_000, soft_thinking_budget=1)(0).items()
+    },
+}
+_BUDGET = "ThinkingBudgetLogitProcessor"
+#: What reading fetches: the largest logits of all rows, made one tensor for one copy.
+_READ = 4
+
+KINDS = (
+    Kind("thinking budget, asleep", _BUDGET, _thinking(thinking_budget=100_000), kernels=0),
+    Kind("thinking budget, spent", _BUDGET, _thinking(thinking_budget=0)),
+    Kind(
+        "soft thinking budget",
+        _BUDGET,
+        _thinking(thinking_budget=100_000, soft_thinking_budget=1),
+        waits=1,
+        kernels=3 + _READ,
+    ),
+    Kind(
+        "thinking budget with `eos_token_ids`",
+        _BUDGET,
+        _thinking(thinking_budget=100_000, eos_token_ids=[EOS]),
+        waits=1,
+        kernels=3 + _READ,
+    ),
+    Kind(
+        "thinking budget with `wait_token_id`",
+        _BUDGET,
+        _thinking(
+            thinking_budget=100_000, min_thinking_tokens=90_000, wait_token_id=7, max_waits=1000
+        ),
+        waits=1,
+        kernels=3 + _READ,
+    ),
+    Kind(
+        "forced words, past the last moment to begin",
+        "ForcedWordsLogitProcessor",
+        _same(token_ids=[3, 4], lengths=[2], eos_token_ids=[EOS]),
+        waits=1,
+        kernels=3 + _READ,
+    ),
+    Kind("disallowed tokens, the same", "DisallowedTokensLogitsProcessor", lambda _: _own_list(0)),
+    Kind("disallowed tokens, of each row", "DisallowedTokensLogitsProcessor", _own_list),
+    Kind(
+        "disallowed tokens, 10,000",
+        "DisallowedTokensLogitsProcessor",
+        _same(token_ids=[*range(10_000)]),
+    ),
+    Kind("allowed tokens", "AllowedTokensLogitProcessor", _same(token_ids=[*range(1000)])),
+    Kind(
+        "no repeated 2-grams",
+        "DeepseekOCRNoRepeatNGramLogitProcessor",
+        _same(ngram_size=2, window_size=90),
+    ),
+    Kind(
+        "bad words",
+        "BadWordsLogitProcessor",
+        _same(token_ids=[6, 7, 7, 6], lengths=[2, 2]),
+    ),
+    Kind("DRY", "DRYLogitProcessor", _same()),
+    Kind(
+        "forced sequence",
+        "ForcedSequenceLogitProcessor",
+        _same(token_ids=[9] * 100, eos_token_ids=[EOS]),
+    ),
+    Kind(
+        "choices",
+        "ChoiceLogitProcessor",
+        _same(token_ids=[6] * 200 + [7] * 200, lengths=[200, 200]),
+    ),
+    Kind("loop breaker", "LoopBreakerLogitProcessor", _same(max_pattern_size=1, min_count=2)),
+    Kind(
+        "minimum length",
+        "MinLengthLogitProcessor",
+        _same(min_tokens=1_000_000, eos_token_ids=[EOS]),
+    ),
+    Kind(
+        "scheduled bias",
+        "ScheduledBiasLogitProcessor",
+        _same(token_ids=[EOS], bias=0.0, final_bias=8.0, end=1_000_000),
+    ),
+    Kind("cited tokens", "CiteFromPromptLogitProcessor", _same(bias=1.5, eos_token_ids=[EOS])),
+    Kind(
+        "trigger phrase, which pools",
+        "TriggerPhraseLogitProcessor",
+        _same(phrase_token_ids=[8, 9], before_token_ids=[10, 11]),
+        kernels=12,
+    ),
+    Kind("chain of two", "ChainLogitProcessor", lambda _: _CHAIN),
+    Kind("chain of two, one reads", "ChainLogitProcessor", lambda _: _SOFT_CHAIN, 1, 3 + _READ),
+    Kind("own class that changes `request.logits`", RawLogits, _same(), 1, 8, 3),
+    Kind("own class that computes whole rows", WholeRows, _same(), 1, 9),
+)
+
+
+class Counted(NamedTuple):
+    """The most that one step of a kind of work did.
+
+    Attributes:
+        kernels: Operations launched.
+        first: Copies to the device in the first step, which makes what holds at every one.
+        to_device: Copies to the device in a later step.
+        to_host: Copies to the host.
+        waits: Times that the host waited.
+        allocated: Bytes of new tensors on the device.
+        ended: Requests that an error ended, which a count must not be of.
+    """
+
+    kernels: int
+    first: int
+    to_device: int
+    to_host: int
+    waits: int
+    allocated: int
+    ended: int
+
+
+def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = False) -> Counted:
+    """Count the steps of a batch.
+
+    Args:
+        kinds: What its requests do, in turn.
+        rows: How many they are.
+        width: Nodes of the drafts: more than one for verify steps.
+        masked: Whether a grammar has masked every row.
+    """
+    gpu, batch = FakeGpu(), Batch()
+    played = [_played(kind, row) for row, kind in zip(range(rows), cycle(kinds), strict=False)]
+    params = [one.custom_params for one in played]
+    tokens = [6] * width
+    links = [*range(1, width), -1], [-1] * width
+    drafts = Drafts(width, [tokens] * rows, *([part] * rows for part in links))
+    logits = gpu.tensor(rows * width, VOCAB)
+    steps: list[tuple[int, ...]] = []
+    for _ in range(STEPS):
+        with gpu.counting():
+            batch.step(
+                logits,
+                rows_of(params),
+                params,
+                range(rows * width) if masked else (),
+                drafts=(lambda: drafts) if width > 1 else None,
+                width=width,
+            )
+        launched = sum(gpu.kernels.values())
+        first = 0 if steps else gpu.to_device
+        later = gpu.to_device if steps else 0
+        steps.append((launched, first, later, gpu.to_host, gpu.waits, gpu.allocated))
+        for one in played:
+            one.source.append(6)
+    ended = sum(one.error is not None for one in played)
+    most = [max(column) for column in zip(*steps, strict=True)]
+    return Counted(*most, ended)  # type: ignore[call-arg]  # one more than there are columns
+
+
+def _played(kind: Kind, row: int) -> Played:
+    found = kind.processor
+    processor = getattr(builtins, found) if isinstance(found, str) else found
+    return Played(processor, kind.params(row), [START, 6, 7, 6, 7], vocab_size=VOCAB)
+
+
+def table() -> str:
+    """Count everything, and return the table."""
+    heads = ["work", *(f"{rows} rows" for rows in ROWS), f"{ROWS[1]} rows, drafts of {NODES - 1}"]
+    lines = [
+        f"Counted with torch {torch.__version__.partition('+')[0]}, a vocabulary of {VOCAB:,}.",
+        "Each cell: operations, copies to the device, waits, and bytes allocated on the device.",
+        "",
+        "| " + " | ".join(heads) + " |",
+        "|---" * len(heads) + "|",
+    ]
+    for kind in KINDS:
+        cells = [count([kind], rows) for rows in ROWS]
+        if not (isinstance(kind.processor, type) and kind.processor.dense):
+            cells.append(count([kind], ROWS[1], width=NODES))
+        shown = [
+            f"{one.kernels}, {one.to_device}, {one.waits}, {_bytes(one.allocated)}" for one in cells
+        ]
+        lines.append(f"| {' | '.join([kind.name, *shown, *['-'] * (4 - len(shown))])} |")
+    return "\n".join(lines)
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} B"
+
+
+def main() -> int:
+    """Count everything, and renew the page."""
+    counted = table()
+    print(counted)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{counted}\n{END}{after}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What one decoding step works on, and asking one row of it for its edits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.reading import Logits
+from sglang_lp.edits import NEVER
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.drafts import Drafts
+    from sglang_lp._engine.ids import Ids
+    from sglang_lp._engine.recording import Recording
+    from sglang_lp._engine.rows import Row
+
+__all__ = ["Step", "ask", "schedule"]
+
+
+class Step:
+    """What one step works on, and what comes of it.
+
+    Attributes:
+        now: Reading of the clock.
+        drafts: The drafted tokens, once asked for.
+        acting: Rows of the logits with the edits of this step.
+        pools: As :func:`sglang_lp._engine.pools.pool` takes them.
+        copied: Rows of the logits that a processor changed itself, as it left them.
+        dense: Rows of processors that compute on whole rows, by their class.
+        read: The logits, for processors that read them.
+        rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
+        nodes: For rows of drafted tokens, how many tokens their history has, and which of these
+            are drafts.
+    """
+
+    __slots__ = (
+        "acting",
+        "copied",
+        "custom_params",
+        "dense",
+        "drafts",
+        "logits",
+        "masked",
+        "nodes",
+        "now",
+        "pools",
+        "read",
+        "rewritten",
+        "rows",
+        "vocab_size",
+        "width",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of Batch.step
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row | None],
+        custom_params: Sequence[Any],
+        masked: Sequence[int],
+        width: int,
+        now: int,
+    ) -> None:
+        self.logits = logits
+        self.read = Logits(logits, at_once=not logits.is_cpu)
+        self.rows = rows
+        self.custom_params = custom_params
+        self.masked = masked
+        self.width = width
+        self.now = now
+        self.vocab_size: int = logits.shape[1]
+        self.drafts: Drafts | None = None
+        self.acting: list[tuple[int, Recording]] = []
+        self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
+        self.dense: dict[type, list[int]] = {}
+        self.copied: list[tuple[int, torch.Tensor]] = []
+        self.rewritten: list[int] = []
+        self.nodes: dict[int, tuple[int, list[int]]] = {}
+
+
+def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording:
+    """Ask for the edits of a row of the logits, and take them down.
+
+    Along a draft even those that hold at later steps are edits of this step.
+    """
+    request = row.request
+    request.lent, request.index = step.read, index
+    try:
+        recording = row.ask(step.vocab_size)
+    finally:
+        copied = request.copied
+        request.lent = request.copied = request.read = None
+    if copied is not None:
+        step.copied.append((index, copied))
+        step.rewritten.append(index)
+    if drafted:
+        recording.act()
+    elif recording.holds:
+        # Not a part of a draft: every node of it asks for itself.
+        if request.position + step.width <= (recording.wake or 0):
+            row.hold(recording)
+            return recording
+        recording.wake = None
+    if row.held is not None and not drafted:
+        row.hold(None)
+    is_empty = recording.is_empty
+    if not is_empty or copied is not None:
+        forced = recording.forced is not None
+        if drafted:
+            position, path = step.nodes[index]
+            row.acts.note_drafted(position, path, forced=forced)
+        else:
+            row.acts.note(request.position, forced=forced)
+    if recording.pooled:
+        _take_pools(step, index, row, recording)
+    if not is_empty:
+        step.acting.append((index, recording))
+    return recording
+
+
+def _take_pools(step: Step, index: int, row: Row, recording: Recording) -> None:
+    for turn, (ids, into) in enumerate(recording.pooled):
+        if turn == len(step.pools):
+            step.pools.append([])
+        step.pools[turn].append((index, ids, into))
+    recording.pooled = ()
+    if row.standing is not None or recording.standing is not None or not recording.is_empty:
+        step.rewritten.append(index)  # together with its other edits it may leave no token
+
+
+def schedule(step: Step, row: Row, recording: Recording) -> None:
+    """Keep what holds from now on, and let the row sleep as long as its processor promised."""
+    if recording.standing is not None:
+        row.keep(recording.standing)
+    if recording.wake is None:
+        row.wake = 0
+    elif recording.wake >= NEVER:
+        row.wake = NEVER
+    else:
+        row.wake = step.now + recording.wake - row.request.position

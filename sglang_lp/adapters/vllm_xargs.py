@@ -1,0 +1,28 @@
+"""``vllm_xargs``, vLLM's field for the parameters of processors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_lp.errors import RequestError, shown
+
+__all__ = ["merge_xargs"]
+
+
+def merge_xargs(values: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with those in ``vllm_xargs``, vLLM's field for them, beside the others.
+
+    Raises:
+        RequestError: No object of parameters, or one that is given beside them, too.
+    """
+    if "vllm_xargs" not in values:
+        return values
+    rest = {key: value for key, value in values.items() if key != "vllm_xargs"}
+    inner = values["vllm_xargs"]
+    if inner is None:
+        return rest
+    if not isinstance(inner, dict):
+        raise RequestError(f"vllm_xargs: expected an object of parameters, got {shown(inner)}")
+    if twice := rest.keys() & inner.keys():
+        raise RequestError(f"vllm_xargs: {shown(min(twice))} is beside it, too; give it once")
+    return {**rest, **inner}

@@ -1,0 +1,80 @@
+"""How the served reasoning parser tells reasoning, read from SGLang's own class."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang_lp.builtins.thinking.known import ReasoningFormat
+
+__all__ = ["reasoning_format"]
+
+logger = logging.getLogger(__name__)
+
+#: What ends reasoning besides the end token and the tool start that a parser declares: what its
+#: own loop looks for, in SGLang 0.5.23.
+_OTHER_ENDS = {
+    "cohere_command4": ("<|START_TEXT|>", "<|START_ACTION|>"),
+    "inkling": ("<|content_text|>", "<|content_model_end_sampling|>"),
+    "kimi_k3": ("<|open|>response<|sep|>",),
+    "muse": ("<|eot|>",),
+}
+#: Tool calls that a parser takes out of the reasoning without declaring what starts them, and
+#: what ends them where the reasoning goes on afterwards.
+_TOOLS = {
+    "apertus2509": (("<|tools_prefix|>[",), "<|tools_suffix|>"),
+    "inkling": (("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"), ""),
+}
+
+
+def reasoning_format(name: str | None, tokenizer: Any) -> ReasoningFormat | None:
+    """Return how a reasoning parser tells reasoning; ``None`` if there is no way to say it.
+
+    Args:
+        name: ``--reasoning-parser``, or ``None``.
+        tokenizer: The served model's, which some parsers ask for their delimiters.
+    """
+    if not name:
+        return None
+    from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+    try:
+        detector = ReasoningParser(name, force_reasoning=True, tokenizer=tokenizer).detector
+        return _format(name, detector)
+    except Exception as error:  # noqa: BLE001 - a parser raises what it likes
+        logger.warning(
+            "thinking budgets: the delimiters of the reasoning parser %s cannot be told (%s); they "
+            "are those of the tokenizer, if it has a known pair",
+            name,
+            error,
+        )
+        return None
+
+
+def _format(name: str, detector: Any) -> ReasoningFormat:
+    start = detector.think_start_token + getattr(detector, "think_start_self_label", "")
+    if not (start and detector.think_end_token):
+        raise ValueError("it has no start or no end")
+    return ReasoningFormat(
+        start,
+        detector.think_end_token,
+        _tool_starts(name, detector),
+        getattr(detector, "tool_start_at_line_start", False),
+        _TOOLS.get(name, ((), ""))[1],
+        _OTHER_ENDS.get(name, ()),
+        _can_begin_inside(detector, start),
+    )
+
+
+def _tool_starts(name: str, detector: Any) -> tuple[str, ...]:
+    declared = getattr(detector, "tool_start_token", None)
+    return _TOOLS[name][0] if name in _TOOLS else (declared,) if declared else ()
+
+
+def _can_begin_inside(detector: Any, start: str) -> bool:
+    """Tell whether the parser takes text for reasoning that no start comes before.
+
+    One of them puts the start before the text instead, and leaves the rest to the client.
+    """
+    part = detector.parse_streaming_increment("words " * 20)
+    return bool(part.reasoning_text or part.normal_text.startswith(start))

@@ -1,0 +1,371 @@
+"""What of SGLang the plugin takes hold of: every function that it hooks, every attribute it uses.
+
+The names of SGLang's functions stand here and nowhere else. One that is missing keeps the process
+from serving (see ``sglang_lp.server.startup.hooks``), and so does an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp.adapters import AdaptedProcessor
+from sglang_lp.server.front import (
+    admission,
+    budget_fields,
+    efforts,
+    header,
+    meta_info,
+    routed,
+    xargs,
+)
+from sglang_lp.server.gate import reserved_keys
+from sglang_lp.server.scheduler import (
+    disaggregated,
+    gate,
+    release,
+    sampling,
+    speculation,
+    waiting_queue,
+)
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.startup import launch, workers
+from sglang_lp.server.versions import OLDEST
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+__all__ = ["ATTRIBUTES", "HOOKS", "Hook", "Shared"]
+
+
+class Shared:
+    """What the hooks of one process share.
+
+    Args:
+        guard: Of the policy in force.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.pending = PendingResults()
+        self.arrivals = Arrivals()
+        self.waiting_queue = waiting_queue.WaitingQueue(self.arrivals)
+        self.steps = sampling.Steps(self.pending)
+
+
+def _always(_guard: Guard) -> bool:
+    return True
+
+
+def _reads_effort(guard: Guard) -> bool:
+    return guard.rules.reads_effort
+
+
+def _reads_fields(guard: Guard) -> bool:
+    return guard.rules.reads_fields
+
+
+def _adapts_vllm(guard: Guard) -> bool:
+    return any(
+        issubclass(one.processor, AdaptedProcessor) and one.processor.interface.startswith("vllm")
+        for one in guard.verifier.allowed
+    )
+
+
+class Hook(NamedTuple):
+    """A function of SGLang, and what stands there.
+
+    Attributes:
+        target: The function, as ``module.function`` or ``module.Class.function``.
+        kind: On which side: ``"before"``, ``"after"``, ``"around"`` or ``"replace"``.
+        make: Returns ours.
+        since: The first supported SGLang that has the function.
+        serves: Tells from the guard whether this server needs the hook.
+    """
+
+    target: str
+    kind: str
+    make: Callable[[Shared], Any]
+    since: str = OLDEST
+    serves: Callable[[Guard], bool] = _always
+
+
+_SRT = "sglang.srt."
+_ENGINE = _SRT + "entrypoints.engine."
+_OPENAI = _SRT + "entrypoints.openai."
+_STOCK = _SRT + "sampling.custom_logit_processor."
+_PARAMS = _SRT + "sampling.sampling_params."
+_ARGS = _SRT + "server_args."
+_MANAGER = _SRT + "managers.tokenizer_manager.TokenizerManager."
+_SCHEDULER = _SRT + "managers.scheduler.Scheduler."
+_BATCH = _SRT + "managers.schedule_batch."
+_REQUEST = _BATCH + "Req."
+_DECODE = _SRT + "disaggregation.decode."
+_CONNECTION = _SRT + "disaggregation.common.conn.CommonKV"
+_CHAT = _OPENAI + "serving_chat.OpenAIServingChat._convert_to_internal_request"
+_COMPLETION = _OPENAI + "serving_completions.OpenAIServingCompletion._convert_to_internal_request"
+_RESPONSES = _OPENAI + "protocol.ResponsesRequest.to_sampling_params"
+_ANTHROPIC = _SRT + "entrypoints.anthropic.serving.AnthropicServing."
+
+#: What verify steps of drafts read.
+_DRAFTS = ("draft_token", "draft_token_num", "retrieve_next_sibling", "retrieve_next_token")
+
+HOOKS: tuple[Hook, ...] = (
+    # Start-up: no process without the guard.
+    Hook(_ARGS + "prepare_server_args", "after", lambda _: launch.check_parsed),
+    Hook(_ARGS + "ServerArgs.check_server_args", "before", lambda _: launch.check_launch),
+    Hook(_ENGINE + "Engine._launch_subprocesses", "before", lambda _: launch.check_engine),
+    Hook(
+        _ENGINE + "Engine._launch_scheduler_processes",
+        "around",
+        lambda shared: launch.make_guard_schedulers(shared.guard),
+    ),
+    Hook(
+        _ENGINE + "write_data_for_multi_tokenizer",
+        "before",
+        lambda _: workers.refuse_to_be_joined,
+        since="0.5.21",  # before, an Engine could not be joined
+    ),
+    Hook(
+        _MANAGER + "init_tokenizer_and_processor",
+        "after",
+        lambda shared: launch.make_learn_ahead(shared.guard),
+    ),
+    Hook(_MANAGER + "__init__", "after", lambda shared: header.make_begin(shared.guard)),
+    Hook(
+        _SCHEDULER + "get_init_info",
+        "after",
+        lambda shared: launch.make_learn(shared.guard, shared.pending),
+    ),
+    # Nothing is unpickled.
+    Hook(_STOCK + "_cache_from_str", "replace", lambda _: gate.refuse_to_load),
+    Hook(
+        _STOCK + "CustomLogitProcessor.from_str",
+        "replace",
+        lambda shared: gate.make_from_str(shared.guard),
+    ),
+    Hook(
+        _STOCK + "supports_sampling_mask",
+        "replace",
+        lambda shared: admission.make_supports_sampling_mask(shared.guard),
+    ),
+    # The HTTP process: what a request asks for, and admission.
+    Hook(_CHAT, "after", lambda _: routed.read_body),
+    Hook(_COMPLETION, "after", lambda _: routed.read_body),
+    Hook(_RESPONSES, "after", lambda _: routed.read_responses),
+    Hook(_CHAT, "before", lambda _: xargs.read_xargs, serves=_adapts_vllm),
+    Hook(_COMPLETION, "before", lambda _: xargs.read_xargs, serves=_adapts_vllm),
+    *(
+        Hook(
+            target,
+            "before",
+            lambda shared: budget_fields.make_read_budget(shared.guard),
+            serves=_reads_fields,
+        )
+        for target in (_CHAT, _COMPLETION)
+    ),
+    Hook(
+        _OPENAI + "serving_responses.OpenAIServingResponses.create_responses",
+        "before",
+        lambda _: budget_fields.make_keep_budget(),
+        serves=_reads_fields,
+    ),
+    Hook(
+        _RESPONSES,
+        "after",
+        lambda shared: budget_fields.make_read_responses(shared.guard),
+        serves=_reads_fields,
+    ),
+    Hook(
+        _OPENAI + "protocol.ChatCompletionRequest.to_sampling_params",
+        "after",
+        lambda _: efforts.read_chat,
+        serves=_reads_effort,
+    ),
+    Hook(_RESPONSES, "after", lambda _: efforts.read_responses, serves=_reads_effort),
+    Hook(_COMPLETION, "after", lambda _: efforts.read_completion, serves=_reads_effort),
+    Hook(
+        _ANTHROPIC + "_convert_to_chat_completion_request",
+        "after",
+        lambda _: efforts.read_anthropic,
+        serves=_reads_effort,
+    ),
+    Hook(
+        _MANAGER + "generate_request",
+        "before",
+        lambda _: efforts.read_generate,
+        serves=_reads_effort,
+    ),
+    Hook(
+        _PARAMS + "set_request_reasoning_end_token_ids", "around", lambda _: reserved_keys.remember
+    ),
+    Hook(
+        _PARAMS + "set_request_reasoning_in_grammar",
+        "around",
+        lambda _: reserved_keys.remember,
+        since="0.5.23",
+    ),
+    Hook(
+        _MANAGER + "create_abort_task",
+        "before",
+        lambda shared: admission.make_admit_stream(shared.guard),
+    ),
+    Hook(
+        _MANAGER + "_handle_batch_request",
+        "before",
+        lambda shared: admission.make_admit_list(shared.guard),
+    ),
+    Hook(
+        _MANAGER + "_create_tokenized_object",
+        "after",
+        lambda shared: admission.make_admit(shared.guard),
+    ),
+    Hook(_MANAGER + "update_request_meta_info", "after", lambda _: meta_info.unwrap),
+    Hook(_MANAGER + "_handle_abort_finish_reason", "before", lambda _: meta_info.refuse_unreported),
+    # The scheduler: a request's way from its gate to its end.
+    Hook(
+        _REQUEST + "__init__",
+        "after",
+        lambda shared: gate.make_admit_req(shared.guard, shared.pending, shared.arrivals),
+    ),
+    Hook(
+        _SCHEDULER + "get_new_batch_prefill",
+        "around",
+        lambda shared: waiting_queue.make_hold(shared.guard, shared.waiting_queue),
+    ),
+    Hook(
+        _SRT + "constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
+        "around",
+        lambda shared: waiting_queue.make_hold_compiled(shared.waiting_queue),
+    ),
+    Hook(
+        _SRT + "layers.sampler.apply_custom_logit_processor",
+        "replace",
+        lambda shared: sampling.make_apply(shared.steps),
+    ),
+    Hook(
+        _SRT + "managers.tp_worker.TpModelWorker.forward_batch_generation",
+        "before",
+        lambda shared: speculation.make_capture(shared.steps.may_act),
+    ),
+    Hook(
+        _SRT + "speculative.eagle_utils.eagle_sample",
+        "before",
+        lambda shared: speculation.make_verify(shared.steps.run_drafts),
+    ),
+    Hook(_REQUEST + "update_finish_state", "around", lambda _: release.finish),
+    Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
+    Hook(_SCHEDULER + "_release_aborted_request", "after", lambda _: release.abandon),
+    # Prefill and decode apart.
+    Hook(_SCHEDULER + "_retire_aborted_prefill_result", "around", lambda _: disaggregated.retire),
+    Hook(
+        _SCHEDULER + "handle_pending_bootstrap",
+        "around",
+        lambda _: disaggregated.tell_when_bootstrapped,
+    ),
+    Hook(
+        _CONNECTION + "BootstrapServer._setup_routes",
+        "after",
+        lambda shared: disaggregated.make_answer(shared.guard),
+    ),
+    Hook(
+        _CONNECTION + "Manager.try_ensure_parallel_info",
+        "around",
+        lambda shared: disaggregated.make_ask(shared.guard),
+    ),
+    Hook(_CONNECTION + "Receiver.init", "after", lambda _: disaggregated.turn_away),
+    Hook(_DECODE + "prepare_abort", "around", lambda _: disaggregated.say_why),
+    Hook(
+        _DECODE + "DecodeTransferQueue._commit_transfer_to_req",
+        "after",
+        lambda _: disaggregated.note_first,
+    ),
+    Hook(
+        _SCHEDULER + "get_new_prebuilt_batch",
+        "around",
+        lambda shared: waiting_queue.make_hold_prebuilt(
+            shared.waiting_queue, disaggregated.make_resume(shared.guard)
+        ),
+    ),
+)
+
+#: What the hooks use of SGLang's objects, by their class.
+ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    _ARGS + "ServerArgs": (
+        *("disaggregation_mode", "enable_custom_logit_processor", "encoder_only", "grpc_mode"),
+        *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
+        *("tokenizer_worker_num", "use_ray"),
+    ),
+    _OPENAI + "protocol.ResponsesRequest": ("metadata", "reasoning"),
+    _OPENAI + "serving_base.OpenAIServingBase": ("tokenizer_manager",),
+    _SRT + "parser.reasoning_parser.BaseReasoningFormatDetector": (
+        *("parse_streaming_increment", "think_end_token", "think_start_token"),
+    ),
+    _SRT + "parser.reasoning_parser.StreamingParseResult": ("normal_text", "reasoning_text"),
+    _MANAGER[:-1]: (
+        *("generate_request", "model_config", "preferred_sampling_params", "server_args"),
+        "tokenizer",
+    ),
+    _SRT + "managers.tokenizer_manager.ReqState": ("customized_info_accumulated", "obj"),
+    _SRT + "managers.io_struct.GenerateReqInput": (
+        *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
+        *("bootstrap_room", "custom_logit_processor", "decode_tp_size", "disagg_prefill_dp_rank"),
+        *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
+        *("parallel_sample_num", "routed_dp_rank", "sampling_params", "text"),
+    ),
+    _SRT + "managers.io_struct.TokenizedGenerateReqInput": (
+        *("custom_logit_processor", "input_ids", "sampling_params"),
+    ),
+    _SRT + "configs.model_config.ModelConfig": (
+        *("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),
+    ),
+    _PARAMS + "SamplingParams": (
+        *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
+        "top_k",
+    ),
+    _SCHEDULER[:-1]: (
+        *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
+        *("enable_overlap", "max_req_len", "max_running_requests", "metrics_reporter"),
+        *("model_config", "result_queue", "server_args", "spec_algorithm", "tokenizer"),
+        *("tp_worker", "waiting_queue"),
+    ),
+    _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter": (
+        "current_scheduler_metrics_enabled",
+    ),
+    _REQUEST[:-1]: (
+        *("bootstrap_room", "custom_logit_processor", "customized_info", "disagg_kv_sender"),
+        *("finished", "finished_len", "finished_reason", "grammar", "inflight_middle_chunks"),
+        *("is_retracted", "kv", "origin_input_ids", "output_ids", "pending_bootstrap"),
+        *("return_sampling_mask", "sampling_params", "set_finish_with_abort", "to_finish"),
+        *("tokenizer", "vocab_size"),
+    ),
+    _BATCH + "ReqKvInfo": ("kv_committed_len",),
+    _BATCH + "FINISH_ABORT": ("message", "status_code"),
+    _BATCH + "ScheduleBatch": (
+        *("forward_mode", "has_grammar", "reqs", "sampling_info", "spec_info"),
+    ),
+    _SRT + "model_executor.forward_batch_info.ForwardBatch": (
+        *("forward_mode", "sampling_info", "spec_info"),
+    ),
+    _SRT + "model_executor.forward_batch_info.ForwardMode": ("is_decode", "is_idle"),
+    _SRT + "sampling.sampling_batch_info.SamplingBatchInfo": (
+        *("custom_params", "grammars", "has_custom_logit_processor"),
+    ),
+    _SRT + "managers.utils.GenerationBatchResult": (
+        *("accept_lens", "copy_done", "next_token_ids", "speculative_num_draft_tokens"),
+        "speculative_output_stride",
+    ),
+    _SRT + "managers.tp_worker.TpModelWorker": ("model_runner",),
+    _SRT + "speculative.spec_info.SpeculativeAlgorithm": ("is_none",),
+    _SRT + "speculative.eagle_info.EagleVerifyInput": _DRAFTS,
+    _SRT + "speculative.ngram_info.NgramVerifyInput": _DRAFTS,
+    _CONNECTION + "BootstrapServer": ("app",),
+    _CONNECTION + "Manager": ("conclude_failure", "prefill_info_table", "record_failure"),
+    _CONNECTION + "Receiver": (
+        *("_send_abort_notification", "abort", "bootstrap_addr", "bootstrap_infos"),
+        *("bootstrap_room", "kv_mgr"),
+    ),
+    _CONNECTION + "Sender": ("kv_mgr",),
+    _DECODE + "DecodeRequest": ("req",),
+}

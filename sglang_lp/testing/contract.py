@@ -1,0 +1,381 @@
+"""What every processor must hold to."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp.errors import InvalidParameter
+from sglang_lp.processor import LogitProcessor, Recording, prepare
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
+from sglang_lp.testing.requests import FakeRequest
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.edits import Edits
+
+__all__ = ["ProcessorContract"]
+
+
+class _Case(NamedTuple):
+    """A request in the middle of its decode."""
+
+    params: Mapping[str, Any]
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    tokenizer: Any
+    eos_token_ids: Sequence[int]
+
+    def request(self, *, served: bool = False) -> FakeRequest:
+        return FakeRequest(
+            self.prompt_ids,
+            served=served,
+            tokenizer=self.tokenizer,
+            eos_token_ids=self.eos_token_ids,
+        )
+
+    def custom_params(self) -> dict[str, Any]:
+        request = self.request()
+        request.output_ids.extend(self.output_ids)
+        return request.custom_params(self.params)
+
+
+class ProcessorContract:
+    """What every processor must hold to, as a test class to derive from.
+
+    ::
+
+        class TestNoEarlyStop(ProcessorContract):
+            processor = NoEarlyStop
+            valid_params = ({"eos_token_ids": [2], "min_tokens": 5},)
+            invalid_params = (({"eos_token_ids": [-1]}, "eos_token_ids"),)
+
+    Works with pytest and with anything else that calls methods named ``test_*``.
+
+    Attributes:
+        processor: The class to test.
+        valid_params: Some ``custom_params`` that it takes; the more unlike, the better.
+        invalid_params: Pairs of ``custom_params`` that it refuses and the parameter at fault.
+        vocab_size: Number of logits in a row.
+        token_ids: Ids that matter to it besides those among its parameters. Random histories are
+            made from these and from a few others.
+        tokenizer: The model's, for a processor that is given text.
+        eos_token_ids: The model's end tokens, for a processor that is given none.
+    """
+
+    processor: ClassVar[type[LogitProcessor]]
+    valid_params: ClassVar[Sequence[Mapping[str, Any]]]
+    invalid_params: ClassVar[Sequence[tuple[Mapping[str, Any], str]]] = ()
+    vocab_size: ClassVar[int] = 1000
+    token_ids: ClassVar[Sequence[int]] = ()
+    tokenizer: ClassVar[Any] = None
+    eos_token_ids: ClassVar[Sequence[int]] = ()
+
+    # Parameters and payload
+
+    def test_takes_valid_parameters_as_json_carries_them(self) -> None:
+        """Valid parameters parse the same before and after a trip over HTTP."""
+        for params in self.valid_params:
+            here = self.processor.parse_params(params, self.vocab_size)
+            there = self.processor.parse_params(json.loads(json.dumps(params)), self.vocab_size)
+            _check(here == there, f"{params} changes on its way through JSON")
+
+    def test_names_the_parameter_that_it_refuses(self) -> None:
+        """Invalid parameters, and unknown ones, are refused with a message that names them."""
+        unknown = ({**params, "no_such_parameter": 1} for params in self.valid_params)
+        refused = [*self.invalid_params, *((params, "no_such_parameter") for params in unknown)]
+        for params, name in refused:
+            try:
+                self.processor.parse_params(params, self.vocab_size)
+            except InvalidParameter as error:
+                _check(name in str(error), f"{params}: {error} does not name {name!r}")
+            else:
+                raise AssertionError(f"{params} was taken, expected InvalidParameter")
+
+    def test_its_payload_leads_back_to_it(self) -> None:
+        """``to_str`` writes SGLang's format, and ``from_str`` finds the class again."""
+        payload = self.processor.to_str()
+        _check([*json.loads(payload)] == ["callable"], "the payload is not SGLang's")
+        found = type(self.processor.from_str(payload))
+        _check(found is self.processor, f"the payload leads to {found}")
+
+    # Logits
+
+    def test_keeps_shape_type_and_device(self) -> None:
+        """Whatever the float type and the size of the vocabulary."""
+        for vocab_size in (self.vocab_size, self.vocab_size + 1, self.vocab_size | 127):
+            for before in self._every_type(len(self._cases()), vocab_size):
+                after = self._edited(self._cases(), before)
+                _check(after.shape == before.shape, f"{before.shape} became {after.shape}")
+                _check(after.dtype == before.dtype, f"{before.dtype} became {after.dtype}")
+                _check(after.device == before.device, f"{before.device} became {after.device}")
+
+    def test_edits_in_place(self) -> None:
+        """The tensor that went in comes back, unless the class overrides ``__call__``."""
+        if self.processor.dense:
+            return
+        logits = _random_logits(len(self._cases()), self.vocab_size)
+        after = self.processor()(logits, [case.custom_params() for case in self._cases()])
+        _check(after is logits, "it returned another tensor than it was given")
+
+    def test_no_batch_at_all(self) -> None:
+        """Nothing, or no parameters at all, is left alone."""
+        logits = _random_logits(2, self.vocab_size)
+        for after in (self.processor()(logits.clone()), self.processor()(logits.clone(), [])):
+            _check(_same_bits(after, logits), "logits without custom_param_list were edited")
+
+    def test_leaves_rows_without_parameters_alone(self) -> None:
+        """``None`` is a request that the processor does not serve."""
+        cases = self._cases()
+        for before in self._every_type(len(cases) * 2, self.vocab_size):
+            mixed = [params for case in cases for params in (None, case.custom_params())]
+            after = self.processor()(before.clone(), mixed)
+            _check(_same_bits(after[::2], before[::2]), "a row without parameters was edited")
+            alone = self._edited(cases, before[1::2].contiguous())
+            _check(_same_bits(after[1::2], alone), "a row depends on one without parameters")
+
+    def test_no_row_depends_on_another(self) -> None:
+        """A batch gives what its rows give one by one, in any order, whatever their parameters."""
+        cases = self._cases()
+        for before in self._every_type(len(cases), self.vocab_size):
+            after = self._edited(cases, before)
+            for i, case in enumerate(cases):
+                alone = self._edited([case], before[i : i + 1])
+                _check(_same_bits(after[i : i + 1], alone), f"row {i} depends on the others")
+            order = random.Random(1).sample(range(len(cases)), len(cases))  # noqa: S311 - no secret
+            shuffled = self._edited([cases[i] for i in order], before[order])
+            _check(_same_bits(shuffled, after[order]), "rows depend on their order")
+
+    def test_keeps_the_bits_of_what_it_does_not_edit(self) -> None:
+        """An entry is edited or it is the same to the last bit; adding 0.0 turns -0.0 into 0.0."""
+        cases = self._cases()
+        for before in self._every_type(len(cases), self.vocab_size):
+            before[:, ::3] = -0.0
+            after = self._edited(cases, before)
+            rewritten = (after == before) & (_bits(after) != _bits(before))
+            # Forcing a token makes its logit 0.0, and every other one -inf.
+            forced = after.isfinite().sum(-1, keepdim=True) == 1
+            _check(not (rewritten & ~forced).any(), "entries that do not change were rewritten")
+
+    def test_leaves_every_row_a_token(self) -> None:
+        """No row without a finite logit, and neither NaN nor +inf."""
+        for before in self._every_type(len(self._cases()), self.vocab_size):
+            highest = self._edited(self._cases(), before).amax(-1)
+            _check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
+
+    def test_respects_the_layout_of_the_logits(self) -> None:
+        """Rows may lie in a wider, padded tensor, whose padding is nobody's to write."""
+        import torch
+
+        cases = self._cases()
+        rows, vocab_size = len(cases), self.vocab_size
+        before = _random_logits(rows, vocab_size)
+        expected = self._edited(cases, before)
+        width = vocab_size + 64
+        for strides, offset in (((width, 1), 32), ((2 * width, 1), 1), ((1, rows + 2), 5)):
+            wide = torch.zeros(2 * (rows + 1) * width)
+            view = wide.as_strided((rows, vocab_size), strides, offset)
+            view.copy_(before)
+            untouched = wide.clone()
+            after = self.processor()(view, [case.custom_params() for case in cases])
+            _check(_same_bits(after, expected), "the result depends on the layout")
+            view.copy_(before)
+            _check(_same_bits(wide, untouched), "it wrote outside its rows")
+
+    # History
+
+    def test_the_same_history_gives_the_same_result(self) -> None:
+        """Called again, with the same requests or with equal ones, it does the same."""
+        cases = self._cases()
+        before = _random_logits(len(cases), self.vocab_size)
+        processor = self.processor()
+        requests = [case.custom_params() for case in cases]
+        first = processor(before.clone(), requests).clone()
+        for again in (
+            processor(before.clone(), requests),
+            self.processor()(before.clone(), requests),
+            self._edited(cases, before),
+        ):
+            _check(_same_bits(again, first), "called again, it does something else")
+
+    def test_step_by_step_is_the_same_as_at_once(self) -> None:
+        """A decode token by token ends where a request with that history begins.
+
+        Each step has a new instance, as SGLang may: state belongs to the request.
+        """
+        before = _random_logits(1, self.vocab_size)
+        for case in self._cases():
+            request = case.request()
+            custom_params = request.custom_params(case.params)
+            for position in range(len(case.output_ids) + 1):
+                after = self.processor()(before.clone(), [custom_params])
+                so_far = case._replace(output_ids=case.output_ids[:position])
+                _check(
+                    _same_bits(after, self._edited([so_far], before)),
+                    f"{case.params}: step {position} of a decode is not what its history gives",
+                )
+                if position < len(case.output_ids):
+                    request.append(case.output_ids[position])
+
+    def test_survives_a_retraction(self) -> None:
+        """A request that is run again goes on as it was, whatever the results thrown away."""
+        before = _random_logits(1, self.vocab_size)
+        for case in self._cases():
+            request = case.request(served=True)
+            custom_params = request.custom_params(case.params)
+            model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
+            served = prepare(self.processor(), case.params, model)
+            attach_row(custom_params, *served, StockHost(request, may_lag=False))
+            length = len(case.prompt_ids)
+            for position, token_id in enumerate(case.output_ids):
+                for chunk_end in (length // 2, length, length + position - 1):
+                    request.kv.kv_committed_len = min(chunk_end, length + position - 1)
+                    self.processor()(before.clone(), [custom_params])
+                request.commit()
+                self.processor()(before.clone(), [custom_params])
+                request.append(token_id)
+            after = self.processor()(before.clone(), [custom_params])
+            _check(request.to_finish is None, f"{case.params}: {request.to_finish}")
+            _check(
+                _same_bits(after, self._edited([case], before)),
+                f"{case.params}: a retraction changes the result",
+            )
+
+    def test_a_fork_is_thrown_away_without_trace(self) -> None:
+        """At every node of a draft it edits as if its tokens had come; then as if they had not."""
+        if self.processor.dense or not self.processor.can_fork:
+            return
+        for case in self._cases():
+            known = len(case.output_ids) // 2
+            drafted = case.output_ids[known : known + 4]
+            width = 2 * len(drafted) + 1
+            lengths = [known + (node + 1) // 2 for node in range(width)]
+            histories = [case._replace(output_ids=case.output_ids[:n]) for n in lengths]
+            before = _random_logits(width, self.vocab_size)
+            expected = self._edited(histories, before)
+            custom_params = histories[0].custom_params()
+            self.processor()(before[:1].clone(), [custom_params])
+            rows = rows_of([custom_params])
+            drafts = Drafts(width, *([part] for part in _forked_twice(drafted)))
+            for _ in range(2):
+                after = before.clone()
+                Batch().step(after, rows, [custom_params], drafts=_returning(drafts), width=width)
+                for node, length in enumerate(lengths):
+                    _check(
+                        _same_bits(after[node], expected[node]),
+                        f"{case.params}: {length - known} drafted tokens after {known} others "
+                        "are not edited as if they had come",
+                    )
+
+    def test_keeps_nothing_on_the_instance(self) -> None:
+        """An instance that served other requests is as good as a new one."""
+        cases = self._cases()
+        used = self.processor()
+        before = _random_logits(1, self.vocab_size)
+        for case in cases:
+            after = used(before.clone(), [case.custom_params()])
+            _check(
+                _same_bits(after, self._edited([case], before)),
+                "the result depends on requests that the instance served before",
+            )
+
+    def test_another_processor_can_run_it(self) -> None:
+        """What it declares can be recorded and added to the edits of another, as by a chain."""
+        if self.processor.dense:
+            return
+
+        class Runs(self.processor):  # type: ignore[misc, name-defined]
+            def edit(self, request: Any, edits: Edits) -> None:
+                own = Recording(edits.vocab_size)
+                super().edit(request, own)
+                edits.add(own)
+                if own.standing is not None:
+                    edits.always().add(own.standing)
+
+        cases = self._cases()
+        before = _random_logits(len(cases), self.vocab_size)
+        after = Runs()(before.clone(), [case.custom_params() for case in cases])
+        _check(_same_bits(after, self._edited(cases, before)), "run by another it edits otherwise")
+
+    # Helpers
+
+    def _cases(self) -> list[_Case]:
+        """Make requests with random histories, the same at every call."""
+        rng = random.Random(0)  # noqa: S311 - no secret
+        cases = []
+        for params in self.valid_params:
+            matter = [*self.token_ids, *_token_ids_in(params, self.vocab_size)]
+            for length in (0, 1, 2, 12):
+                pool = [*matter * 2, *(rng.randrange(self.vocab_size) for _ in range(5))]
+                prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
+                output_ids = rng.choices(pool, k=length)
+                cases.append(
+                    _Case(params, prompt_ids, output_ids, self.tokenizer, self.eos_token_ids)
+                )
+        return cases
+
+    def _edited(self, cases: Sequence[_Case], logits: torch.Tensor | None = None) -> torch.Tensor:
+        """Return what a new instance makes of new requests, and leave ``logits`` alone."""
+        if logits is None:
+            logits = _random_logits(len(cases), self.vocab_size)
+        return self.processor()(logits.clone(), [case.custom_params() for case in cases])
+
+    def _every_type(self, rows: int, vocab_size: int) -> Iterator[torch.Tensor]:
+        """Yield random logits for the cases, in every float type that SGLang serves."""
+        for name in ("float32", "bfloat16", "float16"):
+            yield _random_logits(rows, vocab_size, name)
+
+
+def _returning(drafts: Drafts) -> Callable[[], Drafts]:
+    return lambda: drafts
+
+
+def _check(ok: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not ok:
+        raise AssertionError(message)
+
+
+def _forked_twice(token_ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return a draft in which every node has the next token twice, and goes on below the second.
+
+    Returns:
+        The token, the first child and the next sibling of each node. After the root come the
+        pairs; -1 stands for none.
+    """
+    depth = len(token_ids)
+    tokens = [0, *(token_id for token_id in token_ids for _ in range(2))]
+    first_child = [1, *(child for i in range(depth) for child in (-1, 2 * i + 3))]
+    first_child[-1] = -1
+    next_sibling = [-1, *(sibling for i in range(depth) for sibling in (2 * i + 2, -1))]
+    return tokens, first_child, next_sibling
+
+
+def _token_ids_in(params: Mapping[str, Any], vocab_size: int) -> list[int]:
+    """Return the numbers among the parameters that could be token ids."""
+    lists = [value if isinstance(value, list) else [value] for value in params.values()]
+    return [i for ids in lists for i in ids if isinstance(i, int) and 0 <= i < vocab_size]
+
+
+def _random_logits(rows: int, vocab_size: int, dtype: str = "float32") -> torch.Tensor:
+    import torch
+
+    logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 4
+    return logits.to(getattr(torch, dtype))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(kind)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and bool((_bits(a) == _bits(b)).all())

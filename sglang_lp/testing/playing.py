@@ -1,0 +1,211 @@
+"""Greedy decodes without a server: of one request, or of several in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import Row, attach_row, rows_of
+from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
+from sglang_lp.testing.requests import FakeRequest
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Batch", "BatchModel", "Model", "Played", "Transcript", "decode", "run", "step"]
+
+#: Returns the logits of the next token, one for each token of the vocabulary, given all tokens so
+#: far, prompt included.
+Model = Callable[[Sequence[int]], Sequence[float]]
+
+#: The same for a batch: from all tokens of each request to the logits of the next one, shape
+#: ``(requests, vocab)``.
+BatchModel = Callable[[Sequence[Sequence[int]]], "torch.Tensor"]
+
+
+class Transcript(NamedTuple):
+    """A decode that was played.
+
+    Attributes:
+        token_ids: What was generated.
+        seen: For each step, the tokens that had reached ``advance`` when it was sampled.
+        logits: For each step, the edited row, shape ``(vocab,)``.
+    """
+
+    token_ids: list[int]
+    seen: list[list[int]]
+    logits: list[torch.Tensor]
+
+
+def run(  # noqa: PLR0913 - a decode has this many parts
+    processor: type[LogitProcessor],
+    params: Mapping[str, Any],
+    prompt_ids: Sequence[int],
+    model: Model | Sequence[int],
+    *,
+    steps: int,
+    vocab_size: int = 1000,
+    tokenizer: Any = None,
+    eos_token_ids: Iterable[int] | None = None,
+) -> Transcript:
+    """Play a greedy decode of one request.
+
+    Args:
+        processor: Its class.
+        params: Its ``custom_params``.
+        prompt_ids: Token ids of the prompt.
+        model: A function from the tokens so far to the next logits; or a script, the tokens
+            that a model would generate one after the other. A model whose token is banned takes
+            the smallest id that is not; after its script it repeats token 0.
+        steps: Number of tokens to generate.
+        vocab_size: Number of logits in a row.
+        tokenizer: Of the model, for a processor that is given text.
+        eos_token_ids: The model's end tokens, for a processor that was given none.
+
+    Returns:
+        The tokens and what the processor saw on the way.
+
+    Raises:
+        RequestError: The parameters do not fit.
+        ProcessorFault: The processor failed.
+    """
+    import torch
+
+    fed: list[int] = []
+
+    class Recorded(processor):  # type: ignore[misc, valid-type]
+        def start(self, request: Any) -> Any:
+            fed.clear()
+            return super().start(request)
+
+        def advance(self, request: Any, token_ids: Sequence[int]) -> None:
+            fed.extend(token_ids)
+            super().advance(request, token_ids)
+
+    Recorded.__name__ = processor.__name__
+    if not callable(model):
+        model = _scripted(model, len(prompt_ids), vocab_size)
+    request = FakeRequest(prompt_ids, tokenizer=tokenizer, eos_token_ids=eos_token_ids)
+    custom_params = request.custom_params(params)
+    played = Transcript([], [], [])
+    for _ in range(steps):
+        logits = torch.tensor([model([*prompt_ids, *played.token_ids])], dtype=torch.float32)
+        row = Recorded()(logits, [custom_params])[0]
+        token_id = int((row == row.max()).nonzero()[0])
+        played.seen.append(fed.copy())
+        played.logits.append(row)
+        played.token_ids.append(token_id)
+        request.append(token_id)
+    return played
+
+
+def _scripted(script: Sequence[int], prompt_length: int, vocab_size: int) -> Model:
+    def model(token_ids: Sequence[int]) -> Sequence[float]:
+        position = len(token_ids) - prompt_length
+        logits = [0.0] * vocab_size
+        logits[script[position] if position < len(script) else 0] = 1.0
+        return logits
+
+    return model
+
+
+class Played:
+    """A request that is being played in a batch.
+
+    Args:
+        processor: Its class, or ``None``.
+        params: Its ``custom_params``.
+        prompt: Token ids of the prompt.
+        tokenizer: Of the model, for a processor that is given text.
+        sampling: SGLang's ``SamplingParams``, for a processor of another engine that reads them.
+        vocab_size: Number of logits in a row, to check token ids by.
+
+    Attributes:
+        source: The request as SGLang would show it.
+        custom_params: Its parameters, with the row in them.
+    """
+
+    def __init__(  # noqa: PLR0913 - most have a default
+        self,
+        processor: Any,
+        params: Mapping[str, Any],
+        prompt: Sequence[int],
+        *,
+        tokenizer: Any = None,
+        sampling: Any = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.source = FakeRequest(prompt, served=True, tokenizer=tokenizer)
+        self.source.sampling_params = sampling  # type: ignore[attr-defined]
+        self.custom_params = self.source.custom_params(params)
+        if processor is not None:
+            serving, parsed = prepare(
+                processor(), self.custom_params, ServedModel(tokenizer, vocab_size)
+            )
+            host = StockHost(self.source, may_lag=False)
+            host.tokenizer = tokenizer
+            attach_row(self.custom_params, serving, parsed, host)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output."""
+        return [*self.source.origin_input_ids, *self.source.output_ids]
+
+    @property
+    def output(self) -> list[int]:
+        """The generated tokens."""
+        return [*self.source.output_ids]
+
+    @property
+    def error(self) -> str | None:
+        """What ended the request, if a fault did."""
+        reason = self.source.to_finish
+        return None if reason is None else str(reason.message)
+
+    @property
+    def row(self) -> Row | None:
+        """Its row."""
+        return rows_of([self.custom_params])[0]
+
+    def retract(self) -> None:
+        """Be retracted after a step whose token SGLang drops."""
+        row = self.row
+        if row is not None:
+            row.rewind()
+
+
+def step(batch: Batch, model: BatchModel, played: Sequence[Played]) -> list[int]:
+    """Run one step; return the likeliest tokens, which belong to nobody yet."""
+    logits = model([one.tokens for one in played])
+    params = [one.custom_params for one in played]
+    batch.step(logits, rows_of(params), params)
+    return [int(token_id) for token_id in logits.argmax(-1)]
+
+
+def decode(
+    batch: Batch, model: BatchModel, played: Sequence[Played], steps: int, eos: int = -1
+) -> list[list[int]]:
+    """Play a greedy decode of several requests.
+
+    Args:
+        batch: Runs their processors.
+        model: Of all of them.
+        played: The requests; each leaves with its end token or a fault.
+        steps: Most tokens to generate.
+        eos: The end token; none by default.
+
+    Returns:
+        What each generated.
+    """
+    running = [*played]
+    for _ in range(steps):
+        if not running:
+            break
+        for one, token_id in zip(running, step(batch, model, running), strict=True):
+            if one.error is None:
+                one.source.append(token_id)
+        running = [one for one in running if one.error is None and one.output[-1] != eos]
+    return [one.output for one in played]

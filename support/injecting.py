@@ -1,0 +1,156 @@
+"""A further SGLang plugin, for tests: in a server that runs, any function of the toolkit raises.
+
+A test gives orders by a file and a signal. A process then watches which functions are called, or
+lets one of them raise when it is called next. Nothing of the toolkit is replaced for that: Python
+calls a profile function at every call, and what that raises the function raises.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+import sglang_lp
+from support.settings import RECORD
+
+if TYPE_CHECKING:
+    from support.server import Server
+
+__all__ = ["Faults", "Injected", "install"]
+
+_PACKAGE = Path(sglang_lp.__file__).parent
+_SIGNAL = signal.SIGUSR2
+#: Seconds within which every process takes an order.
+_PATIENCE = 30
+
+_names: dict[CodeType, str | None] = {}
+_calls: Counter[str] = Counter()
+
+
+class Injected(RuntimeError):
+    """What a function raises that was told to."""
+
+
+def install() -> None:
+    """Take orders in this process; SGLang calls this in each of its own."""
+    if RECORD in os.environ:
+        directory = _directory(Path(os.environ[RECORD]))
+        directory.mkdir(exist_ok=True)
+        signal.signal(_SIGNAL, _obey)
+        (directory / f"{os.getpid()}.taken").write_text("0")
+
+
+def _directory(record: Path) -> Path:
+    return record.with_suffix(".faults")
+
+
+def _name(code: CodeType) -> str | None:
+    """Return the name of a function of the toolkit, ``None`` for any other."""
+    if code not in _names:
+        path = Path(code.co_filename)
+        name = None
+        if path.is_relative_to(_PACKAGE):
+            module = path.relative_to(_PACKAGE).with_suffix("").as_posix().replace("/", ".")
+            name = f"{module}:{code.co_qualname}:{code.co_firstlineno}"
+        _names[code] = name
+    return _names[code]
+
+
+def _obey(_number: int, _frame: FrameType | None) -> None:
+    directory = _directory(Path(os.environ[RECORD]))
+    order = orjson.loads((directory / "order").read_bytes())
+    sys.setprofile(None)
+    wanted, left = order["raise"], order["after"]
+
+    def watch(frame: FrameType, event: str, _value: Any) -> None:
+        if event == "call":
+            name = _name(frame.f_code)
+            if name is not None:
+                _calls[name] += 1
+
+    def inject(frame: FrameType, event: str, _value: Any) -> None:
+        nonlocal left
+        if event == "call" and _name(frame.f_code) == wanted:
+            left -= 1
+            if left >= 0:
+                return
+            sys.setprofile(None)
+            with (directory / "raised").open("a") as file:
+                file.write(f"{os.getpid()} {wanted}\n")
+            raise Injected(wanted)
+
+    (directory / f"{os.getpid()}.calls").write_bytes(orjson.dumps(_calls))
+    (directory / f"{os.getpid()}.taken").write_text(str(order["number"]))
+    if order["watch"]:
+        sys.setprofile(watch)
+    elif wanted is not None:
+        sys.setprofile(inject)
+
+
+class Faults:
+    """Orders to a running server.
+
+    Args:
+        server: All of its processes obey.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._directory = _directory(server.record)
+        self._number = 0
+
+    def watch(self) -> None:
+        """Take down from now on which functions are called."""
+        self._order(watch=True)
+
+    def calls(self) -> dict[str, int]:
+        """Return how often each function was called in one process, and watch no more."""
+        self._order()
+        calls: Counter[str] = Counter()
+        for file in self._directory.glob("*.calls"):
+            calls |= Counter(orjson.loads(file.read_bytes()))
+        return dict(sorted(calls.items()))
+
+    def inject(self, name: str, after: int = 0) -> None:
+        """Let a function raise, once in each process that calls it.
+
+        Args:
+            name: As in :meth:`calls`.
+            after: How many calls it answers first.
+        """
+        (self._directory / "raised").write_text("")
+        self._order(fault=name, after=after)
+
+    def raised(self) -> int:
+        """Return in how many processes it did, and let it raise no more."""
+        self._order()
+        return len((self._directory / "raised").read_text().splitlines())
+
+    def _order(self, *, watch: bool = False, fault: str | None = None, after: int = 0) -> None:
+        self._number += 1
+        order = {"number": self._number, "watch": watch, "raise": fault, "after": after}
+        (self._directory / "order").write_bytes(orjson.dumps(order))
+        waiting = {file: int(file.stem) for file in self._directory.glob("*.taken")}
+        for file, process in [*waiting.items()]:
+            try:
+                os.kill(process, _SIGNAL)
+            except ProcessLookupError:  # it has ended
+                waiting.pop(file)
+                file.unlink()
+        deadline = time.monotonic() + _PATIENCE
+        while waiting:
+            waiting = {
+                file: process
+                for file, process in waiting.items()
+                if file.read_text() != str(self._number) and Path(f"/proc/{process}").exists()
+            }
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no answer from the processes {[*waiting.values()]}")
+            time.sleep(0.01)

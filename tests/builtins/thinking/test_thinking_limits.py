@@ -1,0 +1,187 @@
+"""What ends a block besides its budget: all blocks together, a loop, the end of the answer."""
+
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.edits import LENGTH
+from sglang_lp.errors import InvalidParameter
+from sglang_lp.processor import Recording, prepare
+from sglang_lp.request import Request
+from sglang_lp.served_model import ServedModel
+from sglang_lp.testing import run
+
+VOCAB = 8
+START, END, NEW_LINE = 1, 2, 3
+IDS = {
+    "thinking_start_token_id": START,
+    "thinking_end_token_id": END,
+    "new_line_token_id": NEW_LINE,
+}
+
+
+def generated(params, prompt, script):
+    played = run(
+        ThinkingBudgetLogitProcessor,
+        {**IDS, **params},
+        prompt,
+        script,
+        steps=len(script),
+        vocab_size=VOCAB,
+    )
+    return played.token_ids
+
+
+def report(params, prompt, output, forced):
+    processor, fitted = prepare(
+        ThinkingBudgetLogitProcessor(), {**IDS, **params}, ServedModel(vocab_size=VOCAB)
+    )
+    return processor.report(fitted, prompt, output, forced)["thinking"]
+
+
+# All blocks together
+
+
+def test_all_blocks_together_have_a_total():
+    script = [5, 5, END, START, 5, 5, 5, 5, 5]
+
+    output = generated({"total_thinking_tokens": 4}, [START], script)
+
+    assert output == [5, 5, END, START, 5, 5, NEW_LINE, END, 5]
+    assert report({"total_thinking_tokens": 4}, [START], output, [(6, 8)]) == [
+        {"tokens": 2, "ended": "model"},
+        {"tokens": 3, "ended": "budget"},
+    ]
+
+
+def test_a_block_that_opens_when_the_total_is_spent_is_closed_at_once():
+    script = [5, 5, 5, 5, START, 5, 5, 5]
+
+    output = generated({"total_thinking_tokens": 2}, [START], script)
+
+    assert output == [5, 5, NEW_LINE, END, START, NEW_LINE, END, 5]
+
+
+def test_thoughts_in_the_prompt_count_for_the_budget_of_their_block_alone():
+    assert generated({"total_thinking_tokens": 2}, [START, 5, 5, 5], [5] * 4) == [
+        *(5, 5),
+        *(NEW_LINE, END),
+    ]
+
+
+@given(
+    script=st.lists(st.sampled_from([START, END, 4, 5, 6]), min_size=1, max_size=60),
+    total=st.integers(0, 12),
+    budget=st.integers(0, 8) | st.none(),
+)
+def test_no_answer_thinks_more_than_its_total(script, total, budget):
+    params = {"total_thinking_tokens": total, "thinking_budget": budget}
+
+    output = generated(params, [START], script)
+
+    inside, thought, blocks = True, 0, 1
+    for token in output:
+        if inside and token == END:
+            inside = False
+        elif inside:
+            thought += 1
+        elif token == START:
+            inside, blocks = True, blocks + 1
+    # The newline before the end is markup: one for each block that was closed.
+    assert thought <= total + blocks
+
+
+# Loops
+
+
+def ends_with_loop(tokens, smallest, largest, count):
+    return any(
+        len(tokens) >= size * count
+        and all(
+            tokens[-size * (n + 1) : len(tokens) - size * n] == tokens[-size:] for n in range(count)
+        )
+        for size in range(smallest, largest + 1)
+    )
+
+
+@settings(max_examples=60)
+@given(
+    opening=st.lists(st.integers(4, 7), max_size=300),
+    pattern=st.lists(st.integers(4, 7), min_size=1, max_size=12),
+    smallest=st.integers(1, 4),
+    largest=st.integers(4, 12),
+    count=st.integers(2, 5),
+)
+def test_a_block_that_loops_is_closed_and_no_other(opening, pattern, smallest, largest, count):
+    params = {"max_pattern_size": largest, "min_pattern_size": smallest, "min_count": count}
+    script = [*opening, *(pattern * 600)[:600]]
+
+    output = generated(params, [START], script)
+
+    looked = [at for at in range(256, 900, 256) if at <= len(script)]
+    due = next((at for at in looked if ends_with_loop(script[:at], smallest, largest, count)), None)
+    if due is None:
+        assert END not in output
+    else:
+        assert output[: due + 2] == [*script[:due], NEW_LINE, END][: len(output)]
+        if len(output) > due + 1:
+            (block, *_) = report(params, [START], output, [(due, due + 2)])
+            assert block == {"tokens": due + 1, "ended": "loop"}
+
+
+def test_a_loop_is_closed_with_the_message():
+    params = {"max_pattern_size": 2, "min_pattern_size": 1, "closing_token_ids": [6, 7]}
+
+    assert generated(params, [START], [5] * 262)[254:260] == [5, 5, 6, 7, END, 5]
+
+
+def test_tokens_that_come_at_once_are_looked_through_as_one_by_one():
+    params = {**IDS, "max_pattern_size": 3, "min_pattern_size": 1}
+    tokens = [4, 5, 6, 7] * 20 + [5] * 200
+    processor, fitted = prepare(
+        ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
+    )
+    found = []
+    for size in (1, 3, len(tokens)):
+        request = Request(fitted)
+        request.prompt_ids, request.output_ids = array("q", [START]), array("q")
+        request.state = processor.start(request)
+        for at in range(0, len(tokens), size):
+            request.output_ids.extend(tokens[at : at + size])
+            processor.advance(request, tokens[at : at + size])
+        found.append(request.state.looped)
+
+    assert found == [True] * 3
+
+
+def test_patterns_that_cannot_be_are_refused():
+    with pytest.raises(InvalidParameter, match="min_pattern_size"):
+        ThinkingBudgetLogitProcessor.parse_params({**IDS, "max_pattern_size": 3})
+
+
+# Truncation
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7])
+def test_an_answer_can_end_with_its_budget(budget):
+    params = {**IDS, "thinking_budget": budget, "at_limit": "stop"}
+    processor, fitted = prepare(
+        ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
+    )
+    request = Request(fitted)
+    request.prompt_ids, request.output_ids = array("q", [START]), array("q")
+    request.state = processor.start(request)
+    reasons = []
+    for position in range(budget):
+        request.position = position
+        edits = Recording(VOCAB)
+        processor.edit(request, edits)
+        reasons.append(edits.reason)
+        request.output_ids.append(5)
+        processor.advance(request, [5])
+
+    assert reasons == [None] * (budget - 1) + [LENGTH]
+    assert report(params, [START], [5] * budget, []) == [{"tokens": budget, "ended": "budget"}]

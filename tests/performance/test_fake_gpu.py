@@ -1,0 +1,110 @@
+"""What a step does on a GPU, counted on one that is not there."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import devices
+from benchmarks.devices import KINDS, NODES, VOCAB, count
+from sglang_lp.server.scheduler.speculation import make_capture
+from support.fake_gpu import FakeGpu
+
+ON_LOGITS = [kind for kind in KINDS if isinstance(kind.processor, str)]
+
+
+def check(counted, kernels, waits, rows):
+    assert counted.ended == 0
+    assert counted.kernels <= kernels
+    assert counted.first <= 2
+    assert counted.to_device <= 1
+    assert counted.waits <= waits
+    assert counted.to_host <= waits
+    assert counted.allocated <= rows * 16_000 + VOCAB
+
+
+@pytest.mark.parametrize("rows", [1, 32, 256])
+@pytest.mark.parametrize("kind", ON_LOGITS, ids=lambda kind: kind.name)
+def test_a_step_launches_copies_and_waits_the_same_whatever_the_rows(kind, rows):
+    check(count([kind], rows), kind.kernels, kind.waits, rows)
+
+
+@pytest.mark.parametrize("kind", ON_LOGITS, ids=lambda kind: kind.name)
+def test_so_does_a_verify_step(kind):
+    check(count([kind], 8, width=NODES), kind.kernels, kind.waits, 8 * NODES)
+
+
+@pytest.mark.parametrize("kind", ON_LOGITS, ids=lambda kind: kind.name)
+def test_under_a_grammar_the_host_waits_once_more_to_see_that_a_token_is_left(kind):
+    counted = count([kind], 8, masked=True)
+
+    assert counted.ended == 0
+    assert counted.waits <= kind.waits + (counted.kernels > 0)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k.processor, str)])
+def test_rows_that_a_class_changes_itself_are_checked_with_one_wait(kind):
+    counted = count([kind], 32)
+
+    assert (counted.ended, counted.waits, counted.to_device) == (0, 1, 1)
+    assert counted.kernels == kind.kernels + 32 * kind.each
+
+
+def test_a_batch_of_all_kinds_launches_what_its_kinds_need_and_waits_once():
+    counted = count(ON_LOGITS, 4 * len(ON_LOGITS))
+
+    assert counted.ended == 0
+    assert counted.waits == counted.to_host == 1
+    assert counted.kernels <= 3 + len(ON_LOGITS)
+    assert counted.to_device <= 3  # what holds, the edits of this step, and what is pooled
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_drafts_are_on_their_way_before_the_forward_begins(read):
+    gpu = FakeGpu()
+    trees = SimpleNamespace(
+        draft_token_num=NODES,
+        draft_token=gpu.tensor(4 * NODES, dtype=torch.int64),
+        retrieve_next_token=gpu.tensor(4, NODES, dtype=torch.int64),
+        retrieve_next_sibling=gpu.tensor(4, NODES, dtype=torch.int64),
+    )
+    batch = SimpleNamespace(
+        spec_info=trees,
+        sampling_info=SimpleNamespace(has_custom_logit_processor=True),
+        forward_mode=SimpleNamespace(is_idle=lambda: False),
+    )
+
+    with gpu.counting():
+        make_capture(lambda _info, _width: read)(None, batch, is_verify=True)
+
+    assert (sum(gpu.kernels.values()), gpu.to_host, gpu.waits) == (read, read, 0)
+
+
+@pytest.mark.parametrize("wait", ["item", "cpu", "tolist", "bool", "nonzero", "mask"])
+def test_what_waits_for_the_device_is_seen(wait):
+    gpu = FakeGpu()
+    logits = gpu.tensor(2, 8)
+    waiting = {
+        "item": lambda: logits.max().item(),
+        "cpu": logits.cpu,
+        "tolist": logits.max().tolist,
+        "bool": lambda: bool(logits.isfinite().all()),
+        "nonzero": logits.nonzero,
+        "mask": lambda: logits[logits > 0],
+    }
+    unsized = wait in {"nonzero", "mask"}  # how large it is only the device knows
+
+    with gpu.counting(), pytest.raises(RuntimeError) if unsized else nullcontext():
+        waiting[wait]()
+
+    assert gpu.waits == 1
+
+
+def test_the_page_shows_what_is_counted():
+    shown = devices.PAGE.read_text().partition(devices.BEGIN)[2].partition(devices.END)[0]
+
+    for kind in KINDS[:4]:
+        one = count([kind], 32)
+        row = next(line for line in shown.splitlines() if line.startswith(f"| {kind.name} |"))
+        assert row.split(" | ")[2].startswith(f"{one.kernels}, {one.to_device}, {one.waits}, ")

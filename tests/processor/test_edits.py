@@ -1,0 +1,451 @@
+"""What each edit does to its row, and to no other."""
+
+import math
+import random
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_lp._engine import biases as biases_module
+from sglang_lp._engine import ids as ids_module
+from sglang_lp._engine import placing as placing_module
+from sglang_lp._engine import standing as standing_module
+from sglang_lp._engine.ids import lasting
+from sglang_lp._engine.placing import Cells, place, place_standing
+from sglang_lp._engine.plan import Plan
+from sglang_lp._engine.pools import pool
+from sglang_lp._engine.recording import Recording
+from sglang_lp._engine.standing import DENSE, Standing
+from sglang_lp.edits import MAX_BIAS, NEVER
+from sglang_lp.errors import ProcessorFault
+from support.examples import examples
+
+INF = math.inf
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def recorded(vocab, calls):
+    """Return the recording of each row, from calls such as ``(row, "ban", [1])``."""
+    rows = {}
+    for row, name, *args in calls:
+        getattr(rows.setdefault(row, Recording(vocab)), name)(*args)
+    return rows
+
+
+def planned(tensor, rows, keep_masked=()):
+    cells = Cells(tensor)
+    for row, recording in rows.items():
+        place(cells, row, recording, None, keep_masked=row in keep_masked)
+    return Plan(cells, tensor)
+
+
+def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), keep_masked=()):
+    """Apply calls such as ``(row, "ban", [1])``; return the rows and the conflicts."""
+    tensor = torch.tensor(logits)
+    plan = planned(tensor, recorded(tensor.shape[1], calls), keep_masked)
+    plan.apply(tensor)
+    return tensor.tolist(), plan.conflicts
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], [1.0, 2.0, 3.0, 4.0]),
+        ([("ban", [])], [1.0, 2.0, 3.0, 4.0]),
+        ([("ban", [1, 3])], [1.0, -INF, 3.0, -INF]),
+        ([("ban", [1]), ("ban", (1, 1))], [1.0, -INF, 3.0, 4.0]),
+        ([("allow_only", [1, 3])], [-INF, 2.0, -INF, 4.0]),
+        ([("allow_only", [1, 3]), ("allow_only", [3, 2])], [-INF, -INF, -INF, 4.0]),
+        ([("allow_only", [1, 3]), ("ban", [3])], [-INF, 2.0, -INF, -INF]),
+        ([("allow_only", [1, 1]), ("bias", [1, 2], [0.5, 0.5])], [-INF, 2.5, -INF, -INF]),
+        ([("force", 2)], [-INF, -INF, 0.0, -INF]),
+        ([("force", 2), ("force", 2)], [-INF, -INF, 0.0, -INF]),
+        ([("force", 2), ("allow_only", [1, 2]), ("ban", [1])], [-INF, -INF, 0.0, -INF]),
+        ([("force", 2), ("bias", [2], [5.0])], [-INF, -INF, 0.0, -INF]),
+        ([("bias", [0, 2], [0.5, -0.5])], [1.5, 2.0, 2.5, 4.0]),
+        ([("bias", [0, 0], [0.5, 1.0]), ("bias", [0], [1])], [3.5, 2.0, 3.0, 4.0]),
+        ([("bias", [], [])], [1.0, 2.0, 3.0, 4.0]),
+        ([("bias", [0, 2, 2], 0.5), ("bias", [0], [1.0])], [2.5, 2.0, 4.0, 4.0]),
+        ([("bias", [1], 1)], [1.0, 3.0, 3.0, 4.0]),
+        ([("bias", [0], [5.0]), ("ban", [0])], [-INF, 2.0, 3.0, 4.0]),
+        ([("ban", {0: 1, 1: 0}.keys())], [-INF, -INF, 3.0, 4.0]),
+        ([("ban", torch.tensor([0, 1]))], [-INF, -INF, 3.0, 4.0]),
+    ],
+)
+def test_an_edit_does_what_it_says(calls, expected):
+    for order in (calls, calls[::-1]):
+        rows, conflicts = edited(*((0, *call) for call in order))
+        assert rows == [expected]
+        assert conflicts == {}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("force", 1), ("force", 2)],
+        [("force", 1), ("ban", [1])],
+        [("force", 1), ("allow_only", [2])],
+        [("force", 1), ("force", 2), ("allow_only", [1])],
+        [("allow_only", [1]), ("allow_only", [2])],
+        [("allow_only", [1]), ("ban", [1, 3])],
+        [("ban", [0, 1]), ("ban", [2, 3, 3])],
+        [("ban", range(4)), ("bias", [0], [1.0])],
+        [("ban", range(4)), ("force", 1)],
+        [("ban", range(4)), ("allow_only", [1])],
+    ],
+)
+def test_a_contradiction_is_reported_and_leaves_its_row_alone(calls):
+    logits = [[1.0, 2.0, 3.0, 4.0]] * 3
+    for order in (calls, calls[::-1]):
+        rows, conflicts = edited(
+            (0, "ban", [0]), *((1, *call) for call in order), (2, "force", 3), logits=logits
+        )
+        assert [*conflicts] == [1]
+        assert rows[1] == logits[1]
+        assert rows[0] == [-INF, 2.0, 3.0, 4.0]
+        assert rows[2] == [-INF, -INF, -INF, 0.0]
+
+
+def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
+    calls = [(0, "force", 1), (1, "force", 1)]
+
+    rows, _ = edited(*calls, logits=[[1.0, -INF], [1.0, -INF]], keep_masked=[0])
+
+    assert rows == [[-INF, -INF], [-INF, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (("ban", [0, 4]), "4 is outside the vocabulary of 4"),
+        (("ban", [-1]), "-1 is outside"),
+        (("allow_only", [4]), "4 is outside"),
+        (("allow_only", []), "at least one"),
+        (("force", 4), "4 is outside"),
+        (("force", -1), "-1 is outside"),
+        (("bias", [4], [1.0]), "4 is outside"),
+        (("bias", [1], []), "1 token ids and 0 values"),
+        (("bias", [1, 2], [1.0]), "2 token ids and 1 values"),
+        (("bias", [1], [math.nan]), "finite"),
+        (("bias", [1], math.nan), "finite"),
+        (("bias", [1], MAX_BIAS * 1.01), "finite"),
+        (("bias", [1], [INF]), "finite"),
+        (("bias", [1], [-MAX_BIAS * 1.01]), "finite"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_a_fault(call, message):
+    with pytest.raises(ProcessorFault, match=message):
+        edited((0, *call))
+
+
+@pytest.mark.parametrize("ids", [[1.0], ["1"], [None], [[1]], 1, [b"1"]])
+def test_only_integers_are_token_ids(ids):
+    with pytest.raises(TypeError):
+        edited((0, "ban", ids))
+
+
+def test_a_list_may_change_after_it_was_given():
+    edits, ids = Recording(4), [1]
+    edits.ban(ids)
+    ids[0] = 4
+    logits = torch.zeros(1, 4)
+
+    planned(logits, {0: edits}).apply(logits)
+
+    assert logits.tolist() == [[0.0, -INF, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_biases_that_add_up_stay_finite(dtype):
+    logits = torch.zeros(1, 2, dtype=dtype)
+    edits = Recording(2)
+    for _ in range(100):
+        edits.bias([0, 1], [MAX_BIAS, -MAX_BIAS])
+
+    planned(logits, {0: edits}).apply(logits)
+
+    assert logits.isfinite().all()
+    assert logits[0, 0] == torch.tensor(MAX_BIAS, dtype=dtype)
+
+
+def test_a_recording_takes_over_what_another_holds():
+    one, other = Recording(4), Recording(4)
+    one.ban([0])
+    other.ban([1])
+    other.bias([2], [1.0])
+    one.add(other)
+    logits = torch.zeros(1, 4)
+
+    planned(logits, {0: one}).apply(logits)
+
+    assert logits.tolist() == [[-INF, -INF, 1.0, 0.0]]
+
+
+def test_a_plan_may_be_applied_again():
+    logits = torch.ones(1, 3)
+    edits = Recording(3)
+    edits.allow_only([1, 2])
+    edits.bias([1], [1.0])
+    plan = planned(logits, {0: edits})
+    plan.apply(logits)
+    again = torch.ones(1, 3)
+
+    plan.apply(again)
+
+    assert torch.equal(again, logits)
+
+
+@pytest.mark.parametrize(
+    ("call", "wake"), [((), None), (("wake_at", 15), 15), (("wake_at", 0), 0), (("rest",), NEVER)]
+)
+def test_a_recording_knows_when_its_row_wakes(call, wake):
+    edits = Recording(4)
+    if call:
+        getattr(edits, call[0])(*call[1:])
+
+    assert edits.wake == wake
+
+
+# Against a plain reference
+
+
+def reference(row, edits, *, masked):
+    """Edit one row, shape ``(vocab,)``, by the declarative rules; ``None`` for a conflict."""
+    vocab = len(row)
+    banned = {i for name, ids, *_ in edits if name == "ban" for i in ids}
+    sets = [{*ids} for name, ids, *_ in edits if name == "allow_only"]
+    forced = {args[0] for name, *args in edits if name == "force"}
+    left = set(range(vocab)).intersection(*sets) - banned
+    if forced:
+        left &= forced
+    if not left or len(forced) > 1:
+        return None
+    result = torch.full_like(row, -INF)
+    for i in left:
+        pairs = [
+            pair
+            for name, *args in edits
+            if name == "bias"
+            for pair in zip(args[0], each(args[1], len(args[0])), strict=True)
+        ]
+        values = [value for token_id, value in pairs if token_id == i]
+        bias = torch.tensor(max(-MAX_BIAS, min(MAX_BIAS, sum(values))), dtype=row.dtype)
+        result[i] = row[i] + bias if values else row[i]
+    for token_id in forced:
+        result[token_id] = row[token_id] if masked else 0.0
+    return result
+
+
+def each(values, count):
+    """Return the bias of each id, where one may be for all."""
+    return [values] * count if isinstance(values, float) else values
+
+
+def sharing(calls, seed):
+    """Return calls with some lists as one object each, as copies of a request have them."""
+    kept = {}
+    shared = []
+    for number, (row, name, *args) in enumerate(calls):
+        if args and isinstance(args[0], list) and random.Random(seed - number).random() < 0.5:
+            args[0] = kept.setdefault(tuple(args[0]), lasting(args[0]))
+        shared.append((row, name, *args))
+    return shared
+
+
+def bits(tensor):
+    return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+@st.composite
+def row_edits(draw, vocab):
+    token = st.integers(0, vocab - 1)
+    tokens = st.lists(token, max_size=vocab)
+    value = st.sampled_from([-MAX_BIAS, -2.5, -1 / 64, 0.0, 1 / 64, 3.0, MAX_BIAS])
+    pairs = st.lists(st.tuples(token, value), max_size=6)
+    one = st.one_of(
+        st.tuples(st.just("ban"), tokens),
+        st.tuples(st.just("ban"), st.lists(token, max_size=2)),
+        st.tuples(st.just("allow_only"), st.lists(token, min_size=1, max_size=vocab)),
+        st.tuples(st.just("force"), token),
+        pairs.map(lambda items: ("bias", [i for i, _ in items], [v for _, v in items])),
+        st.tuples(st.just("bias"), st.lists(token, max_size=6), value),
+    )
+    return draw(st.lists(one, max_size=4))
+
+
+@st.composite
+def batches(draw):
+    vocab = draw(st.sampled_from([1, 2, 3, 7, 32]))
+    kinds = draw(st.lists(row_edits(vocab), min_size=1, max_size=6))
+    rows = draw(st.integers(1, 64))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    # Few rows in detail, repeated, so that examples stay small and batches are large.
+    edits = [rng.choice(kinds) for _ in range(rows)]
+    masked = [i for i in range(rows) if rng.random() < 0.2]
+    return vocab, edits, masked, rng.randrange(2**32)
+
+
+def laid_out(rows, vocab, layout, dtype):
+    """Return a buffer and a view into it of shape ``(rows, vocab)``."""
+    if layout == "contiguous":
+        wide = torch.zeros(rows, vocab, dtype=dtype)
+        return wide, wide
+    if layout == "columns":
+        wide = torch.zeros(rows, vocab + 5, dtype=dtype)
+        return wide, wide[:, 2:-3]
+    if layout == "rows":
+        wide = torch.zeros(rows * 2, vocab, dtype=dtype)
+        return wide, wide[1::2]
+    if layout == "transposed":
+        wide = torch.zeros(vocab, rows + 1, dtype=dtype)
+        return wide, wide.T[1:]
+    wide = torch.zeros(rows, vocab * 2 + 1, dtype=dtype)
+    return wide, wide[:, 1::2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "columns", "rows", "transposed", "strided"])
+@examples(0.6)
+@given(batches())
+def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
+    vocab, all_edits, masked, seed = batch
+    rows = len(all_edits)
+    generator = torch.Generator().manual_seed(seed)
+    before = (torch.randn(rows, vocab, generator=generator) * 8).to(dtype)
+    odd = torch.randint(0, 12, before.shape, generator=generator)
+    for i, value in enumerate((-INF, -0.0, INF, math.nan)):
+        before[odd == i] = value
+    wide, logits = laid_out(rows, vocab, layout, dtype)
+    logits.copy_(before)
+    around = wide.clone()
+    calls = [(row, *call) for row, row_calls in enumerate(all_edits) for call in row_calls]
+    random.Random(seed).shuffle(calls)
+    # Any part of a row's edits may be declared for good, and is then applied before.
+    # Not biases: two of them on one logit are rounded twice.
+    for_good = {
+        number
+        for number, (_, name, *_) in enumerate(calls)
+        if name != "bias" and random.Random(seed + number).random() < 0.3
+    }
+    with (
+        patch.object(ids_module, "LONG", 1 + seed % 4),
+        patch.object(biases_module, "LONG", 1 + seed % 5),
+        patch.object(placing_module, "DENSE", 1 + seed % 6),
+        patch.object(standing_module, "DENSE", 1 + seed % 6),
+    ):
+        calls = sharing(calls, seed)
+        now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
+        always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])
+        standing, acting = Cells(logits), Cells(logits)
+        held = {row: Standing.of(recording) for row, recording in always.items()}
+        for row, one in held.items():
+            place_standing(standing, row, one, keep_masked=row in masked)
+        for row, recording in now.items():
+            if row not in standing.conflicts:
+                place(acting, row, recording, held.get(row), keep_masked=row in masked)
+    found = {**standing.conflicts, **acting.conflicts}
+    for cells in (standing, acting):
+        Plan(cells, logits).apply(logits)
+    for row in acting.conflicts:  # the request ends; what was declared for good was applied
+        logits[row] = before[row]
+
+    expected, conflicts = before.clone(), set()
+    for row, row_calls in enumerate(all_edits):
+        result = reference(before[row], row_calls, masked=row in masked)
+        if result is None:
+            conflicts.add(row)
+        else:
+            expected[row] = result
+    nan = expected.isnan()
+    assert torch.equal(logits.isnan(), nan)  # NaN + 1 is some NaN
+    assert torch.equal(bits(logits)[~nan], bits(expected)[~nan])
+    assert {*found} == conflicts
+    logits.copy_(before)
+    same = (bits(wide) == bits(around)) | wide.isnan()
+    assert same.all(), "written outside of the rows"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_pool_gets_the_probability_of_its_tokens_in_each_row_alone(dtype):
+    before = (torch.randn(4, 9, generator=torch.Generator().manual_seed(0)) * 4).to(dtype)
+    logits = before.clone()
+
+    pool(logits, [[(0, [1, 2], 5), (2, [1, 2], 6), (3, [8, 7, 8], 0)], [(2, [6, 4], 1)]])
+
+    for row, steps in {0: [([1, 2], 5)], 2: [([1, 2], 6), ([6, 4], 1)], 3: [([7, 8], 0)]}.items():
+        for ids, into in steps:
+            before[row, into] = before[row, ids].float().logsumexp(0)
+            before[row, ids] = -INF
+    assert torch.equal(logits, before)
+
+
+def test_a_pool_is_for_one_step():
+    edits = Recording(4)
+    edits.always().pool([1], 2)
+
+    with pytest.raises(ProcessorFault, match="one step"):
+        Standing.of(edits.standing)
+
+
+@pytest.mark.parametrize(("ids", "into"), [([4], 0), ([0], 4), ([0, 1], 1)])
+def test_a_pool_that_makes_no_sense_is_a_fault(ids, into):
+    with pytest.raises(ProcessorFault):
+        Recording(4).pool(ids, into)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [[1], [0, 1, 2], [0, 2]])
+def test_a_long_list_is_banned_alike_whenever_it_comes_again(dtype, rows):
+    vocab = DENSE + 100
+    banned = lasting(range(50, 50 + DENSE))
+    for _ in range(3):
+        before = torch.randn(3, vocab).to(dtype)
+        logits = before.clone()
+        planned(logits, recorded(vocab, [(row, "ban", banned) for row in rows])).apply(logits)
+
+        expected = before.clone()
+        for row in rows:
+            expected[row, 50:-50] = -INF
+        assert torch.equal(logits, expected)
+
+
+def test_of_a_long_list_and_what_is_banned_beside_it_a_token_has_to_be_left():
+    vocab = DENSE + 2
+    banned = lasting(range(DENSE))
+    logits = torch.zeros(2, vocab)
+    calls = [(0, "ban", banned), (0, "ban", [vocab - 1]), (1, "ban", banned)]
+    calls += [(1, "ban", [vocab - 1, vocab - 2])]
+    plan = planned(logits, recorded(vocab, calls))
+
+    assert [*plan.conflicts] == [1]
+    plan.apply(logits)
+    assert logits[0].isfinite().nonzero().flatten().tolist() == [vocab - 2]
+    assert logits[1].isfinite().all()
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [2], [0, 1, 3], [0, 2, 4], [1, 2, 3]])
+def test_whichever_rows_are_forced_the_others_stay(rows):
+    before = torch.randn(5, 6)
+    logits = before.clone()
+    planned(logits, recorded(6, [(row, "force", row) for row in rows])).apply(logits)
+
+    expected = before.clone()
+    for row in rows:
+        expected[row] = -INF
+        expected[row, row] = 0.0
+    assert torch.equal(logits, expected)
+
+
+def test_one_row_and_several_get_the_same_sums():
+    ids = [7, 3, 900, 41]
+    before = torch.randn(3, 1_000)
+    alone, together = before.clone(), before.clone()
+    for row in range(3):
+        pool(alone, [[(row, ids, 5)]])
+    pool(together, [[(row, ids, 5) for row in range(3)]])
+
+    assert torch.equal(alone, together)
+    assert torch.allclose(alone[:, 5], before[:, ids].logsumexp(1))

@@ -1,0 +1,54 @@
+"""What ``-m`` selects is what CONTRIBUTING.md says: tests of a fleet, of drafts and of the site run
+only where they are asked for by name.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.dev import QUICK_ROOMS
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+(DOCUMENTED,) = re.findall(r'pytest -m "(.+?)"`', CONTRIBUTING)
+
+UNMARKED = "test_every_worker_takes_its_arguments"
+FLEET = "test_hadolint_finds_nothing_in_the_dockerfile"
+DOCS = "test_the_search_works_in_a_folder"
+
+
+class Collected:
+    """A plugin of pytest that keeps the names of what was selected."""
+
+    names: set[str]
+
+    def pytest_collection_finish(self, session):
+        self.names = {item.name for item in session.items} & {UNMARKED, FLEET, DOCS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([], {UNMARKED}),
+        (["-m", DOCUMENTED], {UNMARKED}),
+        (["-m", "engine"], set()),
+        (["-m", "fleet"], {FLEET}),
+        (["-m", "docs"], {DOCS}),
+        (["-m", "fleet or docs"], {FLEET, DOCS}),
+        (["-m", "not fleet"], {UNMARKED}),
+    ],
+)
+def test_what_runs_on_request_runs_only_where_it_is_named(arguments, names):
+    collected = Collected()
+    files = [ROOT / "tests/fleet/test_deploy.py", ROOT / "tests/browser/test_site.py"]
+    quietly = ["--collect-only", "-qq", "--rootdir", ROOT, "-p", "no:cacheprovider"]
+
+    pytest.main([*map(str, [*quietly, *files]), *arguments], plugins=[collected])
+
+    assert collected.names == names
+
+
+@pytest.mark.parametrize("room", QUICK_ROOMS)
+def test_a_room_of_the_quick_tests_has_tests(room):
+    assert [*(ROOT / "tests" / room).glob("test_*.py")]

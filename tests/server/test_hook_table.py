@@ -1,0 +1,102 @@
+"""The table names all that is taken hold of in SGLang, and is the only place that does."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import dis
+import hashlib
+import inspect
+import logging
+import re
+import sys
+from contextvars import ContextVar
+from pathlib import Path
+from types import CellType, CodeType
+
+import msgspec
+import prometheus_client
+import pytest
+import requests
+import torch
+from aiohttp import web
+from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+from starlette.applications import Starlette
+
+import sglang_lp
+from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS
+
+PACKAGE = Path(sglang_lp.__file__).parent
+TABLE = PACKAGE / "server" / "startup" / "hook_table.py"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+#: What else than SGLang's objects has the attributes that the server's rooms use.
+OTHERS = (
+    *(str, bytes, int, dict, list, BaseException, type, CellType, re.Pattern),
+    *(asyncio.AbstractEventLoop, asyncio.Task, logging.Logger, hashlib.sha256(), msgspec.msgpack),
+    *(torch.Tensor, torch.cpu, torch.Event, prometheus_client.Counter, set, ContextVar),
+    *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
+    *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor),
+)
+
+
+def defined() -> set[str]:
+    """Return every name that this package gives an attribute, a function or a class."""
+    names = set()
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names
+
+
+def used(module: Path) -> set[str]:
+    """Return the attributes that a module uses of whatever it was given."""
+    tree = ast.parse(module.read_text())
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", *imported})
+    }
+
+
+@pytest.mark.parametrize("room", ["front", "gate", "scheduler", "startup"])
+def test_every_attribute_of_sglangs_that_the_server_uses_is_in_the_table(room):
+    known = {name for names in ATTRIBUTES.values() for name in names}
+    known |= {name for other in OTHERS for name in dir(other)} | defined()
+    modules = sorted((PACKAGE / "server" / room).glob("*.py"))
+    unknown = {module.name: used(module) - known for module in modules}
+
+    assert modules
+    assert {name: names for name, names in unknown.items() if names} == {}
+
+
+def test_names_of_sglangs_functions_stand_in_the_table_alone():
+    named = {
+        ".".join(hook.target.split(".")[-2:]) for hook in HOOKS if re.search("[A-Z]", hook.target)
+    }
+    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in named))
+    found = {
+        str(module.relative_to(PACKAGE)): pattern.findall(module.read_text())
+        for module in MODULES
+        if module != TABLE
+    }
+
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+def test_no_function_stands_in_the_table_twice_with_the_same():
+    rows = [(hook.target, hook.kind, inspect.getsource(hook.make)) for hook in HOOKS]
+
+    assert len({*rows}) == len(rows)

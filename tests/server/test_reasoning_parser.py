@@ -1,0 +1,139 @@
+"""Thinking is what SGLang's reasoning parser returns as reasoning: the parser is the oracle."""
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sglang.srt")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+from sglang_lp.builtins.thinking.finder import Closing, find_blocks, finder_for
+from sglang_lp.server.gate.reasoning_parser import reasoning_format
+from sglang_lp.text.vocabulary import Vocabulary
+
+#: Each letter stands once in a text, so that every token of reasoning is known by its own.
+LETTERS = [chr(0x4E00 + i) for i in range(400)]
+
+#: Parsers whose delimiters come from a template of the served tokenizer.
+TEMPLATES = {"response_template"}
+PARSERS = sorted({*ReasoningParser.DetectorMap} - TEMPLATES)
+
+
+class Pieces:
+    """A vocabulary made up of the pieces that a text was cut into."""
+
+    def __init__(self, texts):
+        self.of = [*dict.fromkeys(texts)]
+        self.vocabulary = Vocabulary([piece.encode() for piece in self.of])
+
+    def ids(self, texts):
+        return [self.of.index(text) for text in texts]
+
+
+def cut(draw, text):
+    """Cut a text anywhere."""
+    count = draw(st.integers(0, min(len(text) - 1, 30))) if text else 0
+    places = sorted(draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=count)))
+    parts = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    return [part for part in parts if part]
+
+
+@st.composite
+def answers(draw, form, forced):
+    """Draw an answer as models write it: thoughts, an end or a tool call, words; cut anywhere."""
+    letters = iter(LETTERS)
+
+    def words():
+        return "".join(islice(letters, draw(st.integers(0, 4))))
+
+    inside = form.can_begin_inside and forced
+    text = draw(st.sampled_from(["", form.start])) if inside else form.start
+    ends = [form.end, *form.other_ends, *form.tool_starts, ""]
+    return cut(draw, text + words() + draw(st.sampled_from(ends)) + words())
+
+
+def reasoning(name, pieces, forced, *, streamed):
+    parser = ReasoningParser(name, force_reasoning=forced)
+    detector = parser.detector
+    if name == "ling3":  # which gives reasoning out as the answer if there is no other
+        detector._force_nonempty_content = False
+    if name == "gpt-oss":  # whose loop takes control tokens as they come: whole
+        pieces = re.split(r"(<\|.*?\|>)", "".join(pieces))
+    if not streamed:
+        thought, said = parser.parse_non_stream("".join(pieces))
+    else:
+        parts = [*map(parser.parse_stream_chunk, pieces), parser.parse_stream_end()]
+        thought, said = ("".join(part or "" for part in side) for side in zip(*parts, strict=True))
+    if name == "minimax-append-think":  # which leaves it to the client to part the two
+        return said.partition(detector.think_end_token)[0]
+    return thought
+
+
+def counted(form, pieces, forced):
+    """Return the letters in the tokens that the finder counts."""
+    vocabulary = Pieces([*pieces, form.start, form.end])
+    closing = Closing((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    finder = finder_for(closing, form, vocabulary.vocabulary)
+    output = vocabulary.ids(pieces)
+    blocks = find_blocks(finder, [], output, inside=form.can_begin_inside and forced)
+    return {
+        letter
+        for block in blocks
+        for piece in pieces[block.start : block.start + block.tokens]
+        for letter in piece
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "forced"),
+    # K2 Horizon's parser takes no answer that begins outside.
+    [
+        (name, forced)
+        for name in PARSERS
+        for forced in (False, True)
+        if forced or name != "k2_horizon"
+    ],
+)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_is_counted_is_what_the_parser_returns_as_reasoning(name, forced, data):
+    form = reasoning_format(name, None)
+    pieces = data.draw(answers(form, forced))
+    found = counted(form, pieces, forced)
+    for streamed in (False, True):
+        returned = {*reasoning(name, pieces, forced, streamed=streamed)} & {*LETTERS}
+        # A token that holds the end of the thoughts and what comes after is one of thought.
+        whole = {letter for piece in pieces if returned & {*piece} for letter in piece}
+        assert found & {*LETTERS} == whole & {*LETTERS}, f"streamed: {streamed}"
+
+
+def test_every_parser_of_sglang_is_known_but_the_one_that_asks_the_tokenizer():
+    assert {*PARSERS} | TEMPLATES == {*ReasoningParser.DetectorMap}
+    for name in PARSERS:
+        assert reasoning_format(name, None) is not None, name
+
+
+def test_a_parser_whose_delimiters_cannot_be_told_is_named_in_the_log(caplog):
+    assert reasoning_format("response_template", None) is None
+    assert "response_template" in caplog.text
+    assert reasoning_format(None, None) is None
+
+
+def test_the_page_on_thinking_has_a_row_for_every_parser():
+    page = (Path(__file__).parents[2] / "docs" / "thinking.md").read_text()
+    page = page.partition("### What each parser takes")[2]
+    for name in PARSERS:
+        form = reasoning_format(name, None)
+        (row,) = re.findall(rf"^\| `{re.escape(name)}` \|.*$", page, re.MULTILINE)
+        cells = row.replace("\\|", "\0").split("|")
+        said = [
+            re.findall("`(.*?)`", cell.replace("\0", "|").replace("\\n", "\n"), re.DOTALL)
+            for cell in cells[3:6]
+        ]
+        assert said == [[form.start], [form.end], [*form.tool_starts, *form.other_ends]], name
+        assert cells[6].strip() == ("yes" if form.can_begin_inside else "no"), name
