@@ -109,7 +109,7 @@ class Server:
             tokenized = SimpleNamespace(
                 custom_logit_processor=processor, sampling_params=sampling_params, input_ids=prompt
             )
-            self._admit(tokenized, self._manager)
+            self._admit(tokenized, self._manager, SimpleNamespace())
 
     def receive(self, request: Any) -> None:
         """Do what the scheduler does when it makes a request."""

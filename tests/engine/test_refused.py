@@ -56,7 +56,7 @@ def admitted(tiny):
             | {"input_ids": array("q", [7]), "sampling_params": sampling_params},
             custom_logit_processor=processor and processor.to_str(),
         )
-        make_admit(Guard(Policy.default()))(request, manager)
+        make_admit(Guard(Policy.default()))(request, manager, SimpleNamespace())
         return request
 
     return admitted
