@@ -162,4 +162,4 @@ def test_servers_that_draft_refuse_them_by_name(server):
         params = next(params for name, params in KINDS if name == kind)
         reply = server.post("/generate", asked([5], kind, params))
         assert reply.status == 400
-        assert f"support.foreign:{kind}: this server runs speculative decoding" in str(reply.body)
+        assert f", got support.foreign:{kind}: it computes on whole rows" in str(reply.body)
