@@ -17,18 +17,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.report import PAGE
-from benchmarks.stored import FOLDER, store
-from benchmarks.trust import machine
+from benchmarks.machine import machine
+from benchmarks.pages import Part
 from sglang_lp.text.banned import BannedTexts
 from sglang_lp.text.choosing import TextChoices
 from sglang_lp.text.vocabulary import Vocabulary
 from sglang_lp.text.whole_words import WholeWords, prepare
 
-__all__ = ["RESULTS", "page_block"]
-
-RESULTS = FOLDER / "text.json"
-BEGIN, END = "<!-- begin: benchmarks.text -->", "<!-- end: benchmarks.text -->"
+__all__ = ["PART", "some_tokens"]
 
 SEED = 20_261_122
 VOCAB = 200_000
@@ -145,7 +141,6 @@ def page_block(results: Mapping[str, Any]) -> str:
     made = f"{results['vocabulary_ms'] / 1e3:.2f} s"
     letters = f"{results['letters_ms'] / 1e3:.2f} s"
     lines = [
-        BEGIN,
         "",
         f"A vocabulary of {results['vocabulary']:,} tokens is made in {made}, once in a process.",
         f"What `whole_words` needs takes {letters} more.",
@@ -160,17 +155,17 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"{row['step_p99_us']:.0f} µs | {row['step_p999_us']:.0f} µs |"
         for row in results["rows"]
     ]
-    return "\n".join([*lines, "", END])
+    return "\n".join([*lines, ""])
+
+
+PART = Part("text", "performance.md", page_block)
 
 
 def main() -> None:
     """Measure, store and renew the page."""
     results = measure()
-    store(results, RESULTS)
-    block, page = page_block(results), PAGE.read_text()
-    begin, end = page.index(BEGIN), page.index(END) + len(END)
-    PAGE.write_text(page[:begin] + block + page[end:])
-    print(block)
+    PART.store(results)
+    print(page_block(results))
 
 
 if __name__ == "__main__":

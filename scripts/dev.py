@@ -315,26 +315,26 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         Step("pytest -m docs", (PYTHON, "-m", "pytest", "-m", "docs")),
     ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
-    "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost"))),
+    "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost.measure"))),
     "bench-bounds": (
         *ENV,
-        Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds")),
+        Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds.measure")),
     ),
     "bench-adapters": (
         *ENV,
-        Step("what an adapter adds", (PYTHON, "-m", "benchmarks.adapters")),
+        Step("what an adapter adds", (PYTHON, "-m", "benchmarks.adapters.measure")),
     ),
     "bench-drafts": (
         *ENV,
-        Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts")),
+        Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts.measure")),
     ),
     "bench-rules": (
         *ENV,
-        Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules")),
+        Step("what the operator's decisions cost", (PYTHON, "-m", "benchmarks.rules.measure")),
     ),
     "bench-strict": (
         *ENV,
-        Step("strict thinking beside this toolkit", (PYTHON, "-m", "benchmarks.strict")),
+        Step("strict thinking beside this toolkit", (PYTHON, "-m", "benchmarks.rules.strict")),
     ),
     "dashboard": (*ENV, Step("a server under load", (PYTHON, "-m", "benchmarks.dashboard"))),
     "bench-text": (
@@ -343,12 +343,12 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     ),
     "bench-trust": (
         *ENV,
-        Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust")),
-        Step("the siege of a real server", (PYTHON, "-m", "benchmarks.siege")),
+        Step("what the trust boundary costs", (PYTHON, "-m", "benchmarks.trust.measure")),
+        Step("the siege of a real server", (PYTHON, "-m", "benchmarks.trust.siege")),
     ),
     "soak": (
         *ENV,
-        Step("ten minutes of everything at once", (PYTHON, "-m", "benchmarks.soak")),
+        Step("ten minutes of everything at once", (PYTHON, "-m", "benchmarks.soak.run")),
     ),
     "fuzz": (
         *ENV,

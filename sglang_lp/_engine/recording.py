@@ -38,7 +38,7 @@ class Recording(Edits):
     """
 
     # Most steps record one thing or nothing, so what is not recorded stays on the class: a new
-    # recording costs a fifth of a microsecond (``benchmarks/cost.py``, ``forced-256``).
+    # recording costs a fifth of a microsecond (``benchmarks/cost``, ``forced-256``).
     banned: Sequence[Ids | list[int]] = ()
     allowed: Sequence[Ids | list[int]] = ()
     forced: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import soak
+from benchmarks.soak import run as soak
 from support.census import census
 from support.servers import on_servers
 

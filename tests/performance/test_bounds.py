@@ -3,9 +3,9 @@ from array import array
 import pytest
 import torch
 
-from benchmarks import bounds
-from benchmarks.bounds_cases import Dear, dearest
-from benchmarks.bounds_run import Run, Server
+from benchmarks.bounds import measure as bounds
+from benchmarks.bounds.cases import Dear, dearest
+from benchmarks.bounds.run import Run, Server
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import reference
-from benchmarks.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
-from benchmarks.gpu import DTYPES, Device, layouts
+from benchmarks.cost import reference
+from benchmarks.cost.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
+from benchmarks.devices.gpu import DTYPES, Device, layouts
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.server.scheduler.pending import PendingResults

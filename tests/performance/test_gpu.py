@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks.devices import gpu
 
 
 def test_the_gpu_benchmark_runs_its_checks_on_a_cpu_too(tmp_path, capsys):

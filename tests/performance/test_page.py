@@ -1,31 +1,33 @@
-import json
+import pytest
 
-from benchmarks import adapters, bounds_report, drafts_report, report, rules, strict, text
+from benchmarks.bounds import report as bounds
+from benchmarks.cost.report import Figure
+from benchmarks.drafts.report import promises
+from benchmarks.pages import Part, with_block
+from benchmarks.renew import PARTS
+from support.settings import ROOT
 
 
-def test_the_page_says_what_the_stored_results_say():
-    results = json.loads(report.RESULTS.read_text())
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_a_page_says_what_the_stored_results_say(part: Part):
+    text = (ROOT / "docs" / part.page).read_text()
 
-    assert report.page_block(results) in report.PAGE.read_text()
+    assert with_block(text, part.name, part.block(part.stored())) == text
+
+
+def test_a_block_is_written_between_the_marks_of_its_benchmark_alone():
+    page = "a\n<!-- begin: benchmarks.b -->\nold\n<!-- end: benchmarks.b -->\nz\n"
+
+    assert with_block(page, "b", "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="substring not found"):
+        with_block(page, "c", "new")
 
 
 def test_a_figure_above_its_limit_is_missed():
-    figure = report.Figure("any", stock_us=10.0, ours_us=1.1, limit_us=1.0, limit="stock / 10")
+    figure = Figure("any", stock_us=10.0, ours_us=1.1, limit_us=1.0, limit="stock / 10")
 
     assert not figure.met
     assert figure._replace(ours_us=1.0).met
-
-
-def test_the_page_says_what_the_stored_bounds_say():
-    results = json.loads(bounds_report.RESULTS.read_text())
-
-    assert bounds_report.page_block(results) in bounds_report.PAGE.read_text()
-
-
-def test_the_page_says_what_the_stored_cost_of_decisions_says():
-    results = json.loads(rules.RESULTS.read_text())
-
-    assert rules.page_block(results) in rules.PAGE.read_text()
 
 
 def test_a_request_over_a_limit_is_named_with_the_limit():
@@ -42,38 +44,14 @@ def test_a_request_over_a_limit_is_named_with_the_limit():
         "held_mib": 64.0,
     }
 
-    assert bounds_report.missed(case) == []
-    assert bounds_report.missed(case | {"most_ms": 8.1, "left_ms": 3.1}) == [
+    assert bounds.missed(case) == []
+    assert bounds.missed(case | {"most_ms": 8.1, "left_ms": 3.1}) == [
         "each step",
         "neighbour",
     ]
-    assert bounds_report.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
-    assert bounds_report.missed(case | {"held_mib": 64.1}) == ["memory"]
-    assert bounds_report.missed(case | {"held_mib": 64.1, "texts": 2}) == []
-
-
-def test_the_page_says_what_the_stored_costs_of_adapters_say():
-    results = json.loads(adapters.RESULTS.read_text())
-
-    assert adapters.page_block(results) in adapters.PAGE.read_text()
-
-
-def test_the_page_says_what_the_stored_costs_of_texts_say():
-    results = json.loads(text.RESULTS.read_text())
-
-    assert text.page_block(results) in report.PAGE.read_text()
-
-
-def test_the_page_says_what_strict_thinking_did():
-    results = json.loads(strict.RESULTS.read_text())
-
-    assert strict.page_block(results) in strict.PAGE.read_text()
-
-
-def test_the_page_says_what_the_stored_figures_of_drafts_say():
-    results = json.loads(drafts_report.RESULTS.read_text())
-
-    assert drafts_report.page_block(results) in drafts_report.PAGE.read_text()
+    assert bounds.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
+    assert bounds.missed(case | {"held_mib": 64.1}) == ["memory"]
+    assert bounds.missed(case | {"held_mib": 64.1, "texts": 2}) == []
 
 
 def figures_of_drafts(*, us, waits, own_us, accept_length):
@@ -107,6 +85,6 @@ def test_a_promise_about_drafts_is_met_or_missed():
     kept = figures_of_drafts(us=15.0, waits=0, own_us=200.0, accept_length=2.5)
     broken = figures_of_drafts(us=50.1, waits=1, own_us=200.1, accept_length=2.4)
 
-    assert all(one.met for one in drafts_report.promises(kept))
-    met = [one.met for one in drafts_report.promises(broken)]
+    assert all(one.met for one in promises(kept))
+    met = [one.met for one in promises(broken)]
     assert met == [False, True] * 4 + [False] * 3

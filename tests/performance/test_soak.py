@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import soak
-from benchmarks.soak_requests import KINDS, Ask, Sent, good
+from benchmarks.soak import run as soak
+from benchmarks.soak.requests import KINDS, Ask, Sent, good
 from sglang_lp import builtins
 from support import tiny_model
 from support.steps import Steps

@@ -160,7 +160,7 @@ class _Window:
         written, size = _tokens(history, begin, self._end).tobytes(), third * _WIDTH
         thirds, third_keys = self._thirds, self._third_keys
         end, fresh, last = begin + third - 1, b"", 0
-        # What is done for each token is most of the time of a batch (benchmarks/cost.py,
+        # What is done for each token is most of the time of a batch (benchmarks/cost,
         # ngram-30-90).
         for at in range(0, len(written) - size + 1, _WIDTH):
             end += 1

@@ -233,7 +233,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 or self.thinking_end
                 or self.thinking_start_token_ids
                 or self.thinking_end_token_ids
-            ):  # else the check takes 1 µs for nothing, and attach() has 5: benchmarks/cost.py
+            ):  # else the check takes 1 µs for nothing, and attach() has 5: benchmarks/cost
                 self._check_ways()
 
         def _check_ways(self) -> None:
@@ -398,7 +398,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def _with_ids(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request's parameters, with the class's ids for those it left out."""
         own = cls._own_ids
-        if _IDS.isdisjoint(given):  # the loop takes 2 µs, and attach() has 5: benchmarks/cost.py
+        if _IDS.isdisjoint(given):  # the loop takes 2 µs, and attach() has 5: benchmarks/cost
             return {**given, **own}
         filled = dict(given)
         for names in (_START, _END, _NEW_LINE):

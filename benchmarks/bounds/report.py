@@ -1,22 +1,13 @@
-"""What the stored results of :mod:`benchmarks.bounds` say: in a table and in the documentation.
-
-``python -m benchmarks.bounds_report`` renews ``docs/performance.md`` from the results.
-"""
+"""What the stored results of :mod:`benchmarks.bounds` say, in tables."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "missed", "page_block", "show", "store"]
+from benchmarks.pages import Part
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "bounds.json"
-PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- begin: benchmarks.bounds -->", "<!-- end: benchmarks.bounds -->"
+__all__ = ["PART", "missed", "show"]
 
 #: What one HTTP request may cost.
 ROW_MS = 1.0
@@ -83,6 +74,9 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+PART = Part("bounds", "performance.md", page_block)
+
+
 def _cells(
     case: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], fill: float
 ) -> list[str]:
@@ -101,23 +95,6 @@ def _cells(
         f"{case['held_mib']:g} MiB",
         ", ".join(missed(case)) or "-",
     ]
-
-
-def store(results: dict[str, Any]) -> None:
-    """Store the results beside what was measured before, and renew the page."""
-    if RESULTS.exists():
-        old = json.loads(RESULTS.read_text())
-        results["before"] = old.get("before", {})
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    write(results)
-
-
-def write(results: Mapping[str, Any]) -> None:
-    """Renew the page."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
 
 
 def show(results: Mapping[str, Any]) -> int:
@@ -145,9 +122,3 @@ def _time(milli: float) -> str:
     if milli < 1:
         return f"{milli * 1000:.3g} µs"
     return f"{milli:.3g} ms" if milli < 1000 else f"{milli / 1000:.3g} s"
-
-
-if __name__ == "__main__":
-    stored = json.loads(RESULTS.read_text())
-    write(stored)
-    sys.exit(show(stored))

@@ -1,27 +1,18 @@
-"""What the stored results of :mod:`benchmarks.cost` say: in a table, plots and the documentation.
-
-``python -m benchmarks.report`` renews ``docs/performance.md`` and its plots from the results.
-"""
+"""What the stored results of :mod:`benchmarks.cost` say, in tables and plots."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
-import orjson
-
-from benchmarks.stored import FOLDER
+from benchmarks.pages import Part
 from support.settings import ROOT
 
-__all__ = ["PAGE", "RESULTS", "Figure", "figures", "page_block", "show", "write"]
+__all__ = ["PART", "Figure", "figures", "plot", "show"]
 
-RESULTS = FOLDER / "cost.json"
-PAGE = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "plots"
-BEGIN, END = "<!-- begin: benchmarks.report -->", "<!-- end: benchmarks.report -->"
 
 
 class Figure(NamedTuple):
@@ -178,13 +169,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     )
 
 
-def write(results: Mapping[str, Any]) -> None:
-    """Renew the page and its plots."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
-    _plot(results)
+PART = Part("cost", "performance.md", page_block)
 
 
 def show(results: Mapping[str, Any]) -> int:
@@ -208,7 +193,7 @@ def show(results: Mapping[str, Any]) -> int:
     return 0 if all(figure.met for figure in figures(results)) else 1
 
 
-def _plot(results: Mapping[str, Any]) -> None:
+def plot(results: Mapping[str, Any]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
@@ -284,9 +269,3 @@ def _ratio(figure: Figure) -> str:
 
 def _count(number: int) -> str:
     return f"{number // 1024}k" if number >= 1024 else str(number)
-
-
-if __name__ == "__main__":
-    latest = orjson.loads(RESULTS.read_bytes())
-    write(latest)
-    sys.exit(show(latest))

@@ -18,9 +18,8 @@ import anthropic
 import openai
 from tokenizers import Tokenizer
 
-from benchmarks.cost import machine
-from benchmarks.rules import PAGE
-from benchmarks.stored import FOLDER, store
+from benchmarks.machine import machine
+from benchmarks.pages import Part
 from demo.corpus import END_THINK, QUESTIONS, THINK, prompt
 from demo.model import DEFAULT_DIRECTORY, SpecialTokens, ensure_model
 from demo.server import ARGUMENTS
@@ -28,8 +27,6 @@ from support import cpu_strict
 from support.server import Server, launch
 from support.servers import PROBE
 
-RESULTS = FOLDER / "strict.json"
-BEGIN, END = "<!-- begin: benchmarks.strict -->", "<!-- end: benchmarks.strict -->"
 QUESTION = next(iter(QUESTIONS))
 POLICY = Path(__file__).with_name("strict.toml")
 #: The operator's cap, as in the policy, and what a client asks for below and above it.
@@ -166,13 +163,13 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+PART = Part("strict", "operating.md", page_block)
+
+
 def main() -> int:
     """Measure, store the results and renew the page."""
     results = {"machine": machine(), "sides": measure()}
-    store(results, RESULTS)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+    PART.store(results)
     print(page_block(results))
     return 0
 

@@ -12,19 +12,18 @@ import gc
 import json
 import logging
 import os
-import platform
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import dill
 from sglang.srt.sampling import custom_logit_processor as stock
 
+from benchmarks.machine import machine
 from benchmarks.stored import FOLDER, store
 from sglang_lp import builtins, wire
 from sglang_lp.errors import PayloadRefused, RefusalReason
@@ -263,19 +262,6 @@ def measure_memory(report: dict[str, Any]) -> None:
     for name, grown in growths.items():
         target = "" if name.startswith("SGLang") else "target within 5"
         print(f"{name:<42} {grown:>+7.1f} MB  {target}")
-
-
-def machine() -> dict[str, str]:
-    """Describe the machine without naming it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "processor": models[0] if models else platform.machine(),
-        "cores": str(os.cpu_count()),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("sglang", "dill", "msgspec", "torch")},
-    }
 
 
 def main() -> int:

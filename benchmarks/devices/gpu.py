@@ -1,4 +1,4 @@
-"""The cost on an accelerator: ``python -m benchmarks.gpu``, which needs torch and not SGLang.
+"""The cost on an accelerator: ``python -m benchmarks.devices.gpu``. It needs no SGLang.
 
 It checks that every case leaves the logits that the plain reference leaves, bit for bit; that a
 step never waits for the device; that an idle one launches nothing and any other at most three
@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks import reference
-from benchmarks.cases import VOCAB, Batch, Case, cases, forced, idle, median, ngram, same_bits
+from benchmarks.cost import reference
+from benchmarks.cost.cases import VOCAB, Batch, Case, cases, forced, idle, median, ngram, same_bits
+from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.stored import store
-from benchmarks.verify_step import NODES, VerifyStep
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps, make_apply
 from sglang_lp.testing import FakeRequest
@@ -288,7 +288,7 @@ def show(measured: Sequence[dict[str, Any]], device: Device) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, count, time and print; return 1 if forcing every row falls short of ``fill_``."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.devices.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="two small batches only")
     parser.add_argument("--stock", type=Path, help="SGLang's custom_logit_processor.py")

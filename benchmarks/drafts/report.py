@@ -1,24 +1,14 @@
-"""What the stored results of :mod:`benchmarks.drafts` say: in a table and in the documentation.
-
-``python -m benchmarks.drafts_report`` renews ``docs/performance.md`` from the results.
-"""
+"""What the stored results of :mod:`benchmarks.drafts` say, in tables."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import orjson
+from benchmarks.drafts.engine import COUNTED
+from benchmarks.pages import Part
 
-from benchmarks.drafts_engine import COUNTED
-from benchmarks.report import PAGE
-from benchmarks.stored import FOLDER
-
-__all__ = ["RESULTS", "Promise", "page_block", "promises", "show", "write"]
-
-RESULTS = FOLDER / "drafts.json"
-BEGIN, END = "<!-- begin: benchmarks.drafts -->", "<!-- end: benchmarks.drafts -->"
+__all__ = ["PART", "Promise", "promises", "show"]
 
 #: Microseconds of a node, by rule.
 NODE_US = {"spent budget": 15.0, "forced sequence": 15.0, "n-gram rule": 40.0}
@@ -115,12 +105,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write(results: Mapping[str, Any]) -> None:
-    """Renew the page."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+PART = Part("drafts", "performance.md", page_block)
 
 
 def show(results: Mapping[str, Any]) -> int:
@@ -129,9 +114,3 @@ def show(results: Mapping[str, Any]) -> int:
     for one in kept:
         print(f"{one.title}: {one.came}, at most {one.limit}{'' if one.met else ': MISSED'}")
     return 0 if all(one.met for one in kept) else 1
-
-
-if __name__ == "__main__":
-    latest = orjson.loads(RESULTS.read_bytes())
-    write(latest)
-    sys.exit(show(latest))

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import httpx
 import orjson
 
+from benchmarks.machine import machine
 from benchmarks.stored import FOLDER, store
-from benchmarks.trust import machine
 from sglang_lp import builtins
 from support import constructions, tiny_model
 from support.server import Server, launch

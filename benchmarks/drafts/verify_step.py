@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases import VOCAB, Batch, Case
+from benchmarks.cost.cases import VOCAB, Batch, Case
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import SglangHost

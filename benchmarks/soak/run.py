@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
-from benchmarks.cost import machine
-from benchmarks.siege import events_of, read
-from benchmarks.soak_requests import KINDS, Sent, faulty, good, refused
+from benchmarks.machine import machine
+from benchmarks.soak.requests import KINDS, Sent, faulty, good, refused
 from benchmarks.stored import FOLDER, store
+from benchmarks.trust.siege import events_of, read
 from support import steps, tiny_model
 from support.census import census
 from support.greedy import Oracle, Rule, free, rule

@@ -16,11 +16,10 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.stored import FOLDER, store
+from benchmarks.pages import Part
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.served_model import ServedModel
@@ -30,9 +29,6 @@ from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
 from sglang_lp.trust.decisions import Ceiling, Chosen
 
-RESULTS = FOLDER / "rules.json"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "operating.md"
-BEGIN, END = "<!-- begin: benchmarks.rules -->", "<!-- end: benchmarks.rules -->"
 ROUNDS, REQUESTS = 41, 200
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
@@ -99,6 +95,9 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join(rows)
 
 
+PART = Part("rules", "operating.md", page_block)
+
+
 def main() -> int:
     gates = {name: (gate_of(policy), asked) for name, (policy, asked) in CASES.items()}
     rounds: dict[str, list[float]] = {name: [] for name in gates}
@@ -115,10 +114,7 @@ def main() -> int:
         "sglang": version("sglang"),
         "gate_us": micros,
     }
-    store(results, RESULTS)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+    PART.store(results)
     return 0
 
 

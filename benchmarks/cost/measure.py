@@ -1,4 +1,4 @@
-"""The cost of the processors beside SGLang's own, on a CPU: ``python -m benchmarks.cost``.
+"""The cost of the processors beside SGLang's own, on a CPU: ``make bench``.
 
 SGLang's classes are called as its sampler calls them, ``processor(rows, params)``, without the
 gather and scatter of rows that it adds. The toolkit is called as the sampler calls the server
@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import engine, report
-from benchmarks.cases import (
+from benchmarks.cost import engine, report
+from benchmarks.cost.cases import (
     VOCAB,
     Batch,
     Case,
@@ -41,7 +37,8 @@ from benchmarks.cases import (
     per_step,
     same_bits,
 )
-from benchmarks.stored import as_json, store
+from benchmarks.machine import machine
+from benchmarks.stored import as_json
 from sglang_lp import client
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps, make_apply
@@ -173,33 +170,13 @@ def _import_seconds(module: str) -> float:
     return float(output.splitlines()[-1])
 
 
-def machine() -> dict[str, Any]:
-    """Describe the machine, without its name."""
-    model = next(
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "memory_gib": round(memory / 2**30),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "sglang": version("sglang"),
-        "torch_threads": THREADS,
-        "load": round(os.getloadavg()[0], 1),
-    }
-
-
 def _micro(seconds: float) -> float:
     return round(seconds * 1e6, 2)
 
 
 def main() -> int:
     """Measure everything, print the table, store the results and renew the page."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost.measure", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each side of a case")
     parser.add_argument(
         "--only", default="", help="measure what has this in its key; store nothing"
@@ -211,7 +188,7 @@ def main() -> int:
     total = sum(rounds * (1 + case.stock_serves + _is_forced(case)) for case in chosen)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn())
-    results: dict[str, Any] = {"machine": machine(), "rounds": rounds}
+    results: dict[str, Any] = {"machine": {**machine(), "torch_threads": THREADS}, "rounds": rounds}
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("start", total=total)
         tick = partial(progress.advance, task)
@@ -228,8 +205,8 @@ def main() -> int:
         shown = [_without_runs(case) for case in results["cases"]]
         print(as_json(shown).decode(), end="")
         return 0
-    store(results, report.RESULTS)
-    report.write(results)
+    report.PART.store(results)
+    report.plot(results)
     return report.show(results)
 
 

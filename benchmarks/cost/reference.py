@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases import NEWLINE, THINK
+from benchmarks.cost.cases import NEWLINE, THINK
 from support.oracles import ngram_bans, thinking_force
 
 __all__ = ["edit"]

@@ -19,11 +19,11 @@ from typing import Any
 
 import orjson
 
-from benchmarks.cases import THINK, VOCAB, interleave, median
+from benchmarks.cost.cases import THINK, VOCAB, interleave, median
 from support.processes import play
 from support.settings import CPU_ARGUMENTS, ROOT, environment
 
-#: On the import path of an engine, makes SGLang load :mod:`benchmarks.timing`.
+#: On the import path of an engine, makes SGLang load :mod:`benchmarks.cost.timing`.
 TIMING = Path(__file__).with_name("plugin")
 MODEL = ROOT / ".cache" / "bench-model"
 SIDES = ("ours", "default", "stock")

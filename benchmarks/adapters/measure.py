@@ -1,4 +1,4 @@
-"""What adapting a class of another engine adds to a step: ``python -m benchmarks.adapters``.
+"""What adapting a class of another engine adds to a step: ``make bench-adapters``.
 
 Three ways to the same logits of 64 rows: the class called by hand on a batch that it knows; the
 class on its adapter, as the scheduler runs it; and a native processor that overrides ``__call__``
@@ -14,14 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.cases import VOCAB, interleave
-from benchmarks.cost import machine
-from benchmarks.stored import FOLDER, store
+from benchmarks.cost.cases import VOCAB, interleave
+from benchmarks.machine import machine
+from benchmarks.pages import Part
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
@@ -37,9 +36,6 @@ SMALL = 64
 #: where the interface takes the whole batch at once.
 LIMIT = 100.0
 BATCHED = ("vllm-v1", "vllm-v2")
-RESULTS = FOLDER / "adapters.json"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "bring-your-own.md"
-BEGIN, END = "<!-- begin: benchmarks.adapters -->", "<!-- end: benchmarks.adapters -->"
 BANNED = 5
 
 
@@ -150,7 +146,7 @@ def measure(interface: str, vocab_size: int) -> dict[str, Any]:
     """Return the times of a step in microseconds, each way."""
     own, foreign, native = CASES[interface]
     if isinstance(foreign, str):
-        foreign = load("benchmarks.foreign", foreign, "benchmarks")
+        foreign = load("benchmarks.adapters.foreign", foreign, "benchmarks")
     adapted = adapt(foreign, interface)
     engine = EngineSettings(vocab_size=vocab_size, max_requests=ROWS, max_length=1 << 14)
     adapted.begin(engine)
@@ -182,6 +178,9 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+PART = Part("adapters", "bring-your-own.md", page_block)
+
+
 def _beyond(case: Mapping[str, Any]) -> float:
     """Return what the adapter adds to a native processor that does the same, in microseconds."""
     return float(case["adapted"]) - float(case["native"])
@@ -192,10 +191,7 @@ def main() -> int:
     torch.set_num_threads(1)
     cases = [measure(one, vocab_size) for one in CASES for vocab_size in (SMALL, VOCAB)]
     results = {"machine": machine(), "rows": ROWS, "cases": cases}
-    store(results, RESULTS)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{page_block(results)}\n{END}{after}")
+    PART.store(results)
     print(page_block(results))
     missed = [
         case["interface"]

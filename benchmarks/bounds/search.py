@@ -1,4 +1,4 @@
-"""A search for requests that cost more than those of :mod:`benchmarks.bounds_cases`.
+"""A search for requests that cost more than those of :mod:`benchmarks.bounds.cases`.
 
 Parameters are drawn from each processor's own schema, with a liking for its limits, and texts from
 what repeats, and from what the parameters name. Hypothesis draws at random first and then climbs
@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
-from benchmarks.bounds_run import Run, Server
+from benchmarks.bounds.cases import LONGEST, VOCAB, Dear
+from benchmarks.bounds.run import Run, Server
 from sglang_lp import builtins
 from sglang_lp.errors import RequestError
 

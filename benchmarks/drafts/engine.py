@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.engine import MODEL, TIMING
+from benchmarks.cost.engine import MODEL, TIMING
 from sglang_lp.client import attach
 from support import cpu_speculation, draft_models, tiny_model
 from support.processes import play

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import bounds_report
-from benchmarks.bounds_cases import BATCH, LONGEST, Dear, dearest
-from benchmarks.bounds_run import Run, Server, fill_seconds, floors
-from benchmarks.cost import machine
+from benchmarks.bounds import report
+from benchmarks.bounds.cases import BATCH, LONGEST, Dear, dearest
+from benchmarks.bounds.run import Run, Server, fill_seconds, floors
+from benchmarks.machine import machine
 from sglang_lp.errors import RequestError
 
 #: Seconds for which one request is decoded at most.
@@ -115,7 +115,9 @@ def prepare() -> None:
 
 def main() -> int:
     """Measure everything, search for dearer requests, store the results and renew the page."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bounds.measure", description=__doc__
+    )
     parser.add_argument(
         "--only", default="", help="measure what has this in its key; store nothing"
     )
@@ -134,11 +136,12 @@ def main() -> int:
         gc.collect()
     if only:
         return 0
-    from benchmarks.bounds_search import search
+    from benchmarks.bounds.search import search
 
     results["search"] = search(SEARCH_SECONDS)
-    bounds_report.store(results)
-    return bounds_report.show(results)
+    results["before"] = report.PART.stored()["before"]
+    report.PART.store(results)
+    return report.show(results)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """What a verify step of speculative decoding adds, and what an idle budget: in own code.
 
-``python -m benchmarks.drafts`` calls the hooks as SGLang calls them: before the verify forward, and
+``make bench-drafts`` calls the hooks as SGLang calls them: before the verify forward, and
 in ``eagle_sample``, where the grammar's mask stands. The few operations on the logits are left out,
 which a GPU does beside the host: what is left is the toolkit's own code, in time of the thread's
 processor, so that other work on the machine counts little. Between calls every request generates
-tokens; that is not counted. Then whole engines run (``drafts_engine``).
+tokens; that is not counted. Then whole engines run (:mod:`benchmarks.drafts.engine`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks import drafts_engine, drafts_report
-from benchmarks.cases import NEWLINE, Case, forced, idle, interleave, median, ngram, per_step
-from benchmarks.cost import ROUNDS, THREADS, machine
-from benchmarks.stored import store
-from benchmarks.verify_step import ACCEPTED, NODES, VerifyStep
+from benchmarks.cost.cases import NEWLINE, Case, forced, idle, interleave, median, ngram, per_step
+from benchmarks.cost.measure import ROUNDS, THREADS
+from benchmarks.drafts import engine, report
+from benchmarks.drafts.verify_step import ACCEPTED, NODES, VerifyStep
+from benchmarks.machine import machine
 from sglang_lp._engine.plan import Plan
 
 ROWS = 16
@@ -80,17 +80,16 @@ def main() -> int:
     """Measure, store the results, renew the page and print its table."""
     torch.set_num_threads(THREADS)
     results = {
-        "machine": machine(),
+        "machine": {**machine(), "torch_threads": THREADS},
         "rows": ROWS,
         "nodes": NODES,
         "accepted": ACCEPTED,
         "rounds": ROUNDS,
         "rules": measure(),
-        "engines": drafts_engine.measure(),
+        "engines": engine.measure(),
     }
-    store(results, drafts_report.RESULTS)
-    drafts_report.write(results)
-    return drafts_report.show(results)
+    report.PART.store(results)
+    return report.show(results)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.bounds_cases import LONGEST, VOCAB, Dear
+from benchmarks.bounds.cases import LONGEST, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.arrivals import Arrivals
 from sglang_lp._engine.rows import rows_of

@@ -1,4 +1,4 @@
-"""What a step does on a GPU, counted without one: ``python -m benchmarks.devices``.
+"""What a step does on a GPU, counted without one: ``python -m benchmarks.devices.count``.
 
 Operations, copies and waits of every kind of work are counted on a fake GPU (``support.fake_gpu``),
 which takes no time and has no noise, and so are the bytes that a step allocates on the device.
@@ -11,11 +11,11 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.pages import renew
 from sglang_lp import builtins
 from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.rows import rows_of
@@ -24,9 +24,6 @@ from sglang_lp.testing import Batch, Played
 from support.fake_gpu import FakeGpu
 
 __all__ = ["KINDS", "NODES", "VOCAB", "Counted", "Kind", "count", "main"]
-
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- begin: benchmarks.devices -->", "<!-- end: benchmarks.devices -->"
 
 VOCAB = 151_936
 EOS, START, STOP = 5, 151_667, 151_668
@@ -288,9 +285,7 @@ def main() -> int:
     """Count everything, and renew the page."""
     counted = table()
     print(counted)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{counted}\n{END}{after}")
+    renew("performance.md", "devices", counted)
     return 0
 
 

@@ -1,0 +1,1 @@
+"""What adapting a class of another engine costs."""

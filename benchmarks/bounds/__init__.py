@@ -1,0 +1,1 @@
+"""What one accepted request costs the others at most."""

@@ -1,0 +1,1 @@
+"""What a step costs beside SGLang's own classes."""

@@ -1,0 +1,1 @@
+"""What a step does on a GPU: counted without one, and measured on one."""

@@ -1,0 +1,1 @@
+"""What a verify step of speculative decoding costs."""

@@ -1,0 +1,20 @@
+"""Renews all pages from the stored results, without measuring: ``python -m benchmarks.renew``."""
+
+from __future__ import annotations
+
+from benchmarks import text
+from benchmarks.adapters import measure as adapters
+from benchmarks.bounds import report as bounds
+from benchmarks.cost import report as cost
+from benchmarks.drafts import report as drafts
+from benchmarks.rules import measure as rules
+from benchmarks.rules import strict
+
+__all__ = ["PARTS"]
+
+PARTS = tuple(one.PART for one in (adapters, bounds, cost, drafts, rules, strict, text))
+
+if __name__ == "__main__":
+    for part in PARTS:
+        part.renew()
+    cost.plot(cost.PART.stored())

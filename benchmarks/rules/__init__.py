@@ -1,0 +1,1 @@
+"""What the operator's decisions cost a request, and strict thinking beside them."""

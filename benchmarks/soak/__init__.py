@@ -1,0 +1,1 @@
+"""Everything at once on a real server, every answer checked."""

@@ -1,0 +1,1 @@
+"""What the trust boundary costs, and attempts to break it."""
