@@ -45,7 +45,9 @@ def test_encode_writes_what_json_writes_and_decode_reads_it(pickled):
         (1, RefusalReason.NOT_TEXT, "expected text, got a number"),
         (1.5, RefusalReason.NOT_TEXT, "expected text, got a number"),
         (b"", RefusalReason.NOT_TEXT, "expected text, got bytes"),
-        (object(), RefusalReason.NOT_TEXT, "expected text, got another type"),
+        pytest.param(
+            object(), RefusalReason.NOT_TEXT, "expected text, got another type", id="object"
+        ),
     ],
     ids=str,
 )
