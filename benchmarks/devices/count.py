@@ -19,9 +19,11 @@ from benchmarks.pages import renew
 from sglang_lp import builtins
 from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.rows import rows_of
+from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Batch, Played
 from support.fake_gpu import FakeGpu
+from support.trained import byte_level
 
 __all__ = ["KINDS", "NODES", "VOCAB", "Counted", "Kind", "count", "main"]
 
@@ -49,24 +51,70 @@ class WholeRows(LogitProcessor):
         return logits * 0.5
 
 
+class Likeliest(LogitProcessor):
+    """Bans the likeliest tokens."""
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Ask which they are."""
+        edits.ban(request.top(2))
+
+
+class Rows:
+    """Bans a token, one request at a time, as a Transformers processor: one operation a row."""
+
+    def __call__(self, _input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Ban it."""
+        scores[:, EOS] = float("-inf")
+        return scores
+
+
 class Kind(NamedTuple):
     """A kind of work.
 
     Attributes:
         name: For the table.
-        processor: Class, or the name of a built-in.
+        processor: Class, or the name of a built-in; or what makes one that is adapted.
         params: ``custom_params`` of a row.
         waits: How often the host may wait in a step, whatever the rows.
         kernels: How many operations a step may launch, whatever the rows.
         each: How many more for each row.
+        copies: How many copies to the device a step may make for each row, besides its own.
+        tokenizer: The model's, for text.
     """
 
     name: str
-    processor: type[LogitProcessor] | str
+    processor: type[LogitProcessor] | str | Callable[[], Any]
     params: Callable[[int], Mapping[str, Any]]
     waits: int = 0
     kernels: int = 3
     each: int = 0
+    copies: int = 0
+    tokenizer: Any = None
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether it says what it edits, and so launches the same whatever the rows."""
+        return not self.each and not self.is_dense
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it computes on whole rows, which drafted tokens do not have."""
+        return not isinstance(self.processor, str) and self.processor not in {RawLogits, Likeliest}
+
+
+def _vllm(version: str) -> Any:
+    return load("benchmarks.adapters.foreign", f"Bans{version}", "benchmarks")
+
+
+def _foreign(interface: str, foreign: Any) -> Callable[[], Any]:
+    """Return what makes the adapter of another engine's class, in each batch anew."""
+
+    def make() -> Any:
+        adapted: Any = adapt(foreign, interface)
+        adapted.begin(EngineSettings("cuda", VOCAB, max_requests=ROWS[-1], max_length=1 << 14))
+        return adapted
+
+    return make
 
 
 def _thinking(**params: Any) -> Callable[[int], Mapping[str, Any]]:
@@ -82,6 +130,8 @@ def _own_list(row: int) -> Mapping[str, Any]:
     return {"token_ids": random.Random(row).sample(range(VOCAB), 100)}
 
 
+_TOKENIZER = byte_level(["the cat sat on 12 mats", "日本語の文章と漢字"] * 9, 400)
+_TOKENIZER.add_tokens(["<think>", "</think>"])
 _CHAIN = {
     "chain": ["DisallowedTokensLogitsProcessor", "ThinkingBudgetLogitProcessor"],
     "0.token_ids": [*range(100)],
@@ -97,6 +147,7 @@ _SOFT_CHAIN = {
     },
 }
 _BUDGET = "ThinkingBudgetLogitProcessor"
+_NGRAM = "DeepseekOCRNoRepeatNGramLogitProcessor"
 #: What reading fetches: the largest logits of all rows, made one tensor for one copy.
 _READ = 4
 
@@ -127,11 +178,22 @@ KINDS = (
         kernels=3 + _READ,
     ),
     Kind(
-        "forced words, past the last moment to begin",
+        "thinking budget that looks for loops",
+        _BUDGET,
+        _thinking(thinking_budget=100_000, max_pattern_size=64),
+        kernels=0,
+    ),
+    Kind(
+        "forced words, at the end of the answer",
         "ForcedWordsLogitProcessor",
         _same(token_ids=[3, 4], lengths=[2], eos_token_ids=[EOS]),
         waits=1,
         kernels=3 + _READ,
+    ),
+    Kind(
+        "forced words, past the last moment to begin",
+        "ForcedWordsLogitProcessor",
+        _same(token_ids=[3, 4], lengths=[2], eos_token_ids=[EOS], within_tokens=2),
     ),
     Kind("disallowed tokens, the same", "DisallowedTokensLogitsProcessor", lambda _: _own_list(0)),
     Kind("disallowed tokens, of each row", "DisallowedTokensLogitsProcessor", _own_list),
@@ -141,11 +203,8 @@ KINDS = (
         _same(token_ids=[*range(10_000)]),
     ),
     Kind("allowed tokens", "AllowedTokensLogitProcessor", _same(token_ids=[*range(1000)])),
-    Kind(
-        "no repeated 2-grams",
-        "DeepseekOCRNoRepeatNGramLogitProcessor",
-        _same(ngram_size=2, window_size=90),
-    ),
+    Kind("no repeated 2-grams", _NGRAM, _same(ngram_size=2, window_size=90)),
+    Kind("no repeated 30-grams, asleep", _NGRAM, _same(ngram_size=30, window_size=90), kernels=0),
     Kind(
         "bad words",
         "BadWordsLogitProcessor",
@@ -173,6 +232,36 @@ KINDS = (
         "ScheduledBiasLogitProcessor",
         _same(token_ids=[EOS], bias=0.0, final_bias=8.0, end=1_000_000),
     ),
+    Kind("length of the answer", "GenLengthLogitProcessor", _same(bias=0.1, eos_token_ids=[EOS])),
+    Kind(
+        "script, banned everywhere",
+        "ScriptLogitProcessor",
+        _same(scripts=["Han"], mode="ban"),
+        tokenizer=_TOKENIZER,
+    ),
+    Kind(
+        "script, banned in the answer",
+        "ScriptLogitProcessor",
+        _same(
+            scripts=["Han"],
+            mode="ban",
+            where="answer",
+            thinking_start="<think>",
+            thinking_end="</think>",
+        ),
+        tokenizer=_TOKENIZER,
+    ),
+    Kind(
+        "boxes",
+        "LocateAnythingBoxGrammarLogitProcessor",
+        _same(
+            box_start_token_id=6,
+            box_end_token_id=9,
+            coord_start_token_id=1000,
+            coord_end_token_id=2000,
+            none_token_id=10,
+        ),
+    ),
     Kind("cited tokens", "CiteFromPromptLogitProcessor", _same(bias=1.5, eos_token_ids=[EOS])),
     Kind(
         "trigger phrase, which pools",
@@ -182,8 +271,12 @@ KINDS = (
     ),
     Kind("chain of two", "ChainLogitProcessor", lambda _: _CHAIN),
     Kind("chain of two, one reads", "ChainLogitProcessor", lambda _: _SOFT_CHAIN, 1, 3 + _READ),
+    Kind("own class that reads `request.top`", Likeliest, _same(), 1, 3 + _READ),
     Kind("own class that changes `request.logits`", RawLogits, _same(), 1, 8, 3),
     Kind("own class that computes whole rows", WholeRows, _same(), 1, 9),
+    Kind("adapted class of vLLM, V1", _foreign("vllm-v1", _vllm("V1")), _same(), 1, 9),
+    Kind("adapted class of vLLM, V2", _foreign("vllm-v2", _vllm("V2")), _same(), 1, 11, 1),
+    Kind("adapted class of Transformers", _foreign("transformers", Rows), _same(), 1, 8, 1, 1),
 )
 
 
@@ -219,7 +312,12 @@ def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = Fa
         masked: Whether a grammar has masked every row.
     """
     gpu, batch = FakeGpu(), Batch()
-    played = [_played(kind, row) for row, kind in zip(range(rows), cycle(kinds), strict=False)]
+    with gpu.counting():  # an adapted class may allocate on the device
+        made = [_made(kind) for kind in kinds]
+    played = [
+        _played(kind, processor, row)
+        for row, (kind, processor) in zip(range(rows), cycle(made), strict=False)
+    ]
     params = [one.custom_params for one in played]
     tokens = [6] * width
     links = [*range(1, width), -1], [-1] * width
@@ -247,10 +345,17 @@ def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = Fa
     return Counted(*most, ended)  # type: ignore[call-arg]  # one more than there are columns
 
 
-def _played(kind: Kind, row: int) -> Played:
+def _made(kind: Kind) -> tuple[Kind, Any]:
     found = kind.processor
-    processor = getattr(builtins, found) if isinstance(found, str) else found
-    return Played(processor, kind.params(row), [START, 6, 7, 6, 7], vocab_size=VOCAB)
+    if isinstance(found, str):
+        return kind, getattr(builtins, found)
+    return kind, found if isinstance(found, type) else found()
+
+
+def _played(kind: Kind, processor: Any, row: int) -> Played:
+    prompt = [START, 6, 7, 6, 7]
+    params, tokenizer = kind.params(row), kind.tokenizer
+    return Played(processor, params, prompt, tokenizer=tokenizer, vocab_size=VOCAB)
 
 
 def table() -> str:
@@ -265,7 +370,7 @@ def table() -> str:
     ]
     for kind in KINDS:
         cells = [count([kind], rows) for rows in ROWS]
-        if not (isinstance(kind.processor, type) and kind.processor.dense):
+        if not kind.is_dense:
             cells.append(count([kind], ROWS[1], width=NODES))
         shown = [
             f"{one.kernels}, {one.to_device}, {one.waits}, {_bytes(one.allocated)}" for one in cells

@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from benchmarks.devices.count import KINDS, NODES, VOCAB, count
+from sglang_lp import builtins
+from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.server.scheduler.speculation import make_capture
 from support.fake_gpu import FakeGpu
 from support.settings import ROOT
 
-ON_LOGITS = [kind for kind in KINDS if isinstance(kind.processor, str)]
+DECLARED = [kind for kind in KINDS if kind.is_declared]
+OTHERS = [kind for kind in KINDS if not kind.is_declared]
 
 
 def check(counted, kernels, waits, rows):
@@ -25,17 +28,17 @@ def check(counted, kernels, waits, rows):
 
 
 @pytest.mark.parametrize("rows", [1, 32, 256])
-@pytest.mark.parametrize("kind", ON_LOGITS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.name)
 def test_a_step_launches_copies_and_waits_the_same_whatever_the_rows(kind, rows):
     check(count([kind], rows), kind.kernels, kind.waits, rows)
 
 
-@pytest.mark.parametrize("kind", ON_LOGITS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.name)
 def test_so_does_a_verify_step(kind):
     check(count([kind], 8, width=NODES), kind.kernels, kind.waits, 8 * NODES)
 
 
-@pytest.mark.parametrize("kind", ON_LOGITS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.name)
 def test_under_a_grammar_the_host_waits_once_more_to_see_that_a_token_is_left(kind):
     counted = count([kind], 8, masked=True)
 
@@ -43,20 +46,28 @@ def test_under_a_grammar_the_host_waits_once_more_to_see_that_a_token_is_left(ki
     assert counted.waits <= kind.waits + (counted.kernels > 0)
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k.processor, str)])
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
 def test_rows_that_a_class_changes_itself_are_checked_with_one_wait(kind):
     counted = count([kind], 32)
 
-    assert (counted.ended, counted.waits, counted.to_device) == (0, 1, 1)
+    assert (counted.ended, counted.waits) == (0, 1)
+    assert counted.to_device <= 2 + 32 * kind.copies
     assert counted.kernels == kind.kernels + 32 * kind.each
 
 
+def test_every_built_in_is_counted():
+    counted = {kind.processor for kind in KINDS}
+    families = {family.processor for family in FAMILIES}  # only the delimiters are others
+
+    assert set(builtins.__all__) - families <= counted
+
+
 def test_a_batch_of_all_kinds_launches_what_its_kinds_need_and_waits_once():
-    counted = count(ON_LOGITS, 4 * len(ON_LOGITS))
+    counted = count(DECLARED, 4 * len(DECLARED))
 
     assert counted.ended == 0
     assert counted.waits == counted.to_host == 1
-    assert counted.kernels <= 3 + len(ON_LOGITS)
+    assert counted.kernels <= 3 + len(DECLARED)
     assert counted.to_device <= 3  # what holds, the edits of this step, and what is pooled
 
 
