@@ -14,11 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
+
 from sglang_lp import wire
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.ids import LONG, lasting
 from sglang_lp._engine.recording import Recording
 from sglang_lp._engine.rows import Row, attach_row, rows_of
+from sglang_lp._engine.runs import Whole
 from sglang_lp._engine.whole_rows import check_computed
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LogitProcessor",
     "Recording",
+    "Whole",
     "check_computed",
     "fit",
     "lasting",
@@ -81,20 +85,21 @@ class LogitProcessor:
     early: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
-    #: Whether the class overrides ``__call__`` or ``compute`` and so gets whole rows.
-    dense: ClassVar[bool] = False
+    #: Whether the class overrides ``__call__``, and so may read SGLang's request.
+    reads_request: bool = False
+    #: Whether it computes on whole rows (overrides ``__call__`` or ``compute``), or runs others
+    #: that do; and whether :meth:`edit` is called.
+    dense: bool = False
+    edits: bool = True
     _batch: Batch | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "edit" in vars(cls) and "early" not in vars(cls):
             cls.early = False
-        cls.dense = cls.overrides_call() or cls.compute is not LogitProcessor.compute
-
-    @classmethod
-    def overrides_call(cls) -> bool:
-        """Tell whether the class follows SGLang's contract alone: rows and ``custom_params``."""
-        return cls.__call__ is not LogitProcessor.__call__
+        cls.reads_request = cls.__call__ is not LogitProcessor.__call__
+        cls.dense = cls.reads_request or cls.compute is not LogitProcessor.compute
+        cls.edits = not cls.dense
 
     @property
     def name(self) -> str:
@@ -154,6 +159,15 @@ class LogitProcessor:
             edits: Takes the edits, see :class:`sglang_lp.edits.Edits`.
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
+
+    def wholes(self, request: Request, custom_params: Any) -> Sequence[Whole]:
+        """Return what computes on the whole row of a request, in order; called if ``dense``.
+
+        Args:
+            request: The request.
+            custom_params: As SGLang has them.
+        """
+        return (Whole(self, request, custom_params),)
 
     def compute(
         self,
@@ -241,7 +255,7 @@ class LogitProcessor:
             ProcessorFault: The processor failed, in such a row.
             ValueError: Not one entry per row.
         """
-        if self.overrides_call():
+        if self.reads_request:
             raise NotImplementedError(
                 f"{self.name} overrides __call__(), so there is no super().__call__(): override "
                 "edit() instead, and change request.logits there"
@@ -336,6 +350,10 @@ class LogitProcessor:
             ):
                 return True
         return False
+
+    def plain(self, params: Any) -> dict[str, Any]:
+        """Return parsed parameters as a class that overrides ``__call__`` reads them."""
+        return msgspec.to_builtins(params)  # type: ignore[no-any-return]
 
     @classmethod
     def warm(cls, vocabulary: Vocabulary) -> None:

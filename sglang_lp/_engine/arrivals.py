@@ -129,6 +129,7 @@ def ask_again(row: Row, vocab_size: int) -> str | None:
     """
     if row.dense:
         row.acts.note(0, forced=False)
+    if not row.processor.edits:
         return None
     try:
         if not row.started:

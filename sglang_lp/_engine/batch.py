@@ -17,6 +17,7 @@ from sglang_lp._engine.drafts import visit_drafts
 from sglang_lp._engine.placing import Cells, place, place_standing
 from sglang_lp._engine.plan import Plan
 from sglang_lp._engine.pools import pool
+from sglang_lp._engine.reading import Logits
 from sglang_lp._engine.step import Step, ask, schedule
 from sglang_lp._engine.whole_rows import compute, spoiled, write_back
 from sglang_lp.edits import NEVER
@@ -86,10 +87,13 @@ class Batch:
                 visit_drafts(step, index, row, step.drafts)
             else:
                 _visit(step, index, row)
+        if step.dense:
+            compute(step)
+            step.read = Logits(logits, at_once=not logits.is_cpu)  # what was read is stale
+            for index in step.dense:
+                _edit_computed(step, index)
         if step.copied:
             _put_back(step, step.copied)
-        for indices in step.dense.values():
-            compute(step, indices)
         self._apply(step)
 
     @staticmethod
@@ -155,17 +159,37 @@ def _visit(step: Step, index: int, row: Row) -> None:
         if not row.look():
             return
         if row.dense:
-            step.dense.setdefault(row.processor.kind, []).append(index)
+            step.dense[index] = row.processor.wholes(row.request, step.custom_params[index])
         elif row.needs is _NONE:
             recording = row.ask(step.vocab_size)
             recording.act()
             row.settle(recording)
         else:
-            recording = ask(step, index, row)
-            schedule(step, row, recording)
-            if recording.reason is not None:
-                row.host.finish(recording.reason)
+            _edit(step, index, row)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
+        row.end(row.fault(error))
+
+
+def _edit(step: Step, index: int, row: Row) -> None:
+    """Take down what a row's processor wants, until when, and whether the request ends."""
+    recording = ask(step, index, row)
+    schedule(step, row, recording)
+    if recording.reason is not None:
+        row.host.finish(recording.reason)
+
+
+def _edit_computed(step: Step, index: int) -> None:
+    """Let a processor edit a row after others computed it."""
+    row = step.rows[index]
+    if row is None:
+        return
+    row.acts.note(row.request.position, forced=False)
+    if not row.processor.edits:
+        return
+    step.rewritten.append(index)
+    try:
+        _edit(step, index, row)
+    except BaseException as error:  # noqa: BLE001 - as in _visit
         row.end(row.fault(error))
 
 

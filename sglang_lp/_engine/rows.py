@@ -63,7 +63,7 @@ class Row:
         processor: Serves the request.
         name: The processor's, read once: what names a fault must not fail itself.
         needs: What it must know of the tokens.
-        dense: Whether it computes on whole rows.
+        dense: Whether it computes on whole rows, or runs others that do.
         request: What the processor sees.
         host: Who runs the request.
         source: The host's own object for it (or a proxy of it), or ``None``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import History, Request
 
-__all__ = ["Processor"]
+__all__ = ["Processor", "Whole"]
 
 
 class Processor(Protocol):
@@ -20,7 +20,8 @@ class Processor(Protocol):
     Attributes:
         needs: What it must know of the tokens.
         tolerates_lag: Whether it copes with a history that lacks the newest token.
-        dense: Whether it computes on whole rows.
+        dense: Whether it computes on whole rows, or runs others that do.
+        edits: Whether :meth:`edit` is called.
         early: Whether it can be asked for its first edits before their step.
         reads_prompt: Whether :meth:`start` reads the whole prompt.
     """
@@ -29,7 +30,8 @@ class Processor(Protocol):
     tolerates_lag: bool
     early: bool
     reads_prompt: bool
-    dense: ClassVar[bool]
+    dense: bool
+    edits: bool
 
     @property
     def name(self) -> str:
@@ -60,10 +62,27 @@ class Processor(Protocol):
     ) -> dict[str, Any]:
         """Return what a finished answer says of it."""
 
+    def wholes(self, request: Request, custom_params: Any) -> Sequence[Whole]:
+        """Return what computes on the whole row of a request, in order, if ``dense``."""
+
     def compute(
         self, logits: torch.Tensor, requests: Sequence[Request], custom_params: Sequence[Any]
     ) -> torch.Tensor:
-        """Compute whole rows, if ``dense``."""
+        """Compute whole rows."""
 
     def rewind(self, request: Request) -> None:
         """Prepare for the same position once more."""
+
+
+class Whole(NamedTuple):
+    """A processor that computes on the whole row of a request.
+
+    Attributes:
+        processor: The processor.
+        request: As it sees it.
+        custom_params: As it reads them.
+    """
+
+    processor: Processor
+    request: Request
+    custom_params: Any

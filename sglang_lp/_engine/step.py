@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.ids import Ids
     from sglang_lp._engine.recording import Recording
     from sglang_lp._engine.rows import Row
+    from sglang_lp._engine.runs import Whole
 
 __all__ = ["Step", "ask", "schedule"]
 
@@ -28,7 +29,7 @@ class Step:
         acting: Rows of the logits with the edits of this step.
         pools: As :func:`sglang_lp._engine.pools.pool` takes them.
         copied: Rows of the logits that a processor changed itself, as it left them.
-        dense: Rows of processors that compute on whole rows, by their class.
+        dense: For each row of the logits that is computed whole, what computes it.
         read: The logits, for processors that read them.
         rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
         nodes: For rows of drafted tokens, how many tokens their history has, and which of these
@@ -73,7 +74,7 @@ class Step:
         self.drafts: Drafts | None = None
         self.acting: list[tuple[int, Recording]] = []
         self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
-        self.dense: dict[type, list[int]] = {}
+        self.dense: dict[int, Sequence[Whole]] = {}
         self.copied: list[tuple[int, torch.Tensor]] = []
         self.rewritten: list[int] = []
         self.nodes: dict[int, tuple[int, list[int]]] = {}

@@ -7,36 +7,59 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lp._engine.device import index_on, send
+from sglang_lp._engine.faults import as_fault
 from sglang_lp.errors import ProcessorFault
 
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp._engine.runs import Whole
     from sglang_lp._engine.step import Step
 
 __all__ = ["check_computed", "compute", "spoiled", "write_back"]
 
 
-def compute(step: Step, indices: list[int]) -> None:
-    """Call a processor that computes on whole rows, for all its rows at once."""
-    group = [row for row in (step.rows[index] for index in indices) if row is not None]
+def compute(step: Step) -> None:
+    """Call what computes on whole rows: each class for all its rows at once.
+
+    What a row has several of comes in its order. The rows of a request that ends leave
+    ``step.dense``.
+    """
+    left = {index: [*wholes] for index, wholes in step.dense.items()}
+    while left:
+        groups: dict[type, list[int]] = {}
+        for index, wholes in left.items():
+            groups.setdefault(wholes[0].processor.kind, []).append(index)
+        # First those that no other row has later, so that each class is called once.
+        later = {whole.processor.kind for wholes in left.values() for whole in wholes[1:]}
+        for kind in [kind for kind in groups if kind not in later] or groups:
+            _compute(step, [(index, left[index].pop(0)) for index in groups[kind]])
+        left = {index: wholes for index, wholes in left.items() if wholes and index in step.dense}
+
+
+def _compute(step: Step, group: list[tuple[int, Whole]]) -> None:
+    """Call one processor for rows of the logits."""
+    indices = [index for index, _ in group]
+    processor = group[0][1].processor
     try:
         rows = index_on(step.logits.device, indices)
-        result = group[0].processor.compute(
+        result = processor.compute(
             step.logits.index_select(0, rows),
-            [row.request for row in group],
-            [step.custom_params[index] for index in indices],
+            [whole.request for _, whole in group],
+            [whole.custom_params for _, whole in group],
         )
         check_computed(result, step.logits, (len(indices), step.vocab_size))
         write_back(step, indices, rows, result)
-        for row in group:
-            row.acts.note(row.request.position, forced=False)
-    except BaseException as error:  # noqa: BLE001 - see _visit
-        if len(group) == 1:
-            group[0].end(group[0].fault(error))
-        else:  # find out whose fault it was
-            for index in indices:
-                compute(step, [index])
+    except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
+        if len(group) > 1:  # find out whose fault it was
+            for one in group:
+                _compute(step, [one])
+            return
+        ((index, whole),) = group
+        del step.dense[index]
+        row = step.rows[index]
+        if row is not None:
+            row.end(as_fault(str(processor.name), f"at token {whole.request.position}", error))
 
 
 def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ from sglang_lp.adapters.dynamo_spec import ForcedTokenSequenceSpec
 from sglang_lp.adapters.engine_settings import EngineSettings
 from sglang_lp.adapters.interfaces import INTERFACES
 from sglang_lp.adapters.loading import GROUPS, adapt, find_entry_points, load
+from sglang_lp.adapters.sglang_class import as_processor
 
 __all__ = [
     "GROUPS",
@@ -19,6 +20,7 @@ __all__ = [
     "EngineSettings",
     "ForcedTokenSequenceSpec",
     "adapt",
+    "as_processor",
     "find_entry_points",
     "load",
 ]

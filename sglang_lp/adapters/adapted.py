@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.adapters.arguments import Arguments, check_token_ids
+import msgspec
+
+from sglang_lp.adapters.arguments import Arguments, check_numbers, check_token_ids
 from sglang_lp.flat_json import read_flat
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
@@ -30,6 +32,7 @@ class AdaptedProcessor(LogitProcessor):
         foreign: The foreign class, or a function.
         title: ``module:Class (interface)``, for messages.
         fixed: Arguments that the operator sets.
+        limits: The largest number that a request may give, by the name of a parameter.
         generation_only: Whether servers that only prefill for others leave it out.
     """
 
@@ -43,6 +46,7 @@ class AdaptedProcessor(LogitProcessor):
     foreign: ClassVar[Any]
     title: ClassVar[str]
     fixed: ClassVar[Mapping[str, Any]] = {}
+    limits: ClassVar[Mapping[str, int]] = {}
     generation_only: ClassVar[bool] = False
 
     @property
@@ -92,12 +96,17 @@ class AdaptedProcessor(LogitProcessor):
             PolicyError: The class cannot be made.
         """
 
+    def plain(self, params: Any) -> dict[str, Any]:
+        """Return a copy of the parameters as they came, which the class may change."""
+        return msgspec.to_builtins(params.values)  # type: ignore[no-any-return]
+
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
         """Check ``custom_params`` as far as that is possible without a schema."""
         given = read_flat(custom_params).items()
         values = cls.unwrapped({key: value for key, value in given if not is_private(key)})
         check_token_ids(cls.title, values, vocab_size)
+        check_numbers(cls.title, values, cls.limits)
         return Arguments(values=values)
 
     @classmethod

@@ -5,12 +5,27 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.errors import InvalidParameter, PolicyError, ProcessorFault, Unsupported, shown
 from sglang_lp.params import Parameters
 
-__all__ = ["Arguments", "Constructor", "Setting", "check_token_ids", "count_arguments", "refused"]
+if TYPE_CHECKING:
+    from sglang_lp.served_model import ServedModel
+
+__all__ = [
+    "MOST",
+    "Arguments",
+    "Constructor",
+    "Setting",
+    "check_numbers",
+    "check_token_ids",
+    "count_arguments",
+    "refused",
+]
+
+#: The largest integer in absolute value that a request may give without a limit of the operator's.
+MOST = 1 << 20
 
 #: Names of arguments that hold token ids, in all libraries.
 _TOKEN_IDS = re.compile(r"token|(^|_)ids?$")
@@ -77,6 +92,30 @@ def check_token_ids(name: str, values: Mapping[str, Any], vocab_size: int | None
                 )
 
 
+def check_numbers(name: str, values: Mapping[str, Any], limits: Mapping[str, int]) -> None:
+    """Refuse large numbers: most of them are sizes.
+
+    Args:
+        name: Of the processor, for messages.
+        values: Arguments.
+        limits: The largest number by the name of an argument; :data:`MOST` for others.
+
+    Raises:
+        InvalidParameter: An integer, or with a limit of its own any number, is larger in absolute
+            value.
+    """
+    for key, value in values.items():
+        most = limits.get(key, MOST)
+        for number in _numbers(value):
+            if (key in limits or isinstance(number, int)) and not abs(number) <= most:
+                raise InvalidParameter(
+                    name,
+                    key,
+                    f"expected numbers from {-most} to {most} on this server, got {shown(number)};"
+                    " give a smaller one, or ask its operator for more ([[adapt]] limits)",
+                )
+
+
 def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, dict):
         value = [*value.values()]
@@ -127,6 +166,28 @@ class Constructor:
     def takes(self, key: str) -> bool:
         """Tell whether the constructor has an argument of this name."""
         return self._takes_any or key in self._parameters
+
+    def filled(self, values: Mapping[str, Any], served: ServedModel) -> dict[str, Any]:
+        """Return the arguments of a request, with those that the served model answers.
+
+        Raises:
+            InvalidParameter: ``vocab_size`` is another model's.
+        """
+        if "vocab_size" in values and values["vocab_size"] != served.vocab_size is not None:
+            raise InvalidParameter(
+                self._name,
+                "vocab_size",
+                f"expected {served.vocab_size}, the served model's, got "
+                f"{shown(values['vocab_size'])}; leave it out",
+            )
+        ends = served.eos_token_ids
+        known = {
+            "vocab_size": served.vocab_size,
+            "eos_token_id": ends[0] if len(ends) == 1 else [*ends] or None,
+        }
+        asked = {key for key, one in self._parameters.items() if one.default is one.empty}
+        missing = asked - {*values, *self._fixed}
+        return {**values, **{k: v for k, v in known.items() if k in missing and v is not None}}
 
     def check(self, values: Mapping[str, Any], setting: Setting) -> None:
         """Check the arguments of a request without making anything.

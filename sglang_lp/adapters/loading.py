@@ -29,6 +29,7 @@ def adapt(
     arguments: Mapping[str, Any] | None = None,
     *,
     generation_only: bool = False,
+    limits: Mapping[str, int] | None = None,
 ) -> type[AdaptedProcessor]:
     """Make a processor of this toolkit that runs one of another engine.
 
@@ -39,6 +40,8 @@ def adapt(
         arguments: Arguments of its constructor that no request can change.
         generation_only: Whether servers that only prefill for others leave it out, as Dynamo's
             option of that name says. For interfaces that take one request at a time.
+        limits: The largest number in absolute value that a request may give, by the name of a
+            parameter; 1,048,576 for the integers of others.
 
     Returns:
         A class whose ``custom_params`` are the constructor's other arguments, or what the class
@@ -68,6 +71,7 @@ def adapt(
         "title": f"{where} ({interface})",
         "fixed": dict(arguments or {}),
         "generation_only": generation_only,
+        "limits": dict(limits or {}),
     }
     adapted: type[AdaptedProcessor] = type(found.__name__, (adapter,), namespace)
     adapted.prepare()

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.adapters.adapted import AdaptedProcessor
-from sglang_lp.adapters.arguments import Constructor, Setting, count_arguments
-from sglang_lp.errors import PolicyError
+from sglang_lp.adapters.arguments import Arguments, Constructor, Setting, count_arguments
+from sglang_lp.adapters.trial import try_out
+from sglang_lp.errors import PolicyError, shown
 from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
@@ -108,9 +109,12 @@ class RowwiseProcessor(AdaptedProcessor):
     run: ClassVar[type[Run]]
     #: Whether this server leaves the class out, because it only prefills.
     _idle: ClassVar[bool] = False
+    #: Whether this process runs it.
+    _begun: ClassVar[bool] = False
 
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
+        cls._begun = True
         cls._idle = cls.generation_only and not engine.decodes
 
     def make(self, request: Request, setting: Setting) -> Any:
@@ -182,14 +186,19 @@ class ConstructedProcessor(RowwiseProcessor):
     @classmethod
     def prepare(cls) -> None:
         cls.constructor = Constructor(cls.foreign, cls.title, cls.fixed)
+        for key in cls.limits:
+            if not cls.constructor.takes(key):
+                raise PolicyError(f"{cls.title}: limits: it takes no {shown(key)}; correct it")
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
-        """Make an object of the class, which then refuses what it cannot do with."""
+        """Fill in what the served model answers, and see whether the class takes the arguments."""
         setting = Setting(served.tokenizer)
-        cls.constructor.check(params.values, setting)
-        cls.constructor.make(params.values, setting)
-        return params  # type: ignore[no-any-return]
+        values = cls.constructor.filled(params.values, served)
+        cls.constructor.check(values, setting)
+        if not cls._begun:  # a scheduler makes the object in its first step
+            try_out(cls.title, lambda: cls.constructor.make(values, setting))
+        return Arguments(values=values)
 
     def make(self, request: Request, setting: Setting) -> Any:
         """Make the object of a request."""

@@ -14,7 +14,7 @@ from sglang_lp.builtins.unnamed import UNNAMED, UnnamedProcessor
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
-from sglang_lp.processor import LogitProcessor, Recording, subclasses_of
+from sglang_lp.processor import LogitProcessor, Recording, Whole, subclasses_of
 from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
 Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 
 
-def _find_imported(name: str) -> type:
+def _find_imported(name: str) -> type[LogitProcessor]:
     """Return the processor of a name among those that this process has imported.
 
     Raises:
@@ -40,7 +40,7 @@ def _find_imported(name: str) -> type:
         if name == f"{module}:{processor.__qualname__}" or (
             module == ChainLogitProcessor.__module__ and name == processor.__qualname__
         ):
-            found: type = processor
+            found: type[LogitProcessor] = processor
             return found
     raise InvalidParameter(
         "ChainLogitProcessor",
@@ -52,11 +52,13 @@ def _find_imported(name: str) -> type:
 class _LinkRequest(Request):
     """The request as one link sees it: its own parameters and state, everybody's logits."""
 
-    __slots__ = ("_whole",)
+    __slots__ = ("_whole", "sampling")
 
     def __init__(self, whole: Request, params: Parameters) -> None:
         super().__init__(params, may_lag=whole.may_lag, tokenizer=whole.tokenizer)
         self._whole = whole
+        #: SGLang's ``SamplingParams``, as far as they are known.
+        self.sampling: Any = getattr(whole, "sampling", None)
         self.observe()
 
     @property
@@ -82,11 +84,13 @@ class _LinkRequest(Request):
 class _Link:
     """One processor of a chain at work on one request."""
 
-    __slots__ = ("held", "looked", "processor", "request", "wake")
+    __slots__ = ("given", "held", "looked", "processor", "request", "wake")
 
     def __init__(self, processor: LogitProcessor, request: _LinkRequest) -> None:
         self.processor = processor
         self.request = request
+        #: Its parameters as a class reads them that follows SGLang's contract.
+        self.given = processor.plain(request.params) if processor.reads_request else {}
         #: Between these two positions it sleeps. It runs again at the first one if SGLang
         #: repeats that step after a retraction.
         self.looked = self.wake = 0
@@ -118,10 +122,12 @@ class ChainLogitProcessor(LogitProcessor):
     add up, what is allowed is what all allow, and their order in ``chain`` does not matter. Only
     links that change ``request.logits`` themselves do so in that order, before the edits. If the
     edits leave no token, as when one link forces what another bans, the request ends with an
-    error that names the links. A link that computes on whole rows (overrides ``__call__``) or is
-    a chain itself is refused. So are a second link of a kind that reads the whole prompt (a
-    thinking budget, no-repeat n-gram, DRY) and lists of more than 65,536 entries in all links
-    together, because one request must not cost the batch as much as many.
+    error that names the links. Links that compute on whole rows (override ``__call__``, or were
+    written for another engine) do so first, in the order of ``chain``, and the edits are applied
+    to their result. A link that is a chain itself is refused. So are a second link of a class that
+    computes on whole rows, or of a kind that reads the whole prompt (a thinking budget, no-repeat
+    n-gram, DRY), and lists of more than 65,536 entries in all links together, because one request
+    must not cost the batch as much as many.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -149,7 +155,7 @@ class ChainLogitProcessor(LogitProcessor):
         unnamed: int = 0
 
     #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
-    _resolve: ClassVar[Callable[[str], type]] = staticmethod(_find_imported)
+    _resolve: ClassVar[Callable[[str], type[LogitProcessor]]] = staticmethod(_find_imported)
 
     def __init__(self) -> None:
         #: For a request: each processor and its parameters, in order. Empty without one.
@@ -167,7 +173,7 @@ class ChainLogitProcessor(LogitProcessor):
         return f"{type(self).__name__} ({names})" if names else type(self).__name__
 
     @classmethod
-    def limited_to(cls, resolve: Callable[[str], type]) -> type[Self]:
+    def limited_to(cls, resolve: Callable[[str], type[LogitProcessor]]) -> type[Self]:
         """Return this class with links that are looked up elsewhere: in a server's policy.
 
         Args:
@@ -209,8 +215,8 @@ class ChainLogitProcessor(LogitProcessor):
                 )
         links: list[tuple[type[LogitProcessor], Parameters]] = []
         for place, name in enumerate(params.chain):
-            link = cls._check_link(cls._resolve(name))
-            cls._check_reading(link, [other for other, _ in links])
+            link = cls._resolve(name)
+            cls._check_link(link, [other for other, _ in links])
             with cls._name_place(place):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
@@ -277,29 +283,16 @@ class ChainLogitProcessor(LogitProcessor):
         return own, given
 
     @classmethod
-    def _check_link(cls, link: type) -> type[LogitProcessor]:
-        """Return the class of a link; refuse one that cannot be a link."""
-        if not issubclass(link, LogitProcessor) or link.dense:
-            why = "computes on whole rows"
-        elif issubclass(link, ChainLogitProcessor):
-            why = "is a chain itself"
-        else:
-            return link
-        raise InvalidParameter(
-            cls.__name__,
-            "chain",
-            f"{link.__name__} {why} and so cannot be a link; send it alone, or name links that "
-            "override edit()",
-        )
-
-    @classmethod
-    def _check_reading(cls, link: type[LogitProcessor], before: Sequence[type]) -> None:
-        """Refuse a second link of a kind that reads the whole prompt."""
-        if not link.reads_prompt:
-            return
-        # Classes that share such a base are one kind: the thinking budgets of all model families.
-        kind = [base for base in link.__mro__ if vars(base).get("reads_prompt")][-1]
-        if any(issubclass(other, kind) for other in before):
+    def _check_link(cls, link: type[LogitProcessor], before: Sequence[type]) -> None:
+        """Refuse a chain, and a second link of a kind that costs a step much."""
+        if issubclass(link, ChainLogitProcessor):
+            problem = f"{link.__name__} is a chain itself; name its links instead"
+            raise InvalidParameter(cls.__name__, "chain", problem)
+        kind = link
+        if link.reads_prompt:
+            # Those with such a base are one kind: the thinking budgets of all model families.
+            kind = [base for base in link.__mro__ if vars(base).get("reads_prompt")][-1]
+        if (link.reads_prompt or link.dense) and any(issubclass(other, kind) for other in before):
             raise InvalidParameter(
                 cls.__name__,
                 "chain",
@@ -315,9 +308,13 @@ class ChainLogitProcessor(LogitProcessor):
         chain.links[named:] = [(UnnamedProcessor(one), own) for one, own in chain.links[named:]]
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
+        chain.dense = any(processor.dense for processor in processors)
+        if chain.dense:  # else it would be asked once
+            chain.needs = max(chain.needs, History.POSITION)
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.early = all(processor.early for processor in processors)
         chain.reads_prompt = any(processor.reads_prompt for processor in processors)
+        chain.reads_request = any(processor.reads_request for processor in processors)
         chain.tolerates_lag = all(
             processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS
         )
@@ -338,6 +335,21 @@ class ChainLogitProcessor(LogitProcessor):
             link.request.observe()
             link.processor.advance(link.request, token_ids)
 
+    def rewind(self, request: Request) -> None:
+        """Tell every link of a step that comes again."""
+        for link in request.state:
+            link.processor.rewind(link.request)
+
+    def wholes(self, request: Request, custom_params: Any) -> Sequence[Whole]:
+        """Return the links that compute on whole rows, each with its own parameters."""
+        found = []
+        for link in request.state:
+            if link.processor.dense:
+                link.request.observe()
+                given = {**link.given, "__req__": custom_params.get("__req__")}
+                found.append(Whole(link.processor, link.request, given))
+        return found
+
     def fork(self, request: Request) -> list[_Link]:
         """Fork the state of every link."""
         return [link.fork(request) for link in request.state]
@@ -355,11 +367,15 @@ class ChainLogitProcessor(LogitProcessor):
             joined |= processor.report(own, prompt_ids, output_ids, forced)
         return joined
 
+    def _editing(self, request: Request) -> list[_Link]:
+        return [link for link in request.state if link.processor.edits]
+
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""
         position = request.position
         nothing = stays = True
-        for link in request.state:
+        links = self._editing(request)
+        for link in links:
             if link.looked < position < link.wake:
                 if link.held is not None:
                     edits.add(link.held)
@@ -382,12 +398,13 @@ class ChainLogitProcessor(LogitProcessor):
             nothing = nothing and own.is_empty
             if own.reason is not None:
                 edits.finish(own.reason)
-        wake = min(link.wake for link in request.state)
+        # What computes on whole rows does so at every step.
+        wake = position + 1 if self.dense else min(link.wake for link in links)
         if nothing:
             edits.wake_at(wake)
         elif stays and wake > position + 1:
             edits.hold_until(wake)
-        elif not all(link.held is None for link in request.state):
+        elif not all(link.held is None for link in links):
             edits.wake_at(position + 1)  # what is held goes on beside what is not
         else:
             edits.wake_at(wake)

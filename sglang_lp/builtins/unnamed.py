@@ -11,6 +11,8 @@ from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, told
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
+    import torch
+
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
 
@@ -33,12 +35,22 @@ class UnnamedProcessor(LogitProcessor):
         self._processor = processor
         self.needs, self.tolerates_lag = processor.needs, processor.tolerates_lag
         self.can_fork, self.early = processor.can_fork, processor.early
-        self.reads_prompt = processor.reads_prompt
+        self.reads_prompt, self.reads_request = processor.reads_prompt, processor.reads_request
+        self.dense, self.edits = processor.dense, processor.edits
 
     @property
     def name(self) -> str:
         """The same for all of them."""
         return UNNAMED
+
+    @property
+    def kind(self) -> type:
+        """That of the other one."""
+        return self._processor.kind
+
+    def plain(self, params: Any) -> dict[str, Any]:
+        """Return its parameters."""
+        return self._processor.plain(params)
 
     def start(self, request: Request) -> Any:
         """Return its state."""
@@ -59,6 +71,18 @@ class UnnamedProcessor(LogitProcessor):
         """Take its edits."""
         with self._untold():
             self._processor.edit(request, edits)
+
+    def compute(
+        self, logits: torch.Tensor, requests: Sequence[Request], custom_params: Sequence[Any]
+    ) -> torch.Tensor:
+        """Let it compute its rows."""
+        with self._untold():
+            return self._processor.compute(logits, requests, custom_params)
+
+    def rewind(self, request: Request) -> None:
+        """Tell it of a step that comes again."""
+        with self._untold():
+            self._processor.rewind(request)
 
     @contextmanager
     def _untold(self) -> Iterator[None]:

@@ -35,8 +35,6 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
         InvalidParameter: One is above a ceiling that refuses that; or a class without a schema
             gets something else than a number where there is a ceiling.
     """
-    if not link.has_schema:
-        return link._replace(params=_lower_all(link, link.params or {}, ceilings))
     if issubclass(link.processor, AdaptedProcessor):
         values = _lower_all(link, link.params.values, ceilings)
         return link._replace(params=msgspec.structs.replace(link.params, values=values))

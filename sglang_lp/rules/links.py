@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.errors import Unsupported
 from sglang_lp.params import replaced
-from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules.budget import BUDGET, TOTAL
+
+if TYPE_CHECKING:
+    from sglang_lp.processor import LogitProcessor
 
 __all__ = [
     "Link",
     "begin_inside",
-    "can_join",
-    "check_joins",
     "parts",
     "thinks",
     "with_budget",
@@ -30,16 +28,11 @@ class Link(NamedTuple):
 
     Attributes:
         processor: The class.
-        params: What its ``parse_params`` returned; for a class without a schema, ``custom_params``.
+        params: What its ``parse_params`` returned.
     """
 
-    processor: type[Any]
+    processor: type[LogitProcessor]
     params: Any
-
-    @property
-    def has_schema(self) -> bool:
-        """Whether the class is this toolkit's kind, and the parameters are typed."""
-        return issubclass(self.processor, LogitProcessor)
 
 
 def thinks(link: Link) -> bool:
@@ -52,26 +45,6 @@ def parts(link: Link) -> list[Link]:
     if issubclass(link.processor, ChainLogitProcessor):
         return [Link(*one) for one in link.params.links]
     return [link]
-
-
-def can_join(link: Link) -> bool:
-    """Tell whether others can run beside it."""
-    return link.has_schema and not link.processor.dense
-
-
-def check_joins(links: Sequence[Link]) -> None:
-    """Refuse processors that cannot run beside others.
-
-    Raises:
-        Unsupported: There are several links, and one computes on whole rows.
-    """
-    for link in links:
-        if len(links) > 1 and not can_join(link):
-            raise Unsupported(
-                "custom_logit_processor: expected one that runs beside what this server adds to "
-                f"every request, got {link.processor.__name__}, which computes on whole rows; use "
-                "a processor that overrides edit()"
-            )
 
 
 def with_budget(link: Link, budget: int) -> Link:
@@ -98,7 +71,7 @@ def with_total(link: Link, total: int) -> Link:
 def begin_inside(link: Link) -> Link:
     """Have a thinking budget count from the first token, as the served reasoning parser does."""
     params = link.params
-    if thinks(link):
+    if issubclass(link.processor, ThinkingBudgetLogitProcessor):
         return link._replace(params=link.processor.begin_inside(params))
     if not issubclass(link.processor, ChainLogitProcessor):
         return link

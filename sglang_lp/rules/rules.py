@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp import builtins
+from sglang_lp.adapters import AdaptedProcessor, as_processor
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
 from sglang_lp.params import is_private
@@ -18,8 +19,6 @@ from sglang_lp.rules.ceilings import could_reach, lower, refusal
 from sglang_lp.rules.links import (
     Link,
     begin_inside,
-    can_join,
-    check_joins,
     parts,
     thinks,
     with_budget,
@@ -68,13 +67,13 @@ class Decided(NamedTuple):
         names: Of the processors that the client may know of.
     """
 
-    processor: type[Any]
+    processor: type[LogitProcessor]
     params: Any
     names: tuple[str, ...]
 
 
 class _Profile(NamedTuple):
-    links: list[tuple[type[Any], dict[str, Any]]]
+    links: list[tuple[type[LogitProcessor], dict[str, Any]]]
     may_set: frozenset[str]
 
 
@@ -101,7 +100,7 @@ class Rules:
         self, decisions: Decisions, find: Callable[[Any], type], allowed: Iterable[type[Any]] = ()
     ) -> None:
         self._decisions = decisions
-        self._find = find
+        self._find: Callable[[Any], type[LogitProcessor]] = lambda text: as_processor(find(text))
         #: Whether requests run what they bring, and nothing else is decided.
         self.is_empty = decisions.is_empty
         self._always: list[Link] = []
@@ -113,7 +112,8 @@ class Rules:
             _check_always(processor, f"always[{index}]")
         self._default = _load(decisions.defaults, "defaults") if decisions.defaults else None
         #: What a budget runs in that comes without a processor.
-        self._template: tuple[type[Any], dict[str, Any]] = (ThinkingBudgetLogitProcessor, {})
+        self._template: tuple[type[LogitProcessor], dict[str, Any]]
+        self._template = ThinkingBudgetLogitProcessor, {}
         thinking = self._default is not None and _is_thinking(self._default[0])
         if self._default is not None and thinking:
             self._template = self._default
@@ -210,7 +210,6 @@ class Rules:
         every = [*links, *self._always]
         if not every:
             return None
-        check_joins(every)
         if len(links) == len(every) == 1:
             fitted = every[0]
         elif len(asked_for) == 1 and _same(parts(asked_for[0]), every):
@@ -242,12 +241,9 @@ class Rules:
         if self._default is None:
             return _Own([], Wishes(own, asked.field, effort))
         processor, params = self._default
-        if issubclass(processor, LogitProcessor):
-            fields = processor.Params.__struct_fields__
-            set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
-            link = _parse(processor, {**params, **set_too}, served)
-        else:
-            link = Link(processor, params)
+        fields = _fields(processor)
+        set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
+        link = _parse(processor, {**params, **set_too}, served)
         return _Own([link], Wishes(own, asked.field, effort, params.get(BUDGET)))
 
     def _of_profile(self, asked: Asked, effort: int | None, served: ServedModel) -> _Own:
@@ -311,7 +307,7 @@ class Rules:
             link = with_total(link, total if own is None else min(own, total))
         return [*links[:place], link, *links[place + 1 :]]
 
-    def _most(self, processor: type[Any], asked: int | None) -> int | None:
+    def _most(self, processor: type[LogitProcessor], asked: int | None) -> int | None:
         """Return the ceiling on thinking budgets; ``None`` for none.
 
         Raises:
@@ -367,17 +363,15 @@ class Rules:
                 )
 
 
-def _load(chosen: Chosen, where: str) -> tuple[type[Any], dict[str, Any]]:
+def _load(chosen: Chosen, where: str) -> tuple[type[LogitProcessor], dict[str, Any]]:
     """Import a class that the operator chose, and check its parameters as far as they go."""
     if chosen.processor in builtins.__all__:
         module, name = builtins.__name__, chosen.processor
     else:
         module, name = parse_entry(chosen.processor, f"{where}.processor")
-    processor = classes.load(module, name, where)
+    processor = as_processor(classes.load(module, name, where))
     for key in chosen.params:
-        if is_private(key) or (
-            issubclass(processor, LogitProcessor) and not _takes(processor, key)
-        ):
+        if is_private(key) or not _takes(processor, key):
             fields = ", ".join(_fields(processor)) or "none"
             raise PolicyError(
                 f"{where}.params: {name} has no parameter {shown(key)}; its parameters: {fields}"
@@ -391,10 +385,9 @@ def _load_profile(profile: Profile, where: str) -> _Profile:
         for index, chosen in enumerate(profile.processors)
     ]
     for processor, _ in links if len(links) > 1 else ():
-        if issubclass(processor, ChainLogitProcessor) or not can_join(Link(processor, None)):
+        if issubclass(processor, ChainLogitProcessor):
             raise PolicyError(
-                f"{where}: {processor.__name__} cannot run beside others; a profile with it has "
-                "this one processor"
+                f"{where}: {processor.__name__} cannot run beside others; name its links instead"
             )
     if sum(_is_thinking(processor) for processor, _ in links) > 1:
         raise PolicyError(f"{where}: expected at most one thinking budget")
@@ -408,20 +401,20 @@ def _load_profile(profile: Profile, where: str) -> _Profile:
     return _Profile(links, frozenset(profile.may_set))
 
 
-def _check_always(processor: type[Any], where: str) -> None:
+def _check_always(processor: type[LogitProcessor], where: str) -> None:
     if _is_thinking(processor):
         raise PolicyError(
             f"{where}: a thinking budget is a matter of [defaults] and [ceilings], which know what "
             "requests ask for; put it there"
         )
-    if issubclass(processor, ChainLogitProcessor) or not can_join(Link(processor, None)):
+    if issubclass(processor, ChainLogitProcessor):
         raise PolicyError(
-            f"{where}: {processor.__name__} cannot run beside a request's own processor; expected "
-            "a class that overrides edit(), each in an entry of its own"
+            f"{where}: {processor.__name__} cannot run beside a request's own processor; give each "
+            "of its links an entry of its own"
         )
 
 
-def _check_plain(processor: type[Any]) -> None:
+def _check_plain(processor: type[LogitProcessor]) -> None:
     """Refuse a chain of another kind, whose links may not be what runs."""
     own = ("start", "advance", "fork", "edit", "serving")
     if issubclass(processor, ChainLogitProcessor) and any(
@@ -433,35 +426,31 @@ def _check_plain(processor: type[Any]) -> None:
         )
 
 
-def _is_thinking(processor: type[Any]) -> bool:
+def _is_thinking(processor: type[LogitProcessor]) -> bool:
     return issubclass(processor, ThinkingBudgetLogitProcessor)
 
 
-def _fields(processor: type[Any]) -> Sequence[str]:
-    if issubclass(processor, LogitProcessor):
-        return processor.Params.__struct_fields__
-    return ()
+def _fields(processor: type[LogitProcessor]) -> Sequence[str]:
+    """Return the parameters that are known by name."""
+    return () if issubclass(processor, AdaptedProcessor) else processor.Params.__struct_fields__
 
 
 def _takes(processor: type[LogitProcessor], name: str) -> bool:
     return (
-        name in processor.Params.__struct_fields__
+        issubclass(processor, AdaptedProcessor)
+        or name in processor.Params.__struct_fields__
         or name in processor.Params.renamed
         or issubclass(processor, ChainLogitProcessor)
     )
 
 
-def _parse(processor: type[Any], given: Any, served: ServedModel) -> Link:
-    """Check parameters by the schema of their class, if it has one."""
-    if issubclass(processor, LogitProcessor):
-        return Link(processor, processor.parse_params(given, served.vocab_size))
-    return Link(processor, given)
+def _parse(processor: type[LogitProcessor], given: Any, served: ServedModel) -> Link:
+    """Check parameters by the schema of their class."""
+    return Link(processor, processor.parse_params(given, served.vocab_size))
 
 
 def _fit(link: Link, served: ServedModel) -> Link:
     """Check parameters against the served model, and fill in what only it knows."""
-    if not link.has_schema:
-        return link
     return link._replace(params=fit(link.processor, link.params, served))
 
 

@@ -151,7 +151,8 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
         batch.step(logits, [row], [given])
         found = [edit for one in watched for edit in one.at(position)]
         if request.rewrote:
-            found += notes.changed(logits)
+            by = next((by for by, one in enumerate(watched) if one.dense), 0)
+            found += notes.changed(logits, by)
         if found:
             logits.zero_()
         against = notes.against(found, token_id)
@@ -223,12 +224,13 @@ class _Watched:
     """Runs a processor, alone or as a link, and notes its edits."""
 
     tolerates_lag = True
-    dense = False
 
     def __init__(self, processor: LogitProcessor, by: int, notes: _Notes) -> None:
         self.needs = processor.needs
         self.name = processor.name
         self.kind = processor.kind
+        self.dense, self.edits, self.compute = processor.dense, processor.edits, processor.compute
+        self.reads_request, self.plain = processor.reads_request, processor.plain
         self.start, self.advance, self.fork = processor.start, processor.advance, processor.fork
         self._processor = processor
         self._by, self._notes = by, notes
@@ -290,10 +292,10 @@ class _Notes:
             noted.append(self._note(Edit(by, What.ENDED, why=recording.reason)))
         return noted
 
-    def changed(self, logits: torch.Tensor) -> list[int]:
+    def changed(self, logits: torch.Tensor, by: int) -> list[int]:
         """Note what a processor shut that changes the logits itself: all were 0 before."""
         shut = (logits[0] == -math.inf).nonzero()[:, 0].tolist()
-        return [self._note(Edit(0, What.REWRITTEN, tuple(shut)))]
+        return [self._note(Edit(by, What.REWRITTEN, tuple(shut)))]
 
     def against(self, found: Sequence[int], token_id: int) -> tuple[int, str] | None:
         """Return whose edit a token contradicts, and how; ``None`` if it does not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         interface: What it is written for; found out if left out.
         arguments: Arguments of its constructor that no request can change.
         generation_only: Whether servers that only prefill for others leave it out.
+        limits: The largest number that a request may give, by the name of a parameter.
     """
 
     name: str | None = msgspec.field(name="class", default=None)
@@ -32,6 +33,7 @@ class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     interface: str | None = None
     arguments: dict[str, Any] = {}
     generation_only: bool = False
+    limits: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.entry_point is None):
@@ -71,7 +73,11 @@ def adapt_all(entries: tuple[Adapt, ...]) -> Iterator[Adapted]:
         found = load(module, name, where)
         try:
             processor = adapt(
-                found, entry.interface, entry.arguments, generation_only=entry.generation_only
+                found,
+                entry.interface,
+                entry.arguments,
+                generation_only=entry.generation_only,
+                limits=entry.limits,
             )
         except PolicyError as error:
             raise PolicyError(f"{where}: {error}") from error

@@ -167,7 +167,7 @@ def test_a_fault_ends_its_own_request(how):
 
 
 def test_arguments_are_checked_at_admission():
-    cls = adapted("Misbehaving")
+    cls = adapt(foreign("Misbehaving"))
     with pytest.raises(InvalidParameter, match="refuses them: 'no way'"):
         cls.fit_params(cls.parse_params({"how": "made"}), ServedModel())
     with pytest.raises(InvalidParameter, match=r"^how of .*: required, but not given"):

@@ -1,20 +1,24 @@
 """Several processors on one request."""
 
 import itertools
+import math
+from typing import ClassVar
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp.adapters import as_processor
+from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, Unsupported
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.testing import FakeRequest, ProcessorContract, run
+from sglang_lp.testing import Batch, FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
 
 VOCAB = 8
@@ -244,16 +248,138 @@ def test_a_link_can_end_the_request():
     assert request.to_finish.to_json() == {"type": "stop", "matched": "loop: 1 tokens, 2 times"}
 
 
-class Dense(LogitProcessor):
-    """Computes on whole rows."""
+class Amount(Parameters):
+    by: float
+
+
+class _Whole(LogitProcessor):
+    Params = Amount
+    calls: ClassVar[list[int]] = []
 
     def __call__(self, logits, custom_param_list=None):
-        return logits
+        self.calls.append(len(logits))
+        return self.work(logits, torch.tensor([[float(row["by"])] for row in custom_param_list]))
 
 
-def test_a_link_that_computes_on_whole_rows_is_refused():
-    with pytest.raises(InvalidParameter, match="Dense computes on whole rows"):
-        ChainLogitProcessor.parse_params({"chain": [f"{Dense.__module__}:Dense"]})
+class Adds(_Whole):
+    """Computes on whole rows."""
+
+    work = staticmethod(torch.Tensor.add)
+
+
+class Multiplies(_Whole):
+    """Computes on whole rows."""
+
+    work = staticmethod(torch.Tensor.mul)
+
+
+class Halves:
+    """SGLang's contract alone."""
+
+    def __call__(self, logits, custom_param_list):
+        assert all(row["__req__"].output_ids is not None for row in custom_param_list)
+        return logits / 2
+
+
+WHOLE = {
+    "add": (Adds, Adds.Params(by=3.0), lambda row: row + 3.0),
+    "multiply": (Multiplies, Multiplies.Params(by=-2.0), lambda row: row * -2.0),
+    "halve": (as_processor(Halves), as_processor(Halves).parse_params({}), lambda row: row / 2),
+    "ban": (DisallowedTokensLogitsProcessor, DisallowedTokensLogitsProcessor.Params((2,)), None),
+}
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([*WHOLE]), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.data(),
+)
+def test_links_that_compute_on_whole_rows_come_first_and_in_order(chains, data):
+    batch, params = Batch(), []
+    for chain in chains:
+        params.append(FakeRequest([1], served=True).custom_params({}))
+        joined = ChainLogitProcessor.join(
+            [WHOLE[name][:2] for name in chain], data.draw(st.integers(0, len(chain)))
+        )
+        attach_row(params[-1], ChainLogitProcessor().serving(joined), joined)
+    before = torch.randn(len(chains), VOCAB)
+    for _ in range(3):
+        after = before.clone()
+        batch.step(after, rows_of(params), params)
+        for row, was, chain in zip(after, before, chains, strict=True):
+            expected = was.clone()
+            for name in chain:
+                expected = expected if name == "ban" else WHOLE[name][2](expected)
+            if "ban" in chain:
+                expected[2] = -math.inf
+            assert torch.equal(row, expected)
+        for one in params:
+            one["__req__"].append(3)
+
+
+def test_a_class_that_several_rows_have_at_different_places_is_called_once():
+    batch = Batch()
+    chains = [["add"], ["multiply", "add"], ["multiply", "halve", "add"]]
+    params = [FakeRequest([1], served=True).custom_params({}) for _ in chains]
+    for one, chain in zip(params, chains, strict=True):
+        joined = ChainLogitProcessor.join([WHOLE[name][:2] for name in chain])
+        attach_row(one, ChainLogitProcessor().serving(joined), joined)
+    _Whole.calls.clear()
+    batch.step(torch.zeros(3, VOCAB), rows_of(params), params)
+
+    assert _Whole.calls == [2, 3]
+
+
+class ReopensAll(LogitProcessor):
+    """Forgets what was masked."""
+
+    def __call__(self, logits, custom_param_list=None):
+        return torch.zeros_like(logits)
+
+
+def test_a_link_that_computes_on_whole_rows_lifts_neither_a_grammars_mask_nor_an_edit():
+    params = FakeRequest([1], served=True).custom_params({})
+    ban = DisallowedTokensLogitsProcessor, DisallowedTokensLogitsProcessor.Params((2,))
+    joined = ChainLogitProcessor.join([(ReopensAll, Parameters()), ban])
+    attach_row(params, ChainLogitProcessor().serving(joined), joined)
+    for _ in range(2):
+        logits = torch.ones(1, VOCAB)
+        logits[0, :2] = -math.inf
+        Batch().step(logits, rows_of([params]), [params], masked=[0])
+        assert logits[0].tolist() == [-math.inf] * 3 + [0.0] * (VOCAB - 3)
+        params["__req__"].append(3)
+
+
+class Likeliest(LogitProcessor):
+    """Bans the likeliest token, as the links before it left the logits."""
+
+    def edit(self, request, edits):
+        edits.ban(request.top(1))
+
+
+def test_a_link_that_reads_logits_reads_what_was_computed():
+    params = FakeRequest([1], served=True).custom_params({})
+    joined = ChainLogitProcessor.join([(Likeliest, Parameters()), WHOLE["multiply"][:2]])
+    attach_row(params, ChainLogitProcessor().serving(joined), joined)
+    logits = torch.arange(float(VOCAB))[None]
+    Batch().step(logits, rows_of([params]), [params])
+
+    assert logits[0].tolist() == [-math.inf] + [-2.0 * i for i in range(1, VOCAB)]
+
+
+def test_what_a_server_adds_is_not_named_where_it_fails_on_a_whole_row():
+    params = FakeRequest([1], served=True).custom_params({})
+    joined = ChainLogitProcessor.join([WHOLE["add"][:2], (Adds, Parameters())], unnamed=1)
+    attach_row(params, ChainLogitProcessor().serving(joined), joined)
+    Batch().step(torch.zeros(1, VOCAB), rows_of([params]), [params])
+
+    message = params["__req__"].to_finish.message
+    assert message.startswith("what this server adds to every request failed at token 0")
+
+
+def test_a_second_link_of_a_class_that_computes_on_whole_rows_is_refused():
+    name = f"{Adds.__module__}:Adds"
+    with pytest.raises(InvalidParameter, match="at most one Adds"):
+        ChainLogitProcessor.parse_params(chained((name, {"by": 1}), (name, {"by": 1})))
 
 
 def test_an_error_says_which_link_it_means():

@@ -7,7 +7,11 @@ from itertools import cycle, islice
 
 import pytest
 
-from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins import (
+    ChainLogitProcessor,
+    DeepseekOCRNoRepeatNGramLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
 from support.asking import body
 from support.servers import DRAFTING, on_servers
 from support.tiny_model import EOS, FREQUENT, word
@@ -154,6 +158,43 @@ def test_a_fault_ends_its_own_request(server):
         assert request["custom_logit_processor"] + " (" in reply.body["message"]
         assert " failed at token " in reply.body["message"]
     assert server.is_healthy()
+
+
+@on_servers("default")
+@pytest.mark.parametrize(
+    ("kind", "params", "tokens"),
+    [
+        ("TargetToken", {"target_token": 300}, [300] * 4),
+        ("SpelledAdapter", {"tokens": [320, 321, 322, 323]}, [320, 321, 322, 323]),
+        ("Counted", {"first": 400}, [400, 401, 402, 403]),
+    ],
+)
+def test_in_a_chain_what_others_declare_holds_for_its_result(server, kind, params, tokens):
+    chain = {
+        "chain": [f"support.foreign:{kind}", "ScheduledBiasLogitProcessor"],
+        **{f"0.{name}": value for name, value in params.items()},
+        "1.token_ids": [500],
+        "1.bias": 100.0,
+    }
+    together = server.at_once(
+        [
+            body([5, 6], ChainLogitProcessor, chain, max_new_tokens=4),
+            asked([5, 6], kind, params, max_new_tokens=4),
+            body([5, 6], ChainLogitProcessor, {**chain, "1.start": 3}, max_new_tokens=4),
+        ]
+    )
+    answers = [reply.output_ids for reply in together]
+    # What masks all other tokens leaves nothing for a bias to lift.
+    assert answers == [tokens, tokens, tokens]
+    banned = {
+        "chain": [f"support.foreign:{kind}", "DisallowedTokensLogitsProcessor"],
+        **{f"0.{name}": value for name, value in params.items()},
+        "1.token_ids": tokens[2:3],
+    }
+    ended = server.post("/generate", body([5], ChainLogitProcessor, banned, max_new_tokens=4))
+    at = tokens.index(tokens[2])
+    assert ended.status == 500
+    assert f"failed at token {at}: no token is left" in ended.body["message"]
 
 
 @on_servers(*DRAFTING)

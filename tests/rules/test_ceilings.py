@@ -27,7 +27,7 @@ def rules_of(kind, above="lower", name="ngram_size", most=3):
 
 
 def values_of(decided):
-    return decided.params.values if decided.processor is ADAPTED else decided.params
+    return decided.params.values
 
 
 @pytest.mark.parametrize("kind", [ADAPTED, Foreign])

@@ -3,8 +3,9 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor
-from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
+from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Rules
 from sglang_lp.served_model import ServedModel
@@ -248,16 +249,18 @@ def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
 
 
 @pytest.mark.parametrize("kind", [Dense, Foreign])
-def test_what_computes_on_whole_rows_does_not_get_past_what_every_request_gets(kind):
-    with pytest.raises(RequestError, match=f"got {kind.__name__}, which computes on whole rows"):
-        rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}), SERVED)
-    assert rules_of(lambda _payload: kind).decide(Asked("it", {}), SERVED).processor is kind
+def test_what_computes_on_whole_rows_runs_with_what_every_request_gets(kind):
+    decided = rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}), SERVED)
+    assert named(decided) == [kind.__name__, "DisallowedTokensLogitsProcessor"]
+    assert decided.names == (kind.__name__,)
+    alone = rules_of(lambda _payload: kind).decide(Asked("it", {}), SERVED)
+    assert alone.processor is as_processor(kind)
 
 
 def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
     rules = rules_of(lambda _payload: Foreign, ceilings={"max_waits": Ceiling(at_most=2)})
 
-    assert rules.decide(Asked("it", {"max_waits": 5, "a": [1]}), SERVED).params == {
+    assert rules.decide(Asked("it", {"max_waits": 5, "a": [1]}), SERVED).params.values == {
         "max_waits": 2,
         "a": [1],
     }

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from sglang_lp import wire
+from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.builtins import (
     ChainLogitProcessor,
     DisallowedTokensLogitsProcessor,
@@ -18,7 +19,6 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Uns
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.gate.sglang_class import ForeignProcessor
 from sglang_lp.trust import Gate, Limits, Policy
 from sglang_lp.trust.decisions import Ceiling
 from sglang_lp.trust.policy import Stock
@@ -68,7 +68,7 @@ def test_a_class_without_a_schema_gets_whatever_is_flat(guard, foreign):
     admitted = guard.admit("p", {"any": [1, "two"]})
 
     assert (admitted.payload, admitted.processor.name) == ("p", "Foreign")
-    assert admitted.params is None
+    assert admitted.params.values == {"any": [1, "two"]}
 
 
 def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
@@ -185,8 +185,8 @@ def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(
 
     if why is None:
         admitted = guard.admit(payload, params)
-        assert type(admitted.processor) is ForeignProcessor
-        assert admitted.params is None
+        assert isinstance(admitted.processor, AdaptedProcessor)
+        assert admitted.params.values == params
     else:
         with pytest.raises(InvalidParameter, match=why):
             guard.admit(payload, params)
@@ -250,8 +250,12 @@ def test_the_room_of_an_answer_counts_where_the_operator_decides(monkeypatch):
     assert [one.limit for one in asked] == [50, 60]
 
 
-def test_a_class_without_a_schema_is_asked_about_every_copy(guard, foreign, monkeypatch):
+def test_copies_of_a_class_without_a_schema_share_nothing_that_it_may_change(foreign, monkeypatch):
+    guard = Guard(Policy(ceilings={"dry_multiplier": Ceiling(at_most=1)}))
+    monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: foreign)
     asked = counted(guard, monkeypatch)
-    for _ in range(2):
-        guard.admit("p", {"any": 1})
-    assert len(asked) == 2
+    one, other = (guard.admit("p", {"any": [1]}).custom_params for _ in range(2))
+
+    assert len(asked) == 1
+    assert one == other == {"any": [1]}
+    assert one["any"] is not other["any"]

@@ -21,7 +21,6 @@ from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcesso
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.gate.sglang_class import ForeignProcessor
 from sglang_lp.server.scheduler.gate import (
     InertProcessor,
     NoLoads,
@@ -291,8 +290,7 @@ def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing)
 
     assert req.custom_logit_processor == "its payload"
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert type(row.processor) is ForeignProcessor
-    assert (row.processor.name, row.processor.kind) == ("Plus", Plus)
+    assert (row.processor.name, row.processor.foreign) == ("Plus", Plus)
 
 
 # Construction 52.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp._engine.faults import as_fault
+from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
-from sglang_lp.flat_json import read_flat
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Decided, Rules
 from sglang_lp.rules.links import Link, parts
 from sglang_lp.served_model import ServedModel
@@ -23,7 +23,6 @@ from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
-from sglang_lp.server.gate.sglang_class import ForeignProcessor, same_in_builtins
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.text.vocabulary import vocabulary_of
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
@@ -51,7 +50,7 @@ class Admitted(NamedTuple):
     Attributes:
         payload: What stands for it from here on: the operator's own spelling of what was allowed.
         processor: Serves the request.
-        params: Its parsed parameters, ``None`` for a foreign class, which has no schema.
+        params: Its parsed parameters.
         custom_params: What a class that reads them itself gets in place of the request's own;
             ``None`` to leave those.
         names: Of the processors that the client may know of.
@@ -59,7 +58,7 @@ class Admitted(NamedTuple):
 
     payload: str
     processor: LogitProcessor
-    params: Parameters | None
+    params: Parameters
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
 
@@ -83,7 +82,7 @@ class Guard:
     def __init__(self, policy: Policy) -> None:
         self.verifier = Verifier(policy)
         self._limited: Callable[[type], type] = cache(
-            lambda chain: chain.limited_to(self.verifier.resolve)
+            lambda chain: chain.limited_to(lambda name: as_processor(self.verifier.resolve(name)))
         )
         self.rules = self._rules(policy)
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
@@ -192,7 +191,7 @@ class Guard:
         if payload is None and (self.rules.is_empty or limit == 0):
             return None
         with self.counting():
-            stands, name = self._named(payload, custom_params)
+            stands, name = self._named(payload)
             try:
                 if payload is not None:
                     self._check_way(name, beam_width)
@@ -229,39 +228,28 @@ class Guard:
             decided = self.rules.decide(asked, served)
             if given is None or decided is None:
                 return decided
-            if issubclass(decided.processor, LogitProcessor):
-                self._copies.keep(key, decided)
+            self._copies.keep(key, decided)
         return decided
 
-    def _named(self, payload: Any, custom_params: object) -> tuple[str, str]:
+    def _named(self, payload: Any) -> tuple[str, str]:
         """Return what stands for a payload from here on, and its name for messages.
 
         Raises:
-            RequestError: It is not allowed, or its parameters cannot travel.
+            RequestError: It is not allowed.
         """
         if payload is None:
             return DECIDED, "what the operator decided"
         if self.rules.has_profile(payload):
             return payload, payload
         allowed = self.verifier.lookup(payload)
-        if not issubclass(allowed.processor, LogitProcessor):
-            read_flat(custom_params)
         return allowed.payload, allowed.name
 
-    def _make(
-        self, decided: Decided
-    ) -> tuple[LogitProcessor, Parameters | None, dict[str, Any] | None]:
+    def _make(self, decided: Decided) -> tuple[LogitProcessor, Parameters, dict[str, Any] | None]:
         """Make the processor that serves a request."""
-        made: Any = decided.processor()
-        if not isinstance(made, LogitProcessor):
-            known = same_in_builtins(decided.processor)
-            if known is not None:
-                prepare(known(), decided.params, self._served())
-            own = None if self.rules.is_empty else decided.params
-            return ForeignProcessor(made), None, own
+        made = decided.processor()
         own = None
-        if made.dense and not self.rules.is_empty:
-            own = msgspec.to_builtins(decided.params)
+        if decided.processor.dense and not self.rules.is_empty:
+            own = made.plain(decided.params)
         return made.serving(decided.params), decided.params, own
 
     @contextmanager

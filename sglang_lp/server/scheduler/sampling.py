@@ -125,7 +125,7 @@ class Steps:
 
 def _reads_request(row: Row) -> bool:
     processor: Any = row.processor
-    return row.dense and bool(processor.overrides_call())
+    return row.dense and bool(processor.reads_request)
 
 
 class _Whole:

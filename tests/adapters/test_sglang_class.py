@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sglang_lp._engine.rows import attach_row
-from sglang_lp.server.gate.sglang_class import ForeignProcessor
+from sglang_lp.adapters import as_processor
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps, make_apply
 
@@ -37,7 +37,7 @@ class Narrow:
 def request(processor: Any, **params: Any) -> dict[str, Any]:
     req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None)
     custom_params = {**params, "__req__": req}
-    attach_row(custom_params, ForeignProcessor(processor), None)
+    attach_row(custom_params, as_processor(processor)(), None)
     return custom_params
 
 
@@ -51,7 +51,7 @@ def test_two_foreign_classes_of_one_batch_each_get_their_own_rows() -> None:
     logits = torch.arange(8.0).reshape(4, 2)
     before = logits.clone()
 
-    apply(logits, [request(Plus()), request(Half(), by=2.0), None, request(Plus())])
+    apply(logits, [request(Plus), request(Half, by=2.0), None, request(Plus)])
 
     assert torch.equal(logits[[0, 3]], before[[0, 3]] + 1)
     assert torch.equal(logits[1], before[1] / 2)
@@ -61,7 +61,7 @@ def test_two_foreign_classes_of_one_batch_each_get_their_own_rows() -> None:
 def test_a_wrong_shape_ends_the_requests_of_that_class_and_no_other() -> None:
     logits = torch.arange(6.0).reshape(3, 2)
     before = logits.clone()
-    wrong, right = request(Narrow()), request(Plus())
+    wrong, right = request(Narrow), request(Plus)
 
     apply(logits, [wrong, right, None])
 

@@ -1,0 +1,69 @@
+"""Making an object of a foreign class to see whether it takes its arguments, in bounded time.
+
+A constructor is the class's own code, and the request says how much of it runs. So it runs beside
+the thread that serves everybody, which waits for it no longer than :data:`PATIENCE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from time import thread_time
+
+from sglang_lp.errors import InvalidParameter
+
+__all__ = ["LONGEST", "PATIENCE", "try_out"]
+
+#: Most seconds of processor time that a constructor may take: the scheduler makes the object again,
+#: and all requests wait for that.
+LONGEST = 0.25
+
+#: Most seconds that the caller waits.
+PATIENCE = 1.0
+
+#: By the name of a class the constructor that nobody waits for any more; nothing can end it.
+_abandoned: dict[str, Thread] = {}
+
+
+def try_out(name: str, make: Callable[[], object]) -> None:
+    """Make an object, and let go of it.
+
+    Args:
+        name: Of the class, for messages.
+        make: Makes it.
+
+    Raises:
+        InvalidParameter: It takes too long, or one that was given up earlier is still at work.
+        Exception: Whatever ``make`` raises.
+    """
+    before = _abandoned.pop(name, None)
+    if before is not None and before.is_alive():
+        _abandoned[name] = before
+        raise InvalidParameter(
+            name, None, "its constructor is at work for an earlier request; send this one later"
+        )
+    done: list[tuple[float, BaseException | None]] = []
+
+    def run() -> None:
+        raised: BaseException | None = None
+        try:
+            make()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            raised = error
+        done.append((thread_time(), raised))
+
+    thread = Thread(target=run, name=f"makes {name}", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if not done:
+        _abandoned[name] = thread
+    spent, raised = done[0] if done else (PATIENCE, None)
+    if raised is not None:
+        raise raised
+    if not done or spent > LONGEST:
+        raise InvalidParameter(
+            name,
+            None,
+            f"expected arguments with which its constructor takes at most {LONGEST:g} s, got "
+            f"{'more than ' * (not done)}{spent:.2g} s; ask for less",
+        )
