@@ -173,7 +173,7 @@ def test_the_range_of_sglang_versions_is_written_once():
         ),
         (
             "sglang_lp.processor",
-            "LogitProcessor Recording check_computed fit lasting prepare subclasses_of",
+            "LogitProcessor Recording Whole check_computed fit lasting prepare subclasses_of",
         ),
         ("sglang_lp.request", "History Request"),
         ("sglang_lp.edits", "Edits LENGTH MAX_BIAS NEVER"),
