@@ -74,6 +74,10 @@ class LogitProcessor:
         early: Whether the edits of the first token depend on parameters and prompt alone, and
             asking for them changes nothing but ``request.state``. The plugin then asks before
             the first step, which does not wait. A class that overrides ``edit`` says so itself.
+        exclusion_only: Whether it bans, allows and forces tokens and does nothing else: what is
+            left keeps its relative probabilities. SGLang's ``return_sampling_mask`` is served with
+            such processors alone. A class that overrides ``edit`` says so itself, and one whose
+            parameters decide sets it in :meth:`serving`.
         example: ``custom_params`` to show in its documentation.
     """
 
@@ -83,6 +87,7 @@ class LogitProcessor:
     can_fork: bool = True
     reads_prompt: bool = False
     early: bool = False
+    exclusion_only: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__``, and so may read SGLang's request.
@@ -95,8 +100,9 @@ class LogitProcessor:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "edit" in vars(cls) and "early" not in vars(cls):
-            cls.early = False
+        if "edit" in vars(cls):
+            cls.early = vars(cls).get("early", False)
+            cls.exclusion_only = vars(cls).get("exclusion_only", False)
         cls.reads_request = cls.__call__ is not LogitProcessor.__call__
         cls.dense = cls.reads_request or cls.compute is not LogitProcessor.compute
         cls.edits = not cls.dense
@@ -117,7 +123,7 @@ class LogitProcessor:
         """Return the processor for a request with these parameters: for most classes this one.
 
         Args:
-            params: Parsed, on which ``needs`` or ``tolerates_lag`` may depend.
+            params: Parsed, on which ``needs``, ``tolerates_lag`` or ``exclusion_only`` may depend.
         """
         return self
 

@@ -29,16 +29,17 @@ class Host:
         may_lag: Whether the newest token may be missing at some step.
         restricted: Whether the host itself may set logits of the request to ``-inf``, grammars
             apart.
+        masked: Whether the request gets SGLang's sampling masks, which tell of excluded tokens alone.
         limit: Number of tokens after which the request ends.
         tokenizer: The served model's, or ``None``.
     """
 
-    __slots__ = ("limit", "may_lag", "request", "restricted", "tokenizer")
+    __slots__ = ("limit", "masked", "may_lag", "request", "restricted", "tokenizer")
 
     def __init__(self, request: Any, *, may_lag: bool = False) -> None:
         self.request = request
         self.may_lag = may_lag
-        self.restricted = False
+        self.restricted = self.masked = False
         self.limit = 1 << 62
         self.tokenizer: Any = getattr(request, "tokenizer", None)
 

@@ -128,6 +128,12 @@ class Recording(Edits):
             self.banned or self.allowed or self.biased or self.pooled
         )
 
+    @property
+    def only_excludes(self) -> bool:
+        """Whether the tokens that are left keep their relative probabilities."""
+        held = self.standing is None or self.standing.only_excludes
+        return held and not (self.biased or self.pooled)
+
     def add(self, other: Recording) -> None:
         self.banned = (*self.banned, *other.banned)
         self.allowed = (*self.allowed, *other.allowed)

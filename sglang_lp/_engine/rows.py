@@ -39,6 +39,11 @@ _LAGS = (
     "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
 )
 
+_BIASED = (
+    "return_sampling_mask goes with processors that only ban, allow and force, and it did "
+    "something else; its class says exclusion_only = True, which has to go"
+)
+
 _serials = count(1)
 
 
@@ -168,13 +173,15 @@ class Row:
 
     def ask(self, vocab_size: int) -> Recording:
         """Return the edits of this step."""
-        if self._first is not None:
-            recording, self._first = self._first, None
-            if recording.vocab_size == vocab_size:
-                return recording
+        recording, self._first = self._first, None
+        if recording is not None and recording.vocab_size != vocab_size:
             self._start()
-        recording = Recording(vocab_size)
-        self.processor.edit(self.request, recording)
+            recording = None
+        if recording is None:
+            recording = Recording(vocab_size)
+            self.processor.edit(self.request, recording)
+        if self.host.masked and not (recording.only_excludes and self.request.copied is None):
+            raise ProcessorFault(_BIASED)
         return recording
 
     def look(self) -> bool:

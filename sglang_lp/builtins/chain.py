@@ -313,6 +313,7 @@ class ChainLogitProcessor(LogitProcessor):
             chain.needs = max(chain.needs, History.POSITION)
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.early = all(processor.early for processor in processors)
+        chain.exclusion_only = all(processor.exclusion_only for processor in processors)
         chain.reads_prompt = any(processor.reads_prompt for processor in processors)
         chain.reads_request = any(processor.reads_request for processor in processors)
         chain.tolerates_lag = all(

@@ -37,6 +37,7 @@ class UnnamedProcessor(LogitProcessor):
         self.can_fork, self.early = processor.can_fork, processor.early
         self.reads_prompt, self.reads_request = processor.reads_prompt, processor.reads_request
         self.dense, self.edits = processor.dense, processor.edits
+        self.exclusion_only = processor.exclusion_only
 
     @property
     def name(self) -> str:

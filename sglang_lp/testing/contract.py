@@ -170,6 +170,22 @@ class ProcessorContract:
             highest = self._edited(self._cases(), before).amax(-1)
             _check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
 
+    def test_only_excludes_tokens_if_it_says_so(self) -> None:
+        """With ``exclusion_only`` a logit is kept to the last bit or becomes ``-inf``.
+
+        Or one token is left.
+        """
+        for case in self._cases():
+            model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
+            serving, _ = prepare(self.processor(), case.params, model)
+            if not serving.exclusion_only:
+                continue
+            before = _random_logits(1, self.vocab_size)
+            after = self._edited([case], before)
+            left = after.isfinite()
+            kept = bool((_bits(after) == _bits(before))[left].all())
+            _check(kept or int(left.sum()) == 1, f"{case.params}: it changes what it leaves")
+
     def test_respects_the_layout_of_the_logits(self) -> None:
         """Rows may lie in a wider, padded tensor, whose padding is nobody's to write."""
         import torch

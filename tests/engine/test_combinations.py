@@ -11,6 +11,7 @@ from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
+    ScheduledBiasLogitProcessor,
 )
 from support import recording
 from support.asking import body, recorder, tag
@@ -153,8 +154,10 @@ def masks(reply):
 
 
 @on_the_default_server
-def test_a_sampling_mask_is_refused_with_other_processors(server):
-    request = body([5], ForcedSequenceLogitProcessor, {"token_ids": [300]}, top_k=1)
-    reply = server.post("/generate", {**request, "return_sampling_mask": True})
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_sampling_mask_is_refused_beside_a_bias(server, stream):
+    params = {"token_ids": [300], "bias": 2.0}
+    request = body([5], ScheduledBiasLogitProcessor, params, top_k=1)
+    reply = server.post("/generate", {**request, "return_sampling_mask": True, "stream": stream})
     assert reply.status == 400
-    assert "only supports DisallowedTokensLogitsProcessor" in str(reply.body)
+    assert "got ScheduledBiasLogitProcessor, which also changes how likely" in str(reply.body)

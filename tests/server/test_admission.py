@@ -20,7 +20,7 @@ from sglang_lp.server.front.admission import (
     make_admit,
     make_admit_list,
     make_admit_stream,
-    make_supports_sampling_mask,
+    supports_sampling_mask,
 )
 from sglang_lp.server.front.bounds import MAX_ENTRIES
 from sglang_lp.server.gate.reserved_keys import MAX_KEYS, check_shape, remember
@@ -516,18 +516,74 @@ def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
 # What SGLang asks about a payload
 
 
+def test_a_sampling_mask_is_the_business_of_the_gates_and_nothing_is_unpickled_for_it():
+    assert supports_sampling_mask(EVIL)
+
+
+def masked(payload, params):
+    request = tokenized(payload, params)
+    request.return_sampling_mask = True
+    return request
+
+
+FORCED = {"token_ids": [3]}
+BIASED = {"bias": 1.0, "eos_token_ids": [2]}
+
+
 @pytest.mark.parametrize(
-    ("payload", "supported"),
+    ("payload", "params"),
     [
-        (PAYLOAD, True),
-        ("DisallowedTokensLogitsProcessor", True),
-        (ForcedSequenceLogitProcessor.to_str(), False),
-        (EVIL, False),
-        (None, False),
+        (PAYLOAD, {"token_ids": [1]}),
+        (ForcedSequenceLogitProcessor.to_str(), FORCED),
+        ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 2, "window_size": 50}),
+        ("ScheduledBiasLogitProcessor", {"token_ids": [1], "end": 5}),
+        (
+            "TriggerPhraseLogitProcessor",
+            {"phrase_token_ids": [3], "trigger_token_ids": [4]},
+        ),
     ],
 )
-def test_only_banned_tokens_combine_with_a_sampling_mask(guard, payload, supported):
-    assert make_supports_sampling_mask(guard)(payload) is supported
+def test_a_sampling_mask_goes_with_what_only_excludes(guard, payload, params):
+    make_admit(guard)(masked(payload, params), manager(), SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    ("payload", "params", "at_fault"),
+    [
+        ("GenLengthLogitProcessor", BIASED, "GenLengthLogitProcessor"),
+        ("ScheduledBiasLogitProcessor", {"token_ids": [1], "bias": -9.0}, "ScheduledBias"),
+        ("TriggerPhraseLogitProcessor", {"phrase_token_ids": [3], "before_token_ids": [4]}, "Tri"),
+        (
+            "ChainLogitProcessor",
+            {
+                "chain": ["ForcedSequenceLogitProcessor", "GenLengthLogitProcessor"],
+                "0.token_ids": [3],
+                **{f"1.{name}": value for name, value in BIASED.items()},
+            },
+            "GenLengthLogitProcessor",
+        ),
+    ],
+)
+def test_a_sampling_mask_is_refused_beside_a_bias_which_the_message_names(
+    guard, payload, params, at_fault
+):
+    with pytest.raises(RequestError, match=f"^return_sampling_mask: .* got {at_fault}"):
+        make_admit(guard)(masked(payload, params), manager(), SimpleNamespace())
+
+
+def test_each_prompt_of_a_list_is_checked_for_its_own_sampling_mask(guard):
+    sampling = {"custom_params": BIASED}
+    obj = SimpleNamespace(
+        custom_logit_processor=["GenLengthLogitProcessor"] * 2,
+        sampling_params=[sampling] * 2,
+        return_sampling_mask=[False, False],
+        batch_size=2,
+        max_thinking_tokens=None,
+    )
+    make_admit_list(guard)(manager(), obj)
+    obj.return_sampling_mask = [False, True]
+    with pytest.raises(RequestError, match=r"^return_sampling_mask: "):
+        make_admit_list(guard)(manager(), obj)
 
 
 MANY = {f"k{i}": i for i in range(MAX_KEYS + 1)}

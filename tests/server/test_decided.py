@@ -118,18 +118,23 @@ def test_a_request_that_generates_nothing_gets_nothing(deciding):
 
 
 def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
+    drawn = Chosen(processor="GenLengthLogitProcessor", params={"bias": 1.0, "eos_token_ids": [2]})
+    biasing = Guard(Policy(always=(BAN, drawn)))
+    biasing.learn(Gate.SCHEDULER, served())
     beams, mask = Req(beam_width=2), Req()
     mask.return_sampling_mask = True
-    for req, why in ((beams, "beam_width: "), (mask, "return_sampling_mask: expected none")):
-        make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
+    for guard, req, why in (
+        (deciding, beams, "beam_width: "),
+        (biasing, mask, "return_sampling_mask: expected processors that only ban, allow and force "
+         "tokens, got what this server adds to every request,"),
+    ):
+        make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
         assert req.ended[0] == 400
         assert why in req.ended[1]
         assert req.custom_logit_processor is None
-    only_bans = Guard(Policy(always=(BAN,)))
-    only_bans.learn(Gate.SCHEDULER, served())
     mask.ended = None
-    make_admit_req(only_bans, PendingResults(), Arrivals())(None, mask)
+    make_admit_req(deciding, PendingResults(), Arrivals())(None, mask)
     assert mask.ended is None
 
 

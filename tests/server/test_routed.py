@@ -15,7 +15,6 @@ from sglang_lp.server.front.admission import (
     make_admit,
     make_admit_list,
     make_admit_stream,
-    make_supports_sampling_mask,
 )
 from sglang_lp.server.front.bounds import MAX_ENTRIES
 from sglang_lp.server.gate.guard import Guard
@@ -231,15 +230,6 @@ def test_a_list_is_checked_before_any_of_it_is_dispatched(guard, entry):
     for text in (*BAD.values(), many):
         with pytest.raises(RequestError):
             make_admit_list(guard)(served(), listed(text))
-
-
-def test_a_sampling_mask_is_shown_of_bans_however_they_come(guard):
-    supports = make_supports_sampling_mask(guard)
-
-    assert supports(WHOLE)
-    assert not supports(wire.fold("DRYLogitProcessor", {}))
-    assert not supports(BAD["another class"])
-    assert not supports(BAD["no JSON"])
 
 
 # The scheduler

@@ -63,6 +63,7 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {
         "box_start_token_id": 151668,
         "box_end_token_id": 151669,

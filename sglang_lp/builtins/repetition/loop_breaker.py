@@ -86,6 +86,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"preset": "reasoning", "action": "end"}
 
     class Params(Parameters, frozen=True):

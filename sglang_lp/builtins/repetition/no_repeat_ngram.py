@@ -307,6 +307,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"preset": "deepseek-ocr"}
     reads_prompt = True
 

@@ -123,6 +123,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     tolerates_lag = True
     example: ClassVar[Mapping[str, Any]] = {
         "thinking_budget": 512,

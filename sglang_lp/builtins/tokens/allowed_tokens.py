@@ -30,6 +30,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     needs = History.NONE
     example: ClassVar[Mapping[str, Any]] = {"texts": ["yes", "no"]}
 

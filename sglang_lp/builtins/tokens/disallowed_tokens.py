@@ -31,6 +31,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     needs = History.NONE
     example: ClassVar[Mapping[str, Any]] = {"texts": ["😀", "\u2014"]}
 

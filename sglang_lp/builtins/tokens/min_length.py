@@ -26,6 +26,7 @@ class MinLengthLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     needs = History.POSITION
     example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100}
 

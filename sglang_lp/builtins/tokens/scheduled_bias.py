@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 
@@ -75,6 +75,12 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
             if not steps:
                 return self.bias
             return self.bias + (self.final_bias - self.bias) * (position - self.start) / steps
+
+    def serving(self, params: Any) -> Self:
+        """Return a processor that knows whether it bans or biases."""
+        made = type(self)()
+        made.exclusion_only = params.bias is None
+        return made
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Apply the bias of this position, or sleep until there is one."""

@@ -58,6 +58,7 @@ class BadWordsLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"words": ["as an AI", "foobar"], "ignore_case": True}
 
     class Params(Parameters, frozen=True):

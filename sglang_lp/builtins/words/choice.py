@@ -51,6 +51,7 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"choices": ["yes", "no", "I do not know"]}
 
     class Params(Parameters, frozen=True):

@@ -222,6 +222,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {
         "words": [" in summary", " source:"],
         "within_tokens": 256,

@@ -57,6 +57,7 @@ class ScriptLogitProcessor(LogitProcessor):
 
     __module__ = "sglang_lp.builtins"
     early = True
+    exclusion_only = True
     reads_prompt = True
     example: ClassVar[Mapping[str, Any]] = {"scripts": ["Han"], "mode": "ban", "where": "answer"}
 

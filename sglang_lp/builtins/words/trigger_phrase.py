@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import (
@@ -193,6 +193,12 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             return _Text(vocabulary, params.trigger)
         # Without a trigger the first token of the phrase is its own.
         return _Tokens(params.trigger_token_ids or params.phrase_token_ids[:1])
+
+    def serving(self, params: Any) -> Self:
+        """Return a processor that knows whether it pools: only a phrase without a trigger does."""
+        made = type(self)()
+        made.exclusion_only = params.has_trigger
+        return made
 
     def start(self, request: Request) -> _Progress:
         """Begin outside the trigger."""

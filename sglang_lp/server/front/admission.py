@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp import wire
-from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
 from sglang_lp.flat_json import read_flat
 from sglang_lp.server.front.bounds import check_copies, check_entries
@@ -22,7 +20,7 @@ from sglang_lp.trust import Gate
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Admitted, Guard
 
-__all__ = ["make_admit", "make_admit_list", "make_admit_stream", "make_supports_sampling_mask"]
+__all__ = ["make_admit", "make_admit_list", "make_admit_stream", "supports_sampling_mask"]
 
 
 def make_admit(guard: Guard) -> Any:
@@ -52,8 +50,16 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> bool:
     limit = getattr(sampling, "max_new_tokens", None)
     if payload is not None or decides:
         check_entries([custom_params])
+    masked = bool(getattr(tokenized, "return_sampling_mask", False))
     admitted = _admit(
-        guard, manager, payload, custom_params, beam_width, sampled=sampled, limit=limit
+        guard,
+        manager,
+        payload,
+        custom_params,
+        beam_width,
+        sampled=sampled,
+        limit=limit,
+        masked=masked,
     )
     if admitted is not None:
         with guard.counting():
@@ -153,16 +159,28 @@ def _admit_all(
     # First: what is too much is not looked through either.
     marks = check_entries(texts, copies)
     admitted = set()
-    for (payload, sampling), mark in zip(pairs, marks, strict=True):
+    wanted = getattr(obj, "return_sampling_mask", None)
+    masks = wanted if wanted and isinstance(wanted, list) else [wanted]
+    for index, ((payload, sampling), mark) in enumerate(zip(pairs, marks, strict=True)):
         found, merged, custom_params = listed[id(payload), id(sampling)]
         beam_width, limit = merged.get("beam_width"), merged.get("max_new_tokens")
         sampled = merged.get("temperature") != 0 and merged.get("top_k") != 1
         # What runs nothing has no mark of its own.
         own = id(merged) if found is None else mark
-        same = id(found), own, id(beam_width), id(limit), sampled
+        masked = bool(masks[index % len(masks)])
+        same = id(found), own, id(beam_width), id(limit), sampled, masked
         if same not in admitted:
             admitted.add(same)
-            _admit(guard, manager, found, custom_params, beam_width, sampled=sampled, limit=limit)
+            _admit(
+                guard,
+                manager,
+                found,
+                custom_params,
+                beam_width,
+                sampled=sampled,
+                limit=limit,
+                masked=masked,
+            )
 
 
 def _unfold(guard: Guard, payload: Any, custom_params: Any) -> tuple[Any, Any]:
@@ -192,6 +210,7 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
     *,
     sampled: bool,
     limit: object,
+    masked: bool,
 ) -> Admitted | None:
     """Check one request; return what runs its processor, if it names one.
 
@@ -210,7 +229,9 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
             return None
         guard.learn(Gate.ADMISSION, manager)
         known = limit if isinstance(limit, int) else None
-        admitted = guard.admit(payload, custom_params, beam_width, sampled=sampled, limit=known)
+        admitted = guard.admit(
+            payload, custom_params, beam_width, sampled=sampled, limit=known, masked=masked
+        )
     except ProcessorFault as error:
         from fastapi import HTTPException
 
@@ -271,15 +292,6 @@ def _custom_params(obj: Any, sampling: dict[str, Any]) -> Any:
     return custom_params
 
 
-def make_supports_sampling_mask(guard: Guard) -> Any:
-    """Return the replacement for SGLang's ``supports_sampling_mask``, which would unpickle."""
-
-    def supports_sampling_mask(serialized_processor: str) -> bool:
-        try:
-            payload, _params = wire.unfold(serialized_processor)
-            processor = guard.verifier.resolve(payload)
-        except RequestError:
-            return False
-        return issubclass(processor, DisallowedTokensLogitsProcessor)
-
-    return supports_sampling_mask
+def supports_sampling_mask(_serialized_processor: str) -> bool:
+    """Stand where SGLang would unpickle a payload: the guard tells, at admission and after it."""
+    return True

@@ -12,12 +12,11 @@ import msgspec
 
 from sglang_lp._engine.faults import as_fault
 from sglang_lp.adapters import as_processor
-from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
+from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Decided, Rules
-from sglang_lp.rules.links import Link, parts
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing
@@ -200,9 +199,9 @@ class Guard:
                     return None
                 if payload is None:
                     self._check_way(name, beam_width)
-                if masked:
-                    _check_mask(decided)
                 made, params, own = self._make(decided)
+                if masked:
+                    _check_mask(made)
                 if self.speculation is not None:
                     self.speculation.check(name, made, sampled=sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
@@ -309,17 +308,17 @@ def _asked_by(payload: Any, custom_params: Any, limit: int | None) -> Asked:
     return Asked(payload, custom_params, found.get(BUDGET_FIELD), found.get(EFFORT), limit)
 
 
-def _check_mask(decided: Decided) -> None:
-    """Refuse to show a sampling mask of logits that are changed in another way than by bans.
-
-    SGLang refuses it for what a request brings.
+def _check_mask(made: LogitProcessor) -> None:
+    """Refuse to show a sampling mask of logits that are changed in another way than by exclusion.
 
     Raises:
         Unsupported: A processor does more.
     """
-    for link in parts(Link(decided.processor, decided.params)):
-        if not issubclass(link.processor, DisallowedTokensLogitsProcessor):
+    links = [one for one, _ in made.links] if isinstance(made, ChainLogitProcessor) else [made]
+    for link in links:
+        if link.dense or not link.exclusion_only:
             raise Unsupported(
-                "return_sampling_mask: expected none with the processors that this server runs on "
-                "the request; leave it out"
+                "return_sampling_mask: expected processors that only ban, allow and force tokens, "
+                f"got {link.name}, which also changes how likely the others are to each other; "
+                "leave out one of them"
             )

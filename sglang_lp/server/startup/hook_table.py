@@ -148,7 +148,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _STOCK + "supports_sampling_mask",
         "replace",
-        lambda shared: admission.make_supports_sampling_mask(shared.guard),
+        lambda _: admission.supports_sampling_mask,
     ),
     # The HTTP process: what a request asks for, and admission.
     Hook(_CHAT, "after", lambda _: routed.read_body),
@@ -312,10 +312,11 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
         *("bootstrap_room", "custom_logit_processor", "decode_tp_size", "disagg_prefill_dp_rank"),
         *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
-        *("parallel_sample_num", "routed_dp_rank", "sampling_params", "text"),
+        *("parallel_sample_num", "return_sampling_mask", "routed_dp_rank", "sampling_params"),
+        "text",
     ),
     _SRT + "managers.io_struct.TokenizedGenerateReqInput": (
-        *("custom_logit_processor", "input_ids", "sampling_params"),
+        *("custom_logit_processor", "input_ids", "return_sampling_mask", "sampling_params"),
     ),
     _SRT + "configs.model_config.ModelConfig": (
         *("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),
