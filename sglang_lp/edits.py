@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sglang_lp._engine.recording import Recording
 
-__all__ = ["LENGTH", "MAX_BIAS", "NEVER", "Edits"]
+__all__ = ["LENGTH", "MAX_BIAS", "NEVER", "STOP", "Edits", "End"]
 
 #: Largest bias on a logit, either way, all biases on it taken together. Far beyond any effect,
 #: and safe in float16.
@@ -18,8 +18,20 @@ MAX_BIAS = 10_000.0
 #: A position that no request reaches.
 NEVER = 1 << 62
 
-#: The reason to end a request with, for a finish reason of ``length``.
-LENGTH = "length"
+#: Kinds of ends: what the client gets as the type of the finish reason.
+STOP, LENGTH = "stop", "length"
+
+
+class End(NamedTuple):
+    """An end of a request that a processor decided.
+
+    Attributes:
+        reason: A few words.
+        kind: ``STOP`` or ``LENGTH``.
+    """
+
+    reason: str
+    kind: str
 
 
 class Edits(ABC):
@@ -103,7 +115,7 @@ class Edits(ABC):
         """Declare what another processor declared, for a processor that runs others.
 
         Takes the edits of this step alone: what holds longer, when to look again and whether the
-        request ends are :attr:`~sglang_lp.processor.Recording.standing`, ``wake`` and ``reason``.
+        request ends are :attr:`~sglang_lp.processor.Recording.standing`, ``wake`` and ``end``.
 
         Args:
             other: What the other's ``edit`` was given; it stays as it is.
@@ -144,14 +156,18 @@ class Edits(ABC):
         """Promise that this request needs no edit any more, except those of :meth:`always`."""
 
     @abstractmethod
-    def finish(self, reason: str) -> None:
+    def finish(self, reason: str, kind: str = STOP) -> None:
         """End the request with the token that is sampled now.
 
-        Its finish reason is ``stop``, with ``reason`` in the place of a matched stop string.
         Unlike an error it keeps the answer. Does nothing where no server runs the request.
 
         Args:
-            reason: A few words for the client, unlike anything that a model writes: SGLang cuts
-                the answer where it finds them in it. With ``LENGTH`` the finish reason is
-                ``length``, as that of an answer that is truncated.
+            reason: A few words for the client.
+            kind: Type of the finish reason. With ``STOP`` the reason stands in the place of a
+                matched stop string, and is unlike anything that a model writes: SGLang cuts the
+                answer where it finds it. With ``LENGTH`` the answer counts as truncated, nothing
+                is cut, and ``/generate`` has the reason as ``finish_reason["reason"]``.
+
+        Raises:
+            ProcessorFault: The reason is no text, or the kind is neither.
         """

@@ -15,11 +15,12 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.errors import InvalidParameter, shown
+from sglang_lp.errors import InvalidParameter, RequestError, shown
 
 __all__ = [
     "MAX_INT",
     "MAX_TOKEN_IDS",
+    "RESUMED",
     "FewTokenIds",
     "ForcedText",
     "NonEmptyTokenIds",
@@ -35,6 +36,7 @@ __all__ = [
     "is_private",
     "parse",
     "replaced",
+    "take_resumed",
 ]
 
 
@@ -53,6 +55,10 @@ _MAX_FORCED = 4_096
 
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
 MAX_INT = 2**31 - 1
+
+#: How many of the prompt's last tokens are the beginning of the answer; beside the parameters of
+#: any processor.
+RESUMED = "resumed_tokens"
 
 _PRIVATE = "__sglang_reasoning_", "__sglang_lp_"
 
@@ -98,6 +104,31 @@ def is_private(key: object) -> bool:
     return not isinstance(key, str) or (
         key.startswith("__") and (key == "__req__" or key.startswith(_PRIVATE))
     )
+
+
+def take_resumed(custom_params: Any, prompt_tokens: int | None = None) -> tuple[Any, int]:
+    """Return ``custom_params`` without ``resumed_tokens``, which goes with any processor.
+
+    Args:
+        custom_params: What a request carries.
+        prompt_tokens: How many tokens its prompt has, if known.
+
+    Returns:
+        The rest, and how many of the prompt's last tokens are the beginning of the answer.
+
+    Raises:
+        RequestError: No number of tokens, or more than the prompt has.
+    """
+    if not isinstance(custom_params, Mapping) or RESUMED not in custom_params:
+        return custom_params, 0
+    count, most = custom_params[RESUMED], MAX_INT if prompt_tokens is None else prompt_tokens
+    if type(count) is not int or not 0 <= count <= most:
+        whole = "" if prompt_tokens is None else ", all tokens of the prompt"
+        raise RequestError(
+            f"{RESUMED}: expected a whole number from 0 to {most}{whole}, got {shown(count)}; "
+            "give how many tokens at the end of the prompt are the answer so far"
+        )
+    return {name: value for name, value in custom_params.items() if name != RESUMED}, count
 
 
 def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any] | None) -> P:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["Acts", "Spans"]
 
-#: Most spans that are kept apart; an answer with more has its last ones in one.
-_MAX_SPANS = 64
+#: Most spans that are told of an answer.
+_MAX_SPANS = 1024
 
 
 class Spans:
@@ -15,35 +16,49 @@ class Spans:
 
     Attributes:
         spans: Each as first position and the one after the last.
-        total: How many positions were added, also where spans were joined.
+        total: How many positions were added, also those that are in no span.
+        cut: The first position that is in no span because there are too many.
     """
 
-    __slots__ = ("spans", "total")
+    __slots__ = ("_end", "cut", "spans", "total")
 
     def __init__(self) -> None:
         self.spans: list[list[int]] = []
-        self.total = 0
+        self.total = self._end = 0
+        self.cut: int | None = None
 
     def add(self, start: int, stop: int) -> None:
         """Add the positions from ``start`` up to ``stop``; those before the newest count once."""
-        spans = self.spans
-        if spans and spans[-1][1] == start < stop:  # nearly always
-            spans[-1][1] = stop
-            self.total += stop - start
-            return
-        if spans:
-            start = max(start, spans[-1][1])
+        spans, start = self.spans, max(start, self._end)
         if stop <= start:
             return
         self.total += stop - start
-        if spans and (spans[-1][1] == start or len(spans) == _MAX_SPANS):
+        self._end = stop
+        if spans and spans[-1][1] == start:
             spans[-1][1] = stop
-        else:
+        elif len(spans) < _MAX_SPANS:
             spans.append([start, stop])
+        elif self.cut is None:
+            self.cut = start
 
     def before(self, length: int) -> list[list[int]]:
         """Return the spans of an answer of ``length`` tokens."""
         return [[start, min(stop, length)] for start, stop in self.spans if start < length]
+
+    def without(self, others: Spans) -> Spans:
+        """Return the positions that are not among others."""
+        left, taken, i = Spans(), others.spans, 0
+        for start, stop in self.spans:
+            since = start
+            while i < len(taken) and taken[i][0] < stop:
+                first, end = taken[i]
+                left.add(since, first)
+                since = max(since, end)
+                if end > stop:  # it goes on in the next span
+                    break
+                i += 1
+            left.add(since, stop)
+        return left
 
 
 class Acts:
@@ -109,6 +124,26 @@ class Acts:
         """Close the account of a whole answer."""
         self.settle(output_ids)
         self._close(len(output_ids))
+
+    def told(self, since: int, length: int) -> dict[str, Any]:
+        """Return what the report says of the positions of an answer.
+
+        Args:
+            since: Position of its first token.
+            length: Number of its tokens.
+        """
+        cuts = [one.cut for one in (self.edited, self.forced) if one.cut is not None]
+        end = min([*cuts, since + length])
+
+        def spans(of: Spans) -> list[list[int]]:
+            return [[start - since, stop - since] for start, stop in of.before(end)]
+
+        return {
+            "forced": min(self.forced.total, length),
+            "forced_at": spans(self.forced),
+            "edited": spans(self.edited.without(self.forced)),
+            "truncated": end - since if end < since + length else None,
+        }
 
     def _close(self, position: int) -> None:
         self._flush()

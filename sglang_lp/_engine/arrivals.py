@@ -16,6 +16,7 @@ from sglang_lp._engine.rows import same_tokens
 
 if TYPE_CHECKING:
     from sglang_lp._engine.rows import Row
+    from sglang_lp.edits import End
 
 __all__ = ["Arrivals", "ask_again"]
 
@@ -23,6 +24,8 @@ __all__ = ["Arrivals", "ask_again"]
 #: counts, which is compared with the first one and not read (`make bench-bounds`).
 _MOST_TOKENS = 163_840
 _OF_COPY = 32
+#: As how many tokens of a prompt a resumed one counts: a processor takes it in by itself.
+_OF_RESUMED = 16
 
 #: So many rows that arrive between two steps are asked for their first edits before the step.
 #: The rest of a request's copies find what these put together.
@@ -57,7 +60,7 @@ class Arrivals:
             vocab_size: Number of logits in a row of the model, if known and if the request has no
                 generated tokens: then it is asked for its first edits.
         """
-        if row.processor.reads_prompt:
+        if row.processor.reads_prompt or row.host.resumed:
             row.unread = True
             self._unread.add(row)
         else:
@@ -105,6 +108,7 @@ class Arrivals:
         if tokens // _OF_COPY <= room and params is self._latest[0]:
             # All of it: prompts that differ may end alike, with one question about many texts.
             tokens = tokens // _OF_COPY if same_tokens(prompt_ids, self._latest[1]) else tokens
+        tokens += row.host.resumed * _OF_RESUMED
         if self._tokens and tokens > room:
             return False
         self._tokens += tokens
@@ -112,7 +116,7 @@ class Arrivals:
         return True
 
 
-def ask_again(row: Row, vocab_size: int) -> str | None:
+def ask_again(row: Row, vocab_size: int) -> End | None:
     """Ask for the edits of a first token that was sampled elsewhere, and take them down.
 
     Args:
@@ -121,14 +125,14 @@ def ask_again(row: Row, vocab_size: int) -> str | None:
         vocab_size: Number of logits in a row of the model.
 
     Returns:
-        Why the request ends with that token, or ``None`` if it goes on. Unknown, and so ``None``,
+        How the request ends with that token, or ``None`` if it goes on. Unknown, and so ``None``,
         where the processor asks for the logits, which are elsewhere.
 
     Raises:
         Exception: Whatever else the processor raises.
     """
     if row.dense:
-        row.acts.note(0, forced=False)
+        row.acts.note(row.host.resumed, forced=False)
     if not row.processor.edits:
         return None
     try:
@@ -141,5 +145,5 @@ def ask_again(row: Row, vocab_size: int) -> str | None:
     finally:
         row.restart()
     if not recording.is_empty:
-        row.acts.note(0, forced=recording.forced is not None)
-    return recording.reason
+        row.acts.note(row.host.resumed, forced=recording.forced is not None)
+    return recording.end

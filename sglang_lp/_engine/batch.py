@@ -174,8 +174,8 @@ def _edit(step: Step, index: int, row: Row) -> None:
     """Take down what a row's processor wants, until when, and whether the request ends."""
     recording = ask(step, index, row)
     schedule(step, row, recording)
-    if recording.reason is not None:
-        row.host.finish(recording.reason)
+    if recording.end is not None:
+        row.host.finish(recording.end)
 
 
 def _edit_computed(step: Step, index: int) -> None:

@@ -41,13 +41,13 @@ def visit_drafts(step: Step, index: int, row: Row, drafts: Drafts) -> None:
             return
         root = ask(step, first, row)
         schedule(step, row, root)
-        if root.reason is not None:
-            row.host.finish_at(request.position, (), root.reason)
+        if root.end is not None:
+            row.host.finish_at(request.position, (), root.end)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(row.fault(error))
         return
     wake = 0 if root.wake is None else root.wake
-    if root.reason is not None or request.position + step.width <= wake:
+    if root.end is not None or request.position + step.width <= wake:
         return
     state, position, length = request.state, request.position, len(row.tokens)
     try:
@@ -83,7 +83,7 @@ class _Walk:
         request, tokens = row.request, row.tokens
         length = len(tokens)
         position = self._root + len(path) + 1
-        if position >= row.host.limit:
+        if position >= row.host.limit + row.host.resumed:
             return
         child = self._first_child[node]
         while child >= 0:
@@ -110,7 +110,7 @@ class _Walk:
         """Ask for the edits of a node; tell whether its children are worth a look."""
         self._step.nodes[index] = position, [*self._path]
         recording = ask(self._step, index, self._row, drafted=True)
-        if recording.reason is not None:
-            self._row.host.finish_at(position, [*self._path], recording.reason)
+        if recording.end is not None:
+            self._row.host.finish_at(position, [*self._path], recording.end)
             return False
         return True

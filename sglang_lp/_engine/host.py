@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from sglang_lp.errors import SglangLpError, Unsupported
+
+if TYPE_CHECKING:
+    from sglang_lp.edits import End
 
 __all__ = ["Host", "Seen", "host_of"]
 
@@ -29,17 +32,19 @@ class Host:
         may_lag: Whether the newest token may be missing at some step.
         restricted: Whether the host itself may set logits of the request to ``-inf``, grammars
             apart.
-        masked: Whether the request gets SGLang's sampling masks, which tell of excluded tokens alone.
+        masked: Whether the request gets SGLang's sampling masks, which tell of exclusion alone.
+        resumed: How many of the prompt's last tokens its processor takes for generated ones.
         limit: Number of tokens after which the request ends.
         tokenizer: The served model's, or ``None``.
     """
 
-    __slots__ = ("limit", "masked", "may_lag", "request", "restricted", "tokenizer")
+    __slots__ = ("limit", "masked", "may_lag", "request", "restricted", "resumed", "tokenizer")
 
     def __init__(self, request: Any, *, may_lag: bool = False) -> None:
         self.request = request
         self.may_lag = may_lag
         self.restricted = self.masked = False
+        self.resumed = 0
         self.limit = 1 << 62
         self.tokenizer: Any = getattr(request, "tokenizer", None)
 
@@ -62,25 +67,25 @@ class Host:
         """
         raise error
 
-    def finish(self, reason: str) -> None:
-        """End the request with the token that is sampled now, as a stop string would."""
+    def finish(self, end: End) -> None:
+        """End the request with the token that is sampled now."""
 
     def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:
         """As :meth:`end`, if the answer comes to hold drafted tokens.
 
         Args:
-            position: Number of tokens of the answer after which the fault happened.
+            position: Number of generated tokens after which the fault happened.
             drafted: The last of these tokens, which were drafts when it happened.
             error: Why.
         """
 
-    def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:
+    def finish_at(self, position: int, drafted: Sequence[int], end: End) -> None:
         """As :meth:`finish`, at ``position``, if the answer comes to hold drafted tokens.
 
         Args:
-            position: Index of the last token of the answer.
+            position: Index of the last generated token.
             drafted: The tokens right before it, which were drafts when this was decided.
-            reason: As for :meth:`finish`.
+            end: As for :meth:`finish`.
         """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 
 from sglang_lp._engine.ids import LONG, Ids, ids_of
-from sglang_lp.edits import MAX_BIAS, NEVER, Edits
+from sglang_lp.edits import LENGTH, MAX_BIAS, NEVER, STOP, Edits, End
 from sglang_lp.errors import ProcessorFault, shown
 
 __all__ = ["Recording"]
@@ -18,7 +18,7 @@ class Recording(Edits):
 
     For a processor that runs others: hand a new one to the ``edit`` of each, and
     :meth:`~sglang_lp.edits.Edits.add` it to its own edits. Read, and do not change, what is
-    recorded; only ``standing``, ``wake``, ``holds`` and ``reason`` are not what ``add`` takes.
+    recorded; only ``standing``, ``wake``, ``holds`` and ``end`` are not what ``add`` takes.
 
     Args:
         vocab_size: Number of logits in a row.
@@ -33,7 +33,7 @@ class Recording(Edits):
         standing: What :meth:`always` returned, if it was called: holds at every later step, too.
         wake: Position before which no edit is needed, or none but these if they hold.
         holds: Whether these edits hold until then.
-        reason: Why the request ends with this token.
+        end: How the request ends with this token, if it does.
         prepared: What was put together of it before its step, kept for that.
     """
 
@@ -48,7 +48,7 @@ class Recording(Edits):
     standing: Recording | None = None
     wake: int | None = None
     holds: bool = False
-    reason: str | None = None
+    end: End | None = None
     prepared: Sequence[object] = ()
 
     def __init__(self, vocab_size: int) -> None:
@@ -109,11 +109,16 @@ class Recording(Edits):
     def rest(self) -> None:
         self.wake, self.holds = NEVER, False
 
-    def finish(self, reason: str) -> None:
+    def finish(self, reason: str, kind: str = STOP) -> None:
+        if kind not in {STOP, LENGTH}:
+            raise ProcessorFault(
+                f"finish() takes the kind {STOP!r} or {LENGTH!r}, got {shown(kind)}"
+            )
         try:
-            self.reason = str.encode(reason).decode()  # what SGLang's processes can send
+            text = str.encode(reason).decode()  # what SGLang's processes can send
         except (TypeError, UnicodeEncodeError):
             raise ProcessorFault(f"finish() takes text for a reason, got {shown(reason)}") from None
+        self.end = End(text, kind)
 
     def act(self) -> None:
         """Make what holds at every step an edit of this one."""

@@ -72,6 +72,8 @@ class Row:
         request: What the processor sees.
         host: Who runs the request.
         source: The host's own object for it (or a proxy of it), or ``None``.
+        resumed: How many of the prompt's last tokens the processor takes for generated ones.
+            Positions count these, too.
         wake: Reading of the batch's clock before which this row needs no look.
         tokens: The history as far as fed.
         standing: Edits that hold at every step, or until the row is woken, once there are any.
@@ -89,6 +91,7 @@ class Row:
         "_first",
         "_ids",
         "_output_ids",
+        "_prompt_ids",
         "_started",
         "acting",
         "acts",
@@ -99,6 +102,7 @@ class Row:
         "needs",
         "processor",
         "request",
+        "resumed",
         "serial",
         "source",
         "standing",
@@ -120,6 +124,7 @@ class Row:
         )
         self.host = host
         self.source = host.request
+        self.resumed = host.resumed
         self.wake = 0
         self.acts = Acts()
         self.unread = False
@@ -135,6 +140,7 @@ class Row:
         #: Converted now and not while a batch waits, once for all copies of a request.
         self._ids: list[Ids] = prepared(params)
         self._started = False
+        self._prompt_ids: Sequence[int] = ()
         self._output_ids: Sequence[int] = ()
 
     def arrive(self) -> None:
@@ -142,9 +148,17 @@ class Row:
 
         If the prompt is replaced afterwards, it starts again there.
         """
-        request, source = self.request, self.source
-        request.prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
+        source = self.source
+        self._prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
+        self.request.position = self.resumed
         self._start()
+
+    def split(self, prompt_ids: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the tokens of a prompt that are one to the processor, and those it resumes."""
+        if not self.resumed:
+            return prompt_ids, ()
+        end = len(prompt_ids) - self.resumed
+        return prompt_ids[:end], prompt_ids[end:]
 
     @property
     def started(self) -> bool:
@@ -196,7 +210,7 @@ class Row:
         prompt_ids, output_ids, pending, position, counts = self.host.look(tokens=needs is _TOKENS)
         seen = len(output_ids)
         total = seen + len(pending)
-        request.position = position
+        request.position = position + self.resumed
         request.exact = exact = position == total
         if needs is not _NONE:
             if not counts:
@@ -204,10 +218,10 @@ class Row:
             if not exact and not self._copes_with_lag():
                 return False
         tokens = self.tokens
-        fed = len(tokens)
-        if prompt_ids is not request.prompt_ids or output_ids is not self._output_ids:
+        fed = len(tokens) - self.resumed
+        if prompt_ids is not self._prompt_ids or output_ids is not self._output_ids:
             self._adopt(prompt_ids, output_ids)
-        if fed and (
+        if fed > 0 and (
             fed > total
             or (output_ids[fed - 1] if fed <= seen else pending[fed - seen - 1]) != tokens[-1]
         ):
@@ -229,12 +243,16 @@ class Row:
         return True
 
     def _start(self) -> None:
-        """Begin with no generated tokens."""
+        """Begin with no tokens but those that are resumed."""
         request = self.request
+        request.prompt_ids, resumed = self.split(self._prompt_ids)
         self.tokens = request.output_ids = array("q")
         self._first = None
         self._stand(None, None)
         request.state = self.processor.start(request)
+        if resumed:
+            self.tokens.extend(resumed)
+            self.processor.advance(request, resumed)
         self._started = True
 
     def end(self, error: SglangLpError) -> None:
@@ -260,7 +278,7 @@ class Row:
             position: Where along a draft; ``None`` where the request is.
         """
         at = self.request.position if position is None else position
-        return as_fault(self.name, f"at token {at}", error)
+        return as_fault(self.name, f"at token {max(0, at - self.resumed)}", error)
 
     def rewind(self) -> None:
         """Look again at the next step: the host dropped what the last one sampled.
@@ -313,12 +331,14 @@ class Row:
 
     def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         """Take over new sequence objects; the state stays only if they extend the old ones."""
+        known = self.tokens[self.resumed :]
         self._started = (
             self._started
-            and [*output_ids[: len(self.tokens)]] == [*self.tokens[: len(output_ids)]]
-            and same_tokens(prompt_ids, self.request.prompt_ids)
+            and [*output_ids[: len(known)]] == [*known[: len(output_ids)]]
+            and same_tokens(prompt_ids, self._prompt_ids)
         )
-        self._output_ids, self.request.prompt_ids = output_ids, prompt_ids
+        self._prompt_ids, self._output_ids = prompt_ids, output_ids
+        self.request.prompt_ids, _ = self.split(prompt_ids)
 
     def _copes_with_lag(self) -> bool:
         """Tell whether the processor does without the newest token; if not, say so once."""

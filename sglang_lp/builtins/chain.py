@@ -397,8 +397,8 @@ class ChainLogitProcessor(LogitProcessor):
             link.held = own if own.holds else None
             stays = stays and (own.holds or own.is_empty)
             nothing = nothing and own.is_empty
-            if own.reason is not None:
-                edits.finish(own.reason)
+            if own.end is not None:
+                edits.finish(*own.end)
         # What computes on whole rows does so at every step.
         wake = position + 1 if self.dense else min(link.wake for link in links)
         if nothing:

@@ -8,6 +8,7 @@ Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 
 from sglang_lp.client.attachment import Attachment, attach
 from sglang_lp.client.batches import Attachments, attach_each
+from sglang_lp.client.rollouts import loss_mask, resume
 from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
 
 __all__ = [
@@ -16,5 +17,7 @@ __all__ = [
     "ThinkingBlock",
     "attach",
     "attach_each",
+    "loss_mask",
+    "resume",
     "thinking_blocks",
 ]

@@ -17,6 +17,7 @@ from sglang_lp._engine.recording import Recording
 from sglang_lp._engine.rows import Row
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.edits import NEVER
+from sglang_lp.params import take_resumed
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.ids import Ids
-    from sglang_lp.edits import Edits
+    from sglang_lp.edits import Edits, End
     from sglang_lp.errors import SglangLpError
     from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor
@@ -126,6 +127,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
     """
     import torch
 
+    custom_params, resumed = take_resumed(custom_params, len(prompt_ids))
     serving, params = prepare(processor, custom_params, served)
     notes, host = _Notes(), _PastHost(prompt_ids, served.tokenizer)
     runs: Any = serving
@@ -139,6 +141,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
         if not serving.dense:
             runs = _Watched(serving, 0, notes)
             watched = [runs]
+    host.resumed = resumed
     row = Row(runs, params, host)
     row.request = request = _PastRequest(params, may_lag=False, tokenizer=served.tokenizer)
     batch, logits = Batch(), torch.zeros(1, vocab_size)
@@ -149,7 +152,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
             continue
         request.came, request.looked, request.rewrote = token_id, 0, runs.dense
         batch.step(logits, [row], [given])
-        found = [edit for one in watched for edit in one.at(position)]
+        found = [edit for one in watched for edit in one.at(position + resumed)]
         if request.rewrote:
             by = next((by for by, one in enumerate(watched) if one.dense), 0)
             found += notes.changed(logits, by)
@@ -188,7 +191,7 @@ class _PastHost(Host):
         self.problem = f"the request ends here with an error: {error}"
         self.over = "the request had ended with an error before"
 
-    def finish(self, reason: str) -> None:  # noqa: ARG002 - it is noted as an edit
+    def finish(self, end: End) -> None:  # noqa: ARG002 - it is noted as an edit
         self.over = "the processor had ended the answer before"
 
 
@@ -253,8 +256,8 @@ class _Watched:
         edits.add(own)
         if own.wake is not None:
             (edits.hold_until if own.holds else edits.wake_at)(own.wake)
-        if own.reason is not None:
-            edits.finish(own.reason)
+        if own.end is not None:
+            edits.finish(*own.end)
 
     def at(self, position: int) -> list[int]:
         """Return the edits that hold at a position."""
@@ -288,8 +291,8 @@ class _Notes:
             Edit(by, What.POOLED, self._ids(ids), into=into) for ids, into in recording.pooled
         ]
         noted = [self._note(edit._replace(why=why, always=always)) for edit in found]
-        if recording.reason is not None:
-            noted.append(self._note(Edit(by, What.ENDED, why=recording.reason)))
+        if recording.end is not None:
+            noted.append(self._note(Edit(by, What.ENDED, why=recording.end.reason)))
         return noted
 
     def changed(self, logits: torch.Tensor, by: int) -> list[int]:

@@ -261,8 +261,10 @@ def test_curl_sees_the_header_and_the_report(server):
     report = orjson.loads(body)["meta_info"]["sglang_lp"]
     assert report["processors"] == [THINK]
     assert report["forced"] == 1
+    ((start, stop),) = report["forced_at"]
+    assert stop == start + 1
     # What every request gets holds from the first token to the last.
-    assert report["edited"] == [[0, 48]]
+    assert report["edited"] == [[0, start], [stop, 48]]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -98,12 +98,16 @@ def test_forced_words_are_in_the_answer_before_it_ends(server):
     assert (302, 303) in before
 
 
-LOOP = attach(
-    [
-        attach("AllowedTokensLogitProcessor", token_ids=[300]),
-        attach("LoopBreakerLogitProcessor", max_pattern_size=4, min_count=3, action="end"),
-    ]
-)
+def loop(action):
+    return attach(
+        [
+            attach("AllowedTokensLogitProcessor", token_ids=[300]),
+            attach("LoopBreakerLogitProcessor", max_pattern_size=4, min_count=3, action=action),
+        ]
+    )
+
+
+LOOP = loop("end")
 
 
 def test_a_loop_ends_its_request_keeps_the_answer_and_says_so(server):
@@ -113,6 +117,33 @@ def test_a_loop_ends_its_request_keeps_the_answer_and_says_so(server):
     assert reply.output_ids == [300] * 4
     assert reply.body["text"] == word(300) * 4
     assert reply.finish_reason == {"type": "stop", "matched": "loop: 1 tokens, 3 times"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_loop_truncates_its_answer_of_which_nothing_is_cut(server, stream):
+    send = server.stream if stream else server.post
+    reply = send("/generate", asked(loop("truncate")))
+
+    assert reply.status == 200
+    assert reply.output_ids == [300] * 4
+    assert reply.finish_reason == {
+        "type": "length",
+        "length": 4,
+        "reason": "loop: 1 tokens, 3 times",
+    }
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_loop_truncates_an_openai_answer_too(server, path):
+    prompt = {"prompt": "a"}
+    if "chat" in path:
+        prompt = {"messages": [{"role": "user", "content": "a"}]}
+    body = {"model": "tiny", "temperature": 0, "max_tokens": 40, **prompt}
+    reply = server.post(path, {**body, **loop("truncate").extra_body()})
+
+    assert reply.status == 200
+    (choice,) = reply.body["choices"]
+    assert (choice["finish_reason"], choice["matched_stop"]) == ("length", None)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

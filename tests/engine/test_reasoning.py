@@ -317,7 +317,11 @@ def test_an_answer_can_end_with_its_budget(server, budget):
     assert reply.status == 200, reply.body
     (choice,) = reply.body["choices"]
     assert choice["finish_reason"] == "length"
-    assert choice["meta_info"]["finish_reason"] == {"type": "length", "length": budget}
+    assert choice["meta_info"]["finish_reason"] == {
+        "type": "length",
+        "length": budget,
+        "reason": "thinking budget",
+    }
     assert reply.body["usage"]["completion_tokens"] == budget
     (block,) = choice["meta_info"]["sglang_lp"]["thinking"]
     assert block == {"tokens": budget, "ended": "budget"}

@@ -20,6 +20,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.host import Host
 from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp.edits import End
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served_model import ServedModel
@@ -53,8 +54,8 @@ class Simulated(Host):
     def end_at(self, position, drafted, error):
         self.ends.append((position, tuple(drafted), error))
 
-    def finish_at(self, position, drafted, reason):
-        self.finishes.append((position, tuple(drafted), reason))
+    def finish_at(self, position, drafted, end):
+        self.finishes.append((position, tuple(drafted), end))
 
 
 class Request:
@@ -265,7 +266,7 @@ def test_a_fault_at_a_node_says_at_which_token(kind):
 def test_an_end_at_a_node_names_the_drafts_that_it_depends_on():
     request = drafted(FAILS, [5, 8, 7])
 
-    assert request.host.finishes == [(2, (5, 8), "eight")]
+    assert request.host.finishes == [(2, (5, 8), End("eight", "stop"))]
     assert request.host.ends == [], "what follows the end does not count"
 
 

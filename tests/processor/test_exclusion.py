@@ -6,7 +6,6 @@ import torch
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.edits import Edits
-from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import Request
 from sglang_lp.server.scheduler.sglang_host import StockHost

@@ -176,10 +176,10 @@ def test_the_range_of_sglang_versions_is_written_once():
             "LogitProcessor Recording Whole check_computed fit lasting prepare subclasses_of",
         ),
         ("sglang_lp.request", "History Request"),
-        ("sglang_lp.edits", "Edits LENGTH MAX_BIAS NEVER"),
+        ("sglang_lp.edits", "Edits End LENGTH MAX_BIAS NEVER STOP"),
         (
             "sglang_lp.client",
-            "Attachment Attachments ThinkingBlock attach attach_each thinking_blocks",
+            "Attachment Attachments ThinkingBlock attach attach_each loss_mask resume thinking_blocks",
         ),
         ("sglang_lp.trust", "Allowed Audit Gate Limits Pin Policy Verifier"),
         ("sglang_lp.server", "install"),

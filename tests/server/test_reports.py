@@ -3,11 +3,15 @@
 import asyncio
 import copy
 from array import array
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sglang_lp._engine.acts import Acts
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
@@ -19,7 +23,9 @@ from sglang_lp.server.front.header import AnswerHeader, ran
 from sglang_lp.server.front.meta_info import expect, refuse_unreported, unwrap
 from sglang_lp.server.scheduler import report as report_module
 from sglang_lp.server.scheduler.report import report
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
+from support.examples import examples
 
 
 def answered(app, kind="http"):
@@ -166,13 +172,15 @@ class Fixed(LogitProcessor):
             edits.wake_at(10)
 
 
-def decoded(processor, params, script, prompt=(1,)):
+def decoded(processor, params, script, prompt=(1, 2, 9), resumed=0):
     """Return a request after a decode in which the model prefers the tokens of a script."""
     req = FakeRequest([*prompt], served=True)
     req.finished_len = None
     custom_params = req.custom_params(params)
     parsed = processor.parse_params(params, 50)
-    attach_row(custom_params, processor().serving(parsed), parsed)
+    host = StockHost(req, may_lag=False)
+    host.resumed = resumed
+    attach_row(custom_params, processor().serving(parsed), parsed, host)
     batch = Batch()
     for wish in script:
         logits = torch.zeros(1, 50)
@@ -200,14 +208,20 @@ def test_a_report_says_what_was_forced_and_where_edits_were():
         "processors": [],
         "policy": None,
         "forced": 2,
-        "edited": [[0, 2]],
+        "forced_at": [[0, 2]],
+        "edited": [],
+        "truncated": None,
     }
 
 
 def test_edits_that_hold_are_counted_to_the_end():
     report = said(decoded(Fixed, {}, [3] * 5))
 
-    assert (report["edited"], report["forced"]) == ([[0, 5]], 1)
+    assert (report["edited"], report["forced"], report["forced_at"]) == (
+        [[0, 3], [4, 5]],
+        1,
+        [[3, 4]],
+    )
 
 
 def test_tokens_behind_the_end_of_an_answer_are_not_counted():
@@ -215,7 +229,53 @@ def test_tokens_behind_the_end_of_an_answer_are_not_counted():
     req.finished_len = 2
     report(req)
 
-    assert said(req)["edited"] == [[0, 2]]
+    assert said(req)["forced_at"] == [[0, 2]]
+
+
+@given(st.lists(st.sampled_from(["", "edit", "force"]), max_size=60), st.integers(0, 5))
+@examples(300)
+def test_every_position_is_told_as_what_it_is(acts, since):
+    taken, expected = Acts(), {"edit": [], "force": []}
+    for position, act in enumerate(acts):
+        if act:
+            taken.note(since + position, forced=act == "force")
+            expected[act].append(position)
+    told = taken.told(since, len(acts))
+
+    assert positions(told["edited"]) == expected["edit"]
+    assert positions(told["forced_at"]) == expected["force"]
+    assert (told["forced"], told["truncated"]) == (len(expected["force"]), None)
+
+
+def positions(spans):
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
+    return [position for span in spans for position in range(*span)]
+
+
+def test_spans_are_never_merged_and_too_many_are_cut_where_the_report_says():
+    taken = Acts()
+    for position in range(0, 5000, 2):
+        taken.note(position, forced=position % 4 == 0)
+    told = taken.told(0, 5000)
+
+    assert told["truncated"] == 2048  # after as many spans
+    assert positions(told["forced_at"]) == [*range(0, 2048, 4)]
+    assert positions(told["edited"]) == [*range(2, 2048, 4)]
+    assert told["forced"] == 1250
+    assert taken.told(0, 2048)["truncated"] is None
+
+
+def test_a_report_tells_the_positions_of_the_new_answer_and_reports_see_the_whole():
+    class Reports(ForcedSequenceLogitProcessor):
+        def report(self, params, prompt_ids, output_ids, forced):
+            return {"seen": [[*prompt_ids], [*output_ids], forced]}
+
+    req = decoded(Reports, {"token_ids": [5, 6, 7, 8]}, [3, 3, 3], resumed=2)
+    made = said(req)
+    prompt = [*req.origin_input_ids]
+
+    assert made["forced_at"] == [[0, 2]]
+    assert made["seen"] == [prompt[:-2], [*prompt[-2:], 3, 3, 3], [[2, 4]]]
 
 
 def test_a_chain_reports_its_links_but_for_those_that_are_not_the_clients():

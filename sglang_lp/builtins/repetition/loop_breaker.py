@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from sglang_lp.builtins.repetition.loop_presets import SETTINGS, Preset
 from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.edits import LENGTH, STOP
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 
@@ -31,8 +32,10 @@ class Action(StrEnum):
 
     #: The token that would continue it is banned.
     BAN = "ban"
-    #: The request ends, with a finish reason that names the loop.
+    #: The request ends as finished, with a finish reason that names the loop.
     END = "end"
+    #: The request ends as truncated.
+    TRUNCATE = "truncate"
 
 
 class _Loops:
@@ -82,6 +85,9 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     continue in another way. ``action="end"`` ends the request with the token that is sampled then;
     its finish reason is ``stop``, and the loop is named in place of a matched stop string
     (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI endpoints).
+    ``action="truncate"`` ends it as ``max_new_tokens`` does, with the finish reason ``length``:
+    trainers then take the answer for an unfinished one. ``/generate`` names the loop in
+    ``finish_reason["reason"]``.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -102,7 +108,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
                 token, such as the lines of a table: a run of ``min_pattern_size * min_count``
                 tokens is a loop of larger patterns too. Left out, and without a preset: 1.
-            action: ``"ban"`` or ``"end"``.
+            action: ``"ban"``, ``"end"`` or ``"truncate"``.
         """
 
         preset: Preset | None = None
@@ -154,7 +160,8 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         if params.action is Action.BAN:
             edits.ban(following)
         else:
-            edits.finish(f"loop: {size} tokens, {params.min_count} times")
+            kind = LENGTH if params.action is Action.TRUNCATE else STOP
+            edits.finish(f"loop: {size} tokens, {params.min_count} times", kind)
 
     def explain(self, request: Request) -> str:
         """Say what repeats itself."""

@@ -542,7 +542,7 @@ def _close(request: Request, edits: Edits) -> None:
     """Close the block, or end the answer in it."""
     progress = request.state
     if request.params.at_limit == "stop" and not progress.looped:
-        edits.finish(LENGTH)
+        edits.finish("thinking budget", LENGTH)
     else:
         edits.force(progress.finder.next_token[progress.begun])
 

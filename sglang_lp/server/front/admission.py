@@ -51,6 +51,7 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> bool:
     if payload is not None or decides:
         check_entries([custom_params])
     masked = bool(getattr(tokenized, "return_sampling_mask", False))
+    tokens = len(getattr(tokenized, "input_ids", None) or ())
     admitted = _admit(
         guard,
         manager,
@@ -60,10 +61,10 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> bool:
         sampled=sampled,
         limit=limit,
         masked=masked,
+        prompt_tokens=tokens,
     )
     if admitted is not None:
         with guard.counting():
-            tokens = len(getattr(tokenized, "input_ids", None) or ())
             check_copies(tokens, getattr(sampling, "n", None) or 1)
     if payload is not None:
         # From here on only the operator's own spelling travels.
@@ -161,6 +162,7 @@ def _admit_all(
     admitted = set()
     wanted = getattr(obj, "return_sampling_mask", None)
     masks = wanted if wanted and isinstance(wanted, list) else [wanted]
+    lengths = _lengths(obj)
     for index, ((payload, sampling), mark) in enumerate(zip(pairs, marks, strict=True)):
         found, merged, custom_params = listed[id(payload), id(sampling)]
         beam_width, limit = merged.get("beam_width"), merged.get("max_new_tokens")
@@ -168,7 +170,8 @@ def _admit_all(
         # What runs nothing has no mark of its own.
         own = id(merged) if found is None else mark
         masked = bool(masks[index % len(masks)])
-        same = id(found), own, id(beam_width), id(limit), sampled, masked
+        tokens = lengths[index % len(lengths)]
+        same = id(found), own, id(beam_width), id(limit), sampled, masked, tokens
         if same not in admitted:
             admitted.add(same)
             _admit(
@@ -180,6 +183,7 @@ def _admit_all(
                 sampled=sampled,
                 limit=limit,
                 masked=masked,
+                prompt_tokens=tokens,
             )
 
 
@@ -210,7 +214,7 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
     *,
     sampled: bool,
     limit: object,
-    masked: bool,
+    **more: Any,
 ) -> Admitted | None:
     """Check one request; return what runs its processor, if it names one.
 
@@ -230,7 +234,7 @@ def _admit(  # noqa: PLR0913 - a request has this many parts
         guard.learn(Gate.ADMISSION, manager)
         known = limit if isinstance(limit, int) else None
         admitted = guard.admit(
-            payload, custom_params, beam_width, sampled=sampled, limit=known, masked=masked
+            payload, custom_params, beam_width, sampled=sampled, limit=known, **more
         )
     except ProcessorFault as error:
         from fastapi import HTTPException
@@ -270,6 +274,16 @@ def _is_single(obj: Any) -> bool:
 def _texts(obj: Any) -> int:
     """Return how many requests SGLang will make of this one, copies apart."""
     return 1 if _is_single(obj) else max(1, len(obj.text or obj.input_ids or ()))
+
+
+def _lengths(obj: Any) -> list[int | None]:
+    """Return how many tokens each prompt has, or that of all; ``None`` where it is not known."""
+    prompts = getattr(obj, "input_ids", None)
+    if not prompts or not isinstance(prompts, list):
+        return [None]
+    if isinstance(prompts[0], int):
+        return [len(prompts)]
+    return [len(one) if isinstance(one, list) else None for one in prompts]
 
 
 def _copies(samplings: Sequence[Any]) -> int:

@@ -15,6 +15,7 @@ from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
+from sglang_lp.params import RESUMED, take_resumed
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Decided, Rules
 from sglang_lp.served_model import ServedModel
@@ -53,6 +54,7 @@ class Admitted(NamedTuple):
         custom_params: What a class that reads them itself gets in place of the request's own;
             ``None`` to leave those.
         names: Of the processors that the client may know of.
+        resumed: How many of the prompt's last tokens are the beginning of the answer.
     """
 
     payload: str
@@ -60,6 +62,7 @@ class Admitted(NamedTuple):
     params: Parameters
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
+    resumed: int
 
 
 class Guard:
@@ -166,6 +169,7 @@ class Guard:
         sampled: bool = True,
         limit: int | None = None,
         masked: bool = False,
+        prompt_tokens: int | None = None,
         reasoning: bool = False,
     ) -> Admitted | None:
         """Check what a request asks for.
@@ -177,6 +181,7 @@ class Guard:
             sampled: Whether its tokens are sampled, not the most likely ones.
             limit: How many tokens it can get, if known.
             masked: Whether it asks for SGLang's ``return_sampling_mask``.
+            prompt_tokens: How many tokens its prompt has, if known.
             reasoning: Whether its answer is parsed as one that may begin with reasoning.
 
         Returns:
@@ -190,6 +195,7 @@ class Guard:
         if payload is None and (self.rules.is_empty or limit == 0):
             return None
         with self.counting():
+            custom_params, resumed = take_resumed(custom_params, prompt_tokens)
             stands, name = self._named(payload)
             try:
                 if payload is not None:
@@ -202,11 +208,13 @@ class Guard:
                 made, params, own = self._make(decided)
                 if masked:
                     _check_mask(made)
+                if resumed:
+                    _check_resumed(made)
                 if self.speculation is not None:
                     self.speculation.check(name, made, sampled=sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
-        return Admitted(stands, made, params, own, decided.names)
+        return Admitted(stands, made, params, own, decided.names, resumed)
 
     def _decide(
         self, payload: Any, custom_params: Any, limit: int | None, *, reasoning: bool
@@ -306,6 +314,19 @@ def _asked_by(payload: Any, custom_params: Any, limit: int | None) -> Asked:
     """Return what a request asks for, with what hooks of the front end found."""
     found = custom_params if isinstance(custom_params, Mapping) else {}
     return Asked(payload, custom_params, found.get(BUDGET_FIELD), found.get(EFFORT), limit)
+
+
+def _check_resumed(made: LogitProcessor) -> None:
+    """Refuse to resume an answer with a class that reads SGLang's request itself.
+
+    Raises:
+        Unsupported: It is such a class.
+    """
+    if made.reads_request:
+        raise Unsupported(
+            f"{RESUMED}: expected none with {made.name}, which reads SGLang's request itself; "
+            "use a processor that overrides edit()"
+        )
 
 
 def _check_mask(made: LogitProcessor) -> None:

@@ -25,7 +25,7 @@ from sglang_lp._engine.arrivals import ask_again
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.errors import shown
 from sglang_lp.server.scheduler.endings import end_at_first
-from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED, fail, stop
+from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED, fail, finish_reason
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -276,9 +276,9 @@ def make_resume(guard: Guard) -> Callable[[Any], None]:
         for row in rows_of([req.sampling_params.custom_params]):
             if row is not None and guard.vocab_size is not None:
                 try:
-                    reason = ask_again(row, guard.vocab_size)
-                    if reason is not None:
-                        end_at_first(req, stop(reason, 1))
+                    end = ask_again(row, guard.vocab_size)
+                    if end is not None:
+                        end_at_first(req, finish_reason(end, 1))
                 except BaseException as error:  # noqa: BLE001 - one request, whatever it is
                     fail(req, str(row.fault(error)))
 

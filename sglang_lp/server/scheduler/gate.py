@@ -85,6 +85,7 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         sampled=getattr(sampling, "top_k", None) != 1,
         limit=_limit(req, pending.scheduler),
         masked=bool(getattr(req, "return_sampling_mask", False)),
+        prompt_tokens=len(req.origin_input_ids),
         reasoning=bool(getattr(req, "require_reasoning", False)),
     )
     metrics = writing()
@@ -100,6 +101,7 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         given = _own_params(req, own if own is not None else given or {})
     host = SglangHost(given["__req__"], pending, admitted.names)
     host.policy = guard.fingerprint
+    host.resumed = admitted.resumed
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
         row = attach_row(given, admitted.processor, admitted.params, host)

@@ -6,13 +6,17 @@ ends the scheduler, as every error in SGLang's own code does.
 
 from __future__ import annotations
 
+from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.edits import LENGTH
 from sglang_lp.errors import RequestError, SglangLpError
 
-__all__ = ["PROCESSOR_FAILED", "abort", "fail", "fail_finished", "stop"]
+if TYPE_CHECKING:
+    from sglang_lp.edits import End
+
+__all__ = ["PROCESSOR_FAILED", "abort", "fail", "fail_finished", "finish_reason"]
 
 #: Attribute of SGLang's finish reason: whether a fault, ours or a processor's, is the reason.
 PROCESSOR_FAILED = "sglang_lp_processor_failed"
@@ -26,16 +30,35 @@ def abort(error: SglangLpError) -> Any:
     return _abort(str(error), blame_client=blame_client)
 
 
-def stop(reason: str, length: int) -> Any:
+def finish_reason(end: End, length: int) -> Any:
     """Return SGLang's finish reason for an end that a processor decided.
 
     Args:
-        reason: What it gave to ``edits.finish``.
+        end: What it gave to ``edits.finish``.
         length: Of the output, with the token that ends it.
     """
-    from sglang.srt.managers.schedule_batch import FINISH_LENGTH, FINISH_MATCHED_STR
+    from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
-    return FINISH_LENGTH(length) if reason == LENGTH else FINISH_MATCHED_STR(reason)
+    return (
+        _truncation()(end.reason, length) if end.kind == LENGTH else FINISH_MATCHED_STR(end.reason)
+    )
+
+
+@cache
+def _truncation() -> type:
+    from sglang.srt.managers.schedule_batch import FINISH_LENGTH
+
+    class Truncation(FINISH_LENGTH):  # type: ignore[misc]
+        """SGLang's end at ``max_new_tokens``, with the reason beside it."""
+
+        def __init__(self, reason: str, length: int) -> None:
+            super().__init__(length)
+            self.reason = reason
+
+        def to_json(self) -> dict[str, Any]:
+            return {**super().to_json(), "reason": self.reason}
+
+    return Truncation
 
 
 def fail(req: Any, message: str = _INTERNAL) -> None:

@@ -39,18 +39,18 @@ def report(req: Any) -> None:
         return
     kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
-    length = len(output_ids)
+    prompt_ids, resumed_ids = row.split(req.origin_input_ids)
+    whole = [*resumed_ids, *output_ids] if resumed_ids else output_ids
     acts = row.acts
-    acts.finish(output_ids)
-    forced = acts.forced.before(length)
+    acts.finish(whole)
     known = {
         "processors": [*getattr(row.host, "names", ())],
         "policy": getattr(row.host, "policy", None),
-        "forced": min(acts.forced.total, length),
-        "edited": acts.edited.before(length),
+        **acts.told(len(resumed_ids), len(output_ids)),
     }
     try:
-        own = row.processor.report(row.request.params, req.origin_input_ids, output_ids, forced)
+        forced = acts.forced.before(len(whole))
+        own = row.processor.report(row.request.params, prompt_ids, whole, forced)
         # What is no JSON would end this process on its way to the next one.
         made = orjson.loads(orjson.dumps({**known, **own, **known}))
     except BaseException as error:  # noqa: BLE001 - the class's own code

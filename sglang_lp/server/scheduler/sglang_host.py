@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.host import Host, Seen
 from sglang_lp.server.scheduler.endings import end_request
-from sglang_lp.server.scheduler.reasons import abort, fail, stop
+from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason
 
 if TYPE_CHECKING:
+    from sglang_lp.edits import End
     from sglang_lp.errors import SglangLpError
     from sglang_lp.server.scheduler.pending import PendingResults
 
@@ -63,9 +64,9 @@ class StockHost(Host):
         self.request.to_finish = abort(error)
         logger.warning("request ended: %s", error)
 
-    def finish(self, reason: str) -> None:
-        if getattr(self.request, "to_finish", reason) is None:
-            self.request.to_finish = stop(reason, len(self.request.output_ids) + 1)
+    def finish(self, end: End) -> None:
+        if getattr(self.request, "to_finish", end) is None:
+            self.request.to_finish = finish_reason(end, len(self.request.output_ids) + 1)
 
 
 class SglangHost(StockHost):
@@ -106,15 +107,15 @@ class SglangHost(StockHost):
     def end(self, error: SglangLpError) -> None:
         self._fail((), error)
 
-    def finish(self, reason: str) -> None:
+    def finish(self, end: End) -> None:
         length = len(self.request.output_ids) + len(self._pending.of(self.request))
-        self._end((), stop(reason, length + 1))
+        self._end((), finish_reason(end, length + 1))
 
     def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:  # noqa: ARG002
         self._fail(drafted, error)
 
-    def finish_at(self, position: int, drafted: Sequence[int], reason: str) -> None:
-        self._end(drafted, stop(reason, position + 1))
+    def finish_at(self, position: int, drafted: Sequence[int], end: End) -> None:
+        self._end(drafted, finish_reason(end, position + 1 - self.resumed))
 
     def _end(self, drafted: Sequence[int], reason: Any) -> None:
         end_request(self.request, self._pending.of(self.request), drafted, reason)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.edits import LENGTH
+from sglang_lp.edits import LENGTH, End
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import Recording, prepare
 from sglang_lp.request import Request
@@ -174,14 +174,14 @@ def test_an_answer_can_end_with_its_budget(budget):
     request = Request(fitted)
     request.prompt_ids, request.output_ids = array("q", [START]), array("q")
     request.state = processor.start(request)
-    reasons = []
+    ends = []
     for position in range(budget):
         request.position = position
         edits = Recording(VOCAB)
         processor.edit(request, edits)
-        reasons.append(edits.reason)
+        ends.append(edits.end)
         request.output_ids.append(5)
         processor.advance(request, [5])
 
-    assert reasons == [None] * (budget - 1) + [LENGTH]
+    assert ends == [None] * (budget - 1) + [End("thinking budget", LENGTH)]
     assert report(params, [START], [5] * budget, []) == [{"tokens": budget, "ended": "budget"}]

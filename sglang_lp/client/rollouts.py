@@ -1,0 +1,91 @@
+"""What a trainer does with an answer: which tokens the model chose, and how it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_lp.client.answers import KEY
+from sglang_lp.client.attachment import Attachment, copy_mapping
+from sglang_lp.errors import NotRun, RequestError, shown
+from sglang_lp.params import RESUMED
+
+__all__ = ["loss_mask", "resume"]
+
+
+def loss_mask(answer: Mapping[str, Any]) -> list[int]:
+    """Return for each token of an answer 1 if the model chose it, and 0 if it was forced.
+
+    Args:
+        answer: What ``/generate`` or ``Engine.generate`` returned for one prompt, or a choice of
+            ``/v1/chat/completions`` with ``"return_meta_info": true``. Of a stream the last event.
+
+    Raises:
+        NotRun: It does not say what was forced, or not of all of its tokens.
+    """
+    meta = answer.get("meta_info")
+    report = meta.get(KEY) if isinstance(meta, Mapping) else None
+    if not isinstance(meta, Mapping) or not isinstance(report, Mapping):
+        raise NotRun(
+            f'loss_mask: expected meta_info with "{KEY}", got {shown([*(meta or ())], 200)}; a '
+            "server with sglang-lp says it of requests with a processor"
+        )
+    if report["truncated"] is not None:
+        raise NotRun(
+            "loss_mask: what was forced is told up to token "
+            f"{report['truncated']} of {meta['completion_tokens']}: there are too many spans; "
+            "leave this answer out"
+        )
+    mask = [1] * meta["completion_tokens"]
+    for start, stop in report["forced_at"]:
+        mask[start:stop] = [0] * (stop - start)
+    return mask
+
+
+def resume(
+    attachment: Attachment, request: Mapping[str, Any], *answers: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the body for ``POST /generate`` that goes on with an answer that was cut.
+
+    The processor takes the tokens so far for tokens of this answer, and goes on as if it had not
+    been cut. The report tells of the tokens that are new.
+
+    Args:
+        attachment: As for the first request.
+        request: Its body without the processor, with the ``input_ids`` of one prompt. Of
+            ``max_new_tokens`` the tokens so far are taken away.
+        answers: What came back, oldest first: one for each time that it was cut.
+
+    Raises:
+        RequestError: There are no token ids, or no more tokens may come.
+    """
+    body = copy_mapping(request, "request")
+    prompt_ids = body.get("input_ids")
+    if not isinstance(prompt_ids, list) or not all(type(one) is int for one in prompt_ids):
+        raise RequestError(
+            f"input_ids: expected the token ids of one prompt, got {shown(prompt_ids)}; tokenize "
+            "the prompt, because its text may become other tokens with the answer behind it"
+        )
+    so_far = [token_id for answer in answers for token_id in _tokens(answer)]
+    sampling = copy_mapping(body.get("sampling_params") or {}, "sampling_params")
+    limit = sampling.get("max_new_tokens")
+    if limit is not None:
+        if limit <= len(so_far):
+            raise RequestError(
+                f"max_new_tokens: expected more than the {len(so_far)} tokens so far, got "
+                f"{shown(limit)}; this answer is complete"
+            )
+        sampling["max_new_tokens"] = limit - len(so_far)
+    body |= {"input_ids": [*prompt_ids, *so_far], "sampling_params": sampling}
+    body = attachment.generate_body(body)
+    body["sampling_params"]["custom_params"][RESUMED] = len(so_far)
+    return body
+
+
+def _tokens(answer: Mapping[str, Any]) -> list[int]:
+    token_ids = answer.get("output_ids")
+    if not isinstance(token_ids, list):
+        raise RequestError(
+            f"output_ids: expected those of an answer of /generate, got {shown(token_ids)}"
+        )
+    return token_ids

@@ -1,0 +1,62 @@
+"""What a trainer asks of an answer."""
+
+import pytest
+
+from sglang_lp.client import attach, loss_mask, resume
+from sglang_lp.errors import NotRun, RequestError
+
+BAN = attach("DisallowedTokensLogitsProcessor", token_ids=[3])
+
+
+def answer(tokens=5, **report):
+    told = {"forced_at": [], "truncated": None, **report}
+    return {
+        "output_ids": [*range(10, 10 + tokens)],
+        "meta_info": {"completion_tokens": tokens, "sglang_lp": told},
+    }
+
+
+def test_the_mask_has_a_number_for_each_token_and_forced_ones_are_0():
+    assert loss_mask(answer()) == [1] * 5
+    assert loss_mask(answer(forced_at=[[0, 1], [3, 5]])) == [0, 1, 1, 0, 0]
+
+
+def test_there_is_no_mask_where_not_all_that_was_forced_is_told():
+    with pytest.raises(NotRun, match=r"told up to token 3 of 5"):
+        loss_mask(answer(truncated=3))
+    for untold in ({}, {"meta_info": {"completion_tokens": 5}}):
+        with pytest.raises(NotRun, match=r'^loss_mask: expected meta_info with "sglang_lp"'):
+            loss_mask(untold)
+
+
+def test_a_cut_answer_is_resumed_with_its_tokens_behind_the_prompt():
+    request = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 9, "top_k": 5}}
+    body = resume(BAN, request, answer(2), answer(3))
+
+    assert body == {
+        "input_ids": [1, 2, 10, 11, 10, 11, 12],
+        "custom_logit_processor": BAN.payload,
+        "sampling_params": {
+            "max_new_tokens": 4,
+            "top_k": 5,
+            "custom_params": {"token_ids": [3], "resumed_tokens": 5},
+        },
+    }
+    assert request["input_ids"] == [1, 2]
+    assert resume(BAN, {"input_ids": [1]}, answer(1))["sampling_params"] == {
+        "custom_params": {"token_ids": [3], "resumed_tokens": 1}
+    }
+
+
+@pytest.mark.parametrize(
+    ("request_", "got", "name"),
+    [
+        ({"text": "a"}, answer(), "input_ids"),
+        ({"input_ids": [[1]]}, answer(), "input_ids"),
+        ({"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}, answer(), "max_new_tokens"),
+        ({"input_ids": [1]}, {"text": "b"}, "output_ids"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(request_, got, name):
+    with pytest.raises(RequestError, match=f"^{name}: expected"):
+        resume(BAN, request_, got)
