@@ -29,7 +29,7 @@ root_doc = "docs/index"
 #: at its end.
 NAVIGATION = {
     "Send requests": [
-        *("start/requests", "processors", "text", "thinking", "trace", "api/client"),
+        *("start/requests", "processors", "text", "thinking", "trace", "rollouts", "api/client"),
     ],
     "Run a server": [
         "start/server",

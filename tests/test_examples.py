@@ -37,7 +37,9 @@ def test_every_example_compiles_and_says_how_it_is_run(path):
     assert f"python examples/{path.name}" in path.read_text()
 
 
-@pytest.mark.parametrize("name", ["engine_async.py", "http_generate.py", "openai_client.py"])
+@pytest.mark.parametrize(
+    "name", ["engine_async.py", "http_generate.py", "openai_client.py", "rollouts.py"]
+)
 def test_an_example_that_needs_a_server_or_a_model_says_so(name):
     result = subprocess.run(
         [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False

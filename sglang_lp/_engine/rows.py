@@ -151,7 +151,24 @@ class Row:
         source = self.source
         self._prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
         self.request.position = self.resumed
-        self._start()
+        self._begin()
+
+    def resume(self, most: int = NEVER) -> int:
+        """Let a started processor take in tokens that it resumes.
+
+        Args:
+            most: How many of them.
+
+        Returns:
+            How many are left.
+        """
+        fed, tokens = len(self.tokens), len(self._prompt_ids)
+        since = tokens - self.resumed + fed
+        new = self._prompt_ids[since : min(tokens, since + most)]
+        if len(new):
+            self.tokens.extend(new)
+            self.processor.advance(self.request, new)
+        return max(0, self.resumed - len(self.tokens))
 
     def split(self, prompt_ids: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """Return the tokens of a prompt that are one to the processor, and those it resumes."""
@@ -228,7 +245,7 @@ class Row:
             self._started = False  # the history was rewritten
         if self._first is not None and position:
             self._started = False  # the first step was elsewhere
-        if not self._started:
+        if not self._started or fed < 0:
             fed = 0
             self._start()
             tokens = self.tokens
@@ -244,15 +261,17 @@ class Row:
 
     def _start(self) -> None:
         """Begin with no tokens but those that are resumed."""
+        self._begin()
+        if self.resumed:
+            self.resume()
+
+    def _begin(self) -> None:
         request = self.request
-        request.prompt_ids, resumed = self.split(self._prompt_ids)
+        request.prompt_ids, _ = self.split(self._prompt_ids)
         self.tokens = request.output_ids = array("q")
         self._first = None
         self._stand(None, None)
         request.state = self.processor.start(request)
-        if resumed:
-            self.tokens.extend(resumed)
-            self.processor.advance(request, resumed)
         self._started = True
 
     def end(self, error: SglangLpError) -> None:

@@ -264,6 +264,27 @@ class ProcessorContract:
                 f"{case.params}: a retraction changes the result",
             )
 
+    def test_goes_on_where_an_answer_was_cut(self) -> None:
+        """With ``resumed_tokens`` it does what it would have done to the answer in one piece."""
+        if self.processor.reads_request:
+            return
+        before = _random_logits(1, self.vocab_size)
+        for case in self._cases():
+            for cut in range(1, len(case.output_ids) + 1):
+                so_far, rest = case.output_ids[:cut], case.output_ids[cut:]
+                again = case._replace(prompt_ids=[*case.prompt_ids, *so_far], output_ids=rest)
+                custom_params = again.custom_params()
+                model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
+                serving, params = prepare(self.processor(), case.params, model)
+                host = StockHost(custom_params["__req__"], may_lag=False)
+                host.resumed = cut
+                attach_row(custom_params, serving, params, host)
+                after = self.processor()(before.clone(), [custom_params])
+                _check(
+                    _same_bits(after, self._edited([case], before)),
+                    f"{case.params}: cut after {cut} tokens it goes on in another way",
+                )
+
     def test_a_fork_is_thrown_away_without_trace(self) -> None:
         """At every node of a draft it edits as if its tokens had come; then as if they had not."""
         if self.processor.dense or not self.processor.can_fork:

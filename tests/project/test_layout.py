@@ -179,7 +179,10 @@ def test_the_range_of_sglang_versions_is_written_once():
         ("sglang_lp.edits", "Edits End LENGTH MAX_BIAS NEVER STOP"),
         (
             "sglang_lp.client",
-            "Attachment Attachments ThinkingBlock attach attach_each loss_mask resume thinking_blocks",
+            (
+                "Attachment Attachments ThinkingBlock attach attach_each loss_mask resume "
+                "thinking_blocks"
+            ),
         ),
         ("sglang_lp.trust", "Allowed Audit Gate Limits Pin Policy Verifier"),
         ("sglang_lp.server", "install"),

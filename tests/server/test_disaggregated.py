@@ -19,6 +19,7 @@ import pytest
 
 from sglang_lp._engine.arrivals import ask_again
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.edits import End
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front.placeholders import standing_in
 from sglang_lp.server.gate.reserved_keys import REFUSAL, check_origin
@@ -410,7 +411,7 @@ class AfterOne(Finishes):
 def test_who_was_not_started_yet_is_started_to_be_asked():
     played = Played(AfterOne, {"at": 0}, [1], vocab_size=100)
 
-    assert ask_again(played.row, 100) == "enough"
+    assert ask_again(played.row, 100) == End("enough", "stop")
 
 
 def test_a_processor_that_asks_for_the_logits_is_left_alone():

@@ -7,7 +7,7 @@ import pytest
 
 from sglang_lp import LogitProcessor
 from sglang_lp._engine.arrivals import Arrivals
-from sglang_lp._engine.rows import attach_row
+from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.server.scheduler.waiting_queue import (
@@ -38,6 +38,8 @@ class Reads(LogitProcessor):
 class Scheduler:
     """As much of SGLang's scheduler as forms a batch: of all, or of the first few."""
 
+    running_batch = SimpleNamespace(is_empty=lambda: False)
+
     def __init__(self, queue, most=100):
         self.waiting_queue, self.most = queue, most
 
@@ -66,13 +68,14 @@ def guard():
     return made
 
 
-def arriving(arrivals, first, *, processor=Reads, prompt=LONG):
+def arriving(arrivals, first, *, processor=Reads, prompt=LONG, resumed=0):
     req = FakeRequest([first, *prompt], served=True)
     req.sampling_params = SimpleNamespace(custom_params=None)
     if processor is not None:
         params = req.sampling_params.custom_params = req.custom_params({})
-        row = attach_row(params, processor(), None, StockHost(req, may_lag=False))
-        arrivals.start(row, 10)
+        host = StockHost(req, may_lag=False)
+        host.resumed = resumed
+        arrivals.start(attach_row(params, processor(), None, host), 10)
     return req
 
 
@@ -89,6 +92,51 @@ def test_long_prompts_that_come_together_begin_one_after_the_other(guard):
     assert [*map(name, scheduler.waiting_queue)] == [1, 2]
     assert batches(hook, scheduler, 3) == [[1], [2], []]
     assert Reads.read == (0, 1, 2)
+
+
+class TakesIn(LogitProcessor):
+    early = True
+    times = ()
+
+    def advance(self, request, token_ids):
+        type(self).times += (len(token_ids),)
+
+    def edit(self, request, edits):
+        edits.ban([1])
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
+    TakesIn.times = ()
+    arrivals = Arrivals()
+    queue = [
+        arriving(arrivals, 1, processor=TakesIn, prompt=LONG[:4000], resumed=3000),
+        arriving(arrivals, 2, processor=TakesIn, prompt=LONG[:10], resumed=10),
+    ]
+    scheduler = Scheduler(queue)
+    scheduler.running_batch = SimpleNamespace(is_empty=lambda: not busy)
+    formed = batches(make_hold(guard, WaitingQueue(arrivals)), scheduler, 4)
+
+    assert formed == ([[], [], [1, 2], []] if busy else [[1], [2], [], []])
+    assert sum(TakesIn.times) == 3010
+    assert max(TakesIn.times) == (1280 if busy else 3000)
+    for req in queue:
+        (row,) = rows_of([req.sampling_params.custom_params])
+        assert row.look()
+        assert (row.request.position, len(row.tokens)) == (row.resumed, row.resumed)
+    assert sum(TakesIn.times) == 3010
+
+
+def test_a_step_that_comes_before_an_answer_is_resumed_takes_it_in(guard):
+    TakesIn.times = ()
+    arrivals = Arrivals()
+    req = arriving(arrivals, 1, processor=TakesIn, prompt=LONG[:4000], resumed=3000)
+    assert batches(make_hold(guard, WaitingQueue(arrivals)), Scheduler([req]), 1) == [[]]
+
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.look()
+    assert [*row.tokens] == [*LONG[1000:4000]]
+    assert [*row.request.prompt_ids] == [1, *LONG[:1000]]
 
 
 def test_who_has_nothing_to_read_passes_those_that_wait(guard):
@@ -205,10 +253,10 @@ def test_where_prompts_cannot_be_read_between_steps_nobody_waits(caplog):
     class Broken:
         wait = True
 
-        def read(self, _rows, _vocab_size):
+        def read(self, _rows, _vocab_size, *, alone):
             raise RuntimeError("broken")
 
-    scheduler = SimpleNamespace(waiting_queue=[])
+    scheduler = Scheduler([])
 
     assert WaitingQueue(Broken()).read(scheduler, 100) == set()
     assert "prompts are read in the steps of their requests" in caplog.text

@@ -44,7 +44,9 @@ class WaitingQueue:
         queue = scheduler.waiting_queue
         try:
             rows = _rows_of(queue) if self._arrivals.wait else []
-            return {id(queue[index]) for index in self._arrivals.read(rows, vocab_size)}
+            alone = scheduler.running_batch.is_empty()
+            waiting = self._arrivals.read(rows, vocab_size, alone=alone)
+            return {id(queue[index]) for index in waiting}
         except Exception:
             logger.exception("sglang-lp: prompts are read in the steps of their requests")
             return set()

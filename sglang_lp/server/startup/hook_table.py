@@ -328,8 +328,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _SCHEDULER[:-1]: (
         *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
         *("enable_overlap", "max_req_len", "max_running_requests", "metrics_reporter"),
-        *("model_config", "result_queue", "server_args", "spec_algorithm", "tokenizer"),
-        *("tp_worker", "waiting_queue"),
+        *("model_config", "result_queue", "running_batch", "server_args", "spec_algorithm"),
+        *("tokenizer", "tp_worker", "waiting_queue"),
     ),
     _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter": (
         "current_scheduler_metrics_enabled",
@@ -344,7 +344,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _BATCH + "ReqKvInfo": ("kv_committed_len",),
     _BATCH + "FINISH_ABORT": ("message", "status_code"),
     _BATCH + "ScheduleBatch": (
-        *("forward_mode", "has_grammar", "reqs", "sampling_info", "spec_info"),
+        *("forward_mode", "has_grammar", "is_empty", "reqs", "sampling_info", "spec_info"),
     ),
     _SRT + "model_executor.forward_batch_info.ForwardBatch": (
         *("forward_mode", "sampling_info", "spec_info"),

@@ -1,0 +1,158 @@
+"""Train on rollouts with a budget and a ban: a policy gradient whose importance ratios are right.
+
+python examples/rollouts.py MODEL
+
+The engine writes answers under a thinking budget and a ban, Transformers replays them over the
+sampling masks, and a policy gradient leaves out what was forced. The weights go back to the engine
+after each step. It prints for each step the reward, and how far the importance ratio of a token is
+from 1 at most: with the masks, and without them. Any small causal language model will do; random
+weights, too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from sglang_lp.client import attach, loss_mask
+
+PROMPT = [5, 6, 7, 296]
+TEMPERATURE = 1.3
+#: The last token of the prompt stands for the start of thinking, and this one for its end.
+END = 300
+RULES = attach(
+    [
+        attach(
+            "ThinkingBudgetLogitProcessor",
+            thinking_budget=8,
+            thinking_start_token_id=PROMPT[-1],
+            thinking_end_token_id=END,
+        ),
+        attach("DisallowedTokensLogitsProcessor", token_ids=[*range(100, 400, 7)]),
+    ]
+)
+ON_CPU = {
+    "device": "cpu",
+    "dtype": "float32",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "disable_cuda_graph": True,
+    "max_total_tokens": 8192,
+    "mem_fraction_static": 0.1,
+}
+
+
+def write_answers(engine: Any, count: int, tokens: int) -> list[dict[str, Any]]:
+    """Return answers to the prompt, each with its sampling masks and logprobs."""
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    sampling = {
+        "temperature": TEMPERATURE,
+        "top_k": 40,
+        "max_new_tokens": tokens,
+        "n": count,
+        "ignore_eos": True,
+    }
+    body = RULES.generate_body({"input_ids": PROMPT, "sampling_params": sampling})
+    asked = GenerateReqInput(**body, return_logprob=True, return_sampling_mask=True)
+    # Engine.generate() has no argument for the masks.
+    answers = engine.tokenizer_manager.generate_request(asked, None)
+    return engine.loop.run_until_complete(anext(answers))  # type: ignore[no-any-return]
+
+
+def replay(model: Any, answer: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logprob of each token of an answer: over its sampling masks, and over all."""
+    output = answer["output_ids"]
+    logits = model(torch.tensor([[*PROMPT, *output]])).logits[0, len(PROMPT) - 1 : -1] / TEMPERATURE
+    shut = torch.full_like(logits, -torch.inf)
+    for row, mask in zip(shut, answer["meta_info"]["output_token_sampling_mask"], strict=True):
+        row[mask] = 0.0
+    chosen = torch.tensor(output)[:, None]
+    masked, free = (logits + shut).log_softmax(-1), logits.log_softmax(-1)
+    return masked.gather(1, chosen)[:, 0], free.gather(1, chosen)[:, 0]
+
+
+def ratios(model: Any, answer: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the importance ratio of each token: with sampling masks, and without."""
+    meta = answer["meta_info"]
+    masked, free = replay(model, answer)
+    with_masks = torch.tensor(meta["output_token_sampling_logprobs"])
+    without = torch.tensor([logprob for logprob, *_ in meta["output_token_logprobs"]])
+    return (masked - with_masks).exp(), (free - without).exp()
+
+
+def reward_of(answer: dict[str, Any]) -> float:
+    """Return what the model is trained for: even token ids."""
+    output = answer["output_ids"]
+    return sum(token_id % 2 == 0 for token_id in output) / len(output)
+
+
+def train(model: Any, optimizer: Any, answers: list[dict[str, Any]]) -> None:
+    """Make one step of a policy gradient, over the tokens that the model chose."""
+    rewards = torch.tensor([reward_of(answer) for answer in answers])
+    loss = torch.zeros(())
+    for answer, gain in zip(answers, rewards - rewards.mean(), strict=True):
+        ratio, _ = ratios(model, answer)
+        loss = loss - gain * (ratio * torch.tensor(loss_mask(answer))).mean()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def plot(model: Any, answer: dict[str, Any], path: str) -> None:
+    """Draw the importance ratio of each token of an answer."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.subplots()
+    with torch.no_grad():
+        for ratio, label in zip(ratios(model, answer), ("with masks", "without"), strict=True):
+            axes.semilogy(ratio, ".", label=label)
+    axes.set(xlabel="token of the answer", ylabel="importance ratio")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main(name: str, steps: int, count: int, tokens: int, picture: str | None) -> None:
+    """Train, and print a line for each step."""
+    import sglang
+
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    device = {} if torch.cuda.is_available() else ON_CPU
+    with (
+        tempfile.TemporaryDirectory() as weights,
+        sglang.Engine(
+            model_path=name, enable_custom_logit_processor=True, log_level="error", **device
+        ) as engine,
+    ):
+        for step in range(steps):
+            answers = write_answers(engine, count, tokens)
+            with torch.no_grad():
+                both = [ratios(model, answer) for answer in answers]
+            masked, free = (
+                max(float((one[which] - 1).abs().max()) for one in both) for which in (0, 1)
+            )
+            reward = sum(map(reward_of, answers)) / count
+            print(f"step {step}: reward {reward:.3f}, ratio off by {masked:.1e}, else {free:.1e}")
+            if picture is not None and step == 0:
+                plot(model, answers[0], picture)
+            train(model, optimizer, answers)
+            model.save_pretrained(weights)
+            engine.update_weights_from_disk(str(Path(weights)))
+
+
+if __name__ == "__main__":  # SGLang starts its processes by importing this file again
+    parser = ArgumentParser()
+    parser.add_argument("model", help="a model's name or directory")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--answers", type=int, default=16, help="of each step")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--plot", metavar="FILE", help="draw the ratios of one answer, as SVG")
+    given = parser.parse_args()
+    main(given.model, given.steps, given.answers, given.tokens, given.plot)
