@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +20,14 @@ from support.asking import body
 from support.eager import THINKING
 from support.greedy import TOLERANCE, free, rule
 from support.servers import on_servers
-from support.tiny_model import EOS, FREQUENT
+from support.settings import environment
+from support.tiny_model import EOS, FREQUENT, tokenizer
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_the_default_server = on_servers("default")
 with_and_without_drafts = on_servers("default", "ngram trees, mixed chunks")
 
+ROOT = Path(__file__).parents[2]
 PROMPT = [5, 6, 7, 296, THINKING["thinking_start_token_id"]]
 TOKENS = 24
 FORCED = [*range(300, 310)]
@@ -92,6 +98,30 @@ def rows_of(oracle, attachment, output_ids, temperature=1.0):
     rewrite = rule(attachment.processor, attachment.custom_params) if attachment else free
     for position, own in enumerate(oracle.logits(PROMPT, output_ids)):
         yield rewrite([*PROMPT], [*output_ids[:position]], own.clone()) / temperature, own
+
+
+def test_the_training_loop_of_the_page_has_ratios_of_1(tiny, tmp_path):
+    picture = tmp_path / "ratio.svg"
+    run = subprocess.run(
+        [
+            *(sys.executable, "examples/rollouts.py", tiny, "--plot", picture),
+            *("--steps", "2", "--answers", "4", "--tokens", "20"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=environment({}),
+    )
+
+    steps = re.findall(
+        r"^step \d: reward [\d.]+, ratio off by (\S+), else (\S+)$", run.stdout, re.MULTILINE
+    )
+    assert len(steps) == 2, run.stdout + run.stderr
+    for with_masks, without in steps:
+        assert float(with_masks) < TOLERANCE
+        assert float(without) > 0.5
+    assert picture.read_text().startswith("<?xml")
 
 
 def test_every_built_in_is_among_those_that_are_tested():
@@ -184,6 +214,22 @@ def test_logprobs_are_of_logits_with_penalties_too(server, oracle):
     for position, (row, _) in enumerate(rows_of(oracle, ban, reply.output_ids)):
         for token_id in reply.output_ids[:position]:
             row[token_id] -= 1.5
+        logprob, token_id, *_ = told[position]
+        assert logprob == pytest.approx(float(least(row)[token_id]), abs=TOLERANCE)
+
+
+@on_the_default_server
+def test_logprobs_are_of_logits_that_a_grammar_masked_too(server, oracle):
+    digits = tokenizer().encode("0123456789").ids
+    ban = attach("DisallowedTokensLogitsProcessor", token_ids=digits[:3])
+    sampling = {"temperature": 1.0, "regex": "[0-9]{8}"}
+    (reply,) = answers(server, [asked(ban, sampling=sampling, return_logprob=True)])
+
+    told = reply.body["meta_info"]["output_token_logprobs"]
+    assert len(told) >= 8
+    for position, (_, own) in enumerate(rows_of(oracle, None, reply.output_ids[:8])):
+        row = torch.full_like(own, -math.inf)
+        row[digits[3:]] = own[digits[3:]]
         logprob, token_id, *_ = told[position]
         assert logprob == pytest.approx(float(least(row)[token_id]), abs=TOLERANCE)
 

@@ -586,6 +586,63 @@ def test_each_prompt_of_a_list_is_checked_for_its_own_sampling_mask(guard):
         make_admit_list(guard)(manager(), obj)
 
 
+# Resumed answers
+
+
+def resuming(count, payload=PAYLOAD):
+    request = tokenized(payload, {**GOOD, "resumed_tokens": count})
+    request.input_ids = [1, 2, 3]
+    return request
+
+
+def test_so_many_tokens_as_the_prompt_has_can_be_resumed_beside_any_parameters(guard):
+    request = resuming(3)
+    make_admit(guard)(request, manager(), SimpleNamespace())
+    assert request.sampling_params.custom_params["resumed_tokens"] == 3
+    for count in (4, -1, True, "2", 1.0, None):
+        with pytest.raises(RequestError, match=r"^resumed_tokens: expected a whole number from 0"):
+            make_admit(guard)(resuming(count), manager(), SimpleNamespace())
+
+
+@pytest.mark.parametrize("prompts", [[1, 2, 3], [[1, 2, 3], [1]], [[1], [1, 2, 3]]])
+def test_too_many_resumed_tokens_are_refused_before_a_list_or_a_stream_begins(guard, prompts):
+    several = isinstance(prompts[0], list)
+    most = 1 if several else 3
+    for count in (most, most + 1):
+        sampling = {"custom_params": {**GOOD, "resumed_tokens": count}}
+        obj = SimpleNamespace(
+            text=None,
+            input_ids=prompts,
+            custom_logit_processor=PAYLOAD,
+            sampling_params=sampling,
+            max_thinking_tokens=None,
+        )
+        if several:
+            obj.sampling_params = [sampling] * 2
+        if count == most:
+            make_admit_stream(guard)(manager(), obj)
+            continue
+        from fastapi import HTTPException
+
+        with pytest.raises(HTTPException, match="resumed_tokens: expected a whole number"):
+            make_admit_stream(guard)(manager(), obj)
+
+
+def test_a_class_that_reads_sglangs_request_resumes_nothing(guard, monkeypatch):
+    class Reads(LogitProcessor):
+        def __call__(self, logits, custom_param_list=None):
+            return logits
+
+        @classmethod
+        def parse_params(cls, custom_params, vocab_size=None):
+            return None
+
+    allowed = SimpleNamespace(name="m:Reads", processor=Reads, payload="p")
+    monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
+    with pytest.raises(Unsupported, match=r"^resumed_tokens: expected none with Reads, which"):
+        make_admit(guard)(resuming(1, "p"), manager(), SimpleNamespace())
+
+
 MANY = {f"k{i}": i for i in range(MAX_KEYS + 1)}
 
 

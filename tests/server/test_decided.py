@@ -101,6 +101,18 @@ def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, req, b
     make_from_str(deciding)(None, req.custom_logit_processor)
 
 
+@pytest.mark.parametrize("payload", [None, "calm"])
+def test_an_answer_is_resumed_under_whatever_the_operator_decided(deciding, payload):
+    req = Req(payload, {"resumed_tokens": 2})
+    _, row = links_of(deciding, req)
+    assert row.resumed == 2
+
+    too_many = Req(payload, {"resumed_tokens": 6})
+    make_admit_req(deciding, PendingResults(), Arrivals())(None, too_many)
+    assert too_many.ended[0] == 400
+    assert too_many.ended[1].startswith("resumed_tokens: expected a whole number from 0 to 5")
+
+
 def test_room_for_the_answer_is_left_of_what_the_request_can_get(deciding):
     scheduler = SimpleNamespace(max_req_len=31)
 

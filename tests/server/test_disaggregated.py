@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp._engine.arrivals import ask_again
+from sglang_lp._engine.rows import attach_row
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.edits import End
 from sglang_lp.errors import RequestError
@@ -36,7 +37,8 @@ from sglang_lp.server.scheduler.disaggregated import (
 )
 from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
-from sglang_lp.testing import Played
+from sglang_lp.server.scheduler.sglang_host import StockHost
+from sglang_lp.testing import FakeRequest, Played
 from support.recording import Finishes
 
 
@@ -424,6 +426,18 @@ def test_a_processor_that_asks_for_the_logits_is_left_alone():
 
     assert ask_again(played.row, 100) is None
     assert played.row.acts.edited.spans == []
+
+
+def test_the_first_token_of_a_resumed_answer_is_asked_for_where_it_is():
+    request = FakeRequest([1, 7, 8])
+    custom_params = request.custom_params({})
+    host = StockHost(request, may_lag=False)
+    host.resumed = 2
+    params = ForcedSequenceLogitProcessor.parse_params({"token_ids": [7, 8, 9]})
+    row = attach_row(custom_params, ForcedSequenceLogitProcessor(), params, host)
+
+    assert ask_again(row, 100) is None
+    assert row.acts.told(2, 1)["forced_at"] == [[0, 1]]
 
 
 def test_an_end_at_the_first_token_is_made_there(guard):
