@@ -75,7 +75,7 @@ class Server:
         self._admit_req = make_admit_req(scheduler, pending, arrivals)
         self._hold = make_hold(scheduler, WaitingQueue(arrivals))
         self._scheduler = SimpleNamespace(waiting_queue=[])
-        self._apply = sampling.make_apply(sampling.Steps(pending))
+        self._apply = sampling.Steps(pending).run
 
     def admit(
         self,

@@ -41,7 +41,7 @@ from benchmarks.machine import machine
 from benchmarks.stored import as_json
 from sglang_lp import client
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.sampling import Steps
 
 THREADS = 2
 ROUNDS = 15
@@ -85,7 +85,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
 
     batch = Batch(case)
     logits = torch.randn(case.rows, VOCAB)
-    apply = partial(make_apply(Steps(PendingResults())), logits, batch.info)
+    apply = partial(Steps(PendingResults()).run, logits, batch.info)
     started = time.perf_counter()
     apply()
     first = time.perf_counter() - started
@@ -126,7 +126,7 @@ def _check(case: Case, batch: Batch) -> None:
 
     ours = torch.randn(case.rows, VOCAB)
     expected = ours.clone()
-    make_apply(Steps(PendingResults()))(ours, batch.info)
+    Steps(PendingResults()).run(ours, batch.info)
     getattr(stock, case.processor)()(expected, batch.info.custom_params)
     if not same_bits(ours, expected):
         raise RuntimeError(f"{case.key}: the toolkit and SGLang left different logits")

@@ -55,7 +55,7 @@ def _install_ours() -> None:
     from sglang_lp.server.scheduler import endings, pending, sampling, speculation
 
     update_finish_state, committed = endings.update_finish_state, pending._committed  # noqa: SLF001
-    make_apply = sampling.make_apply
+    run = sampling.Steps.run
     make_capture, make_verify = speculation.make_capture, speculation.make_verify
 
     def noted_wait(batch: Any, result: Any) -> Iterator[list[int]]:
@@ -77,7 +77,7 @@ def _install_ours() -> None:
         _note("finish", time.perf_counter() - started - inside)
         return result
 
-    sampling.make_apply = lambda steps: partial(_timed, make_apply(steps))
+    sampling.Steps.run = lambda *args, **kwargs: _timed(run, *args, **kwargs)  # type: ignore[method-assign]
     speculation.make_capture = lambda may_act: partial(_timed, make_capture(may_act))
     speculation.make_verify = lambda edit: partial(_timed, make_verify(partial(_timed, edit)))
     endings.update_finish_state = timed_finish

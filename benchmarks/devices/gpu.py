@@ -30,7 +30,7 @@ from benchmarks.cost.cases import VOCAB, Batch, Case, cases, forced, idle, media
 from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.stored import store
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.testing import FakeRequest
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -125,7 +125,7 @@ def check(case: Case, device: Device) -> None:
         RuntimeError: They differ.
     """
     batch = Batch(case)
-    apply = make_apply(Steps(PendingResults()))
+    apply = Steps(PendingResults()).run
     for dtype in DTYPES:
         for logits in layouts(case.rows, dtype, device):
             expected = logits.clone()
@@ -144,7 +144,7 @@ def measure(case: Case, device: Device, stock: ModuleType | None) -> dict[str, A
     """
     batch = Batch(case)
     logits = torch.randn(case.rows, VOCAB, device=device.kind)
-    apply = partial(make_apply(Steps(PendingResults())), logits, batch.info)
+    apply = partial(Steps(PendingResults()).run, logits, batch.info)
     for _ in range(3):
         apply()
         batch.decode()

@@ -10,7 +10,7 @@ import torch
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.adapters import as_processor
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.sampling import Steps
 
 
 class Plus:
@@ -42,9 +42,7 @@ def request(processor: Any, **params: Any) -> dict[str, Any]:
 
 
 def apply(logits: torch.Tensor, custom_params: list[Any]) -> None:
-    make_apply(Steps(PendingResults()))(
-        logits, SimpleNamespace(custom_params=custom_params, grammars=None)
-    )
+    Steps(PendingResults()).run(logits, SimpleNamespace(custom_params=custom_params, grammars=None))
 
 
 def test_two_foreign_classes_of_one_batch_each_get_their_own_rows() -> None:

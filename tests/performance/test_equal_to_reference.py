@@ -10,7 +10,7 @@ from benchmarks.devices.gpu import DTYPES, Device, layouts
 from sglang_lp import builtins
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
@@ -61,7 +61,7 @@ def test_a_batch_that_changes_gets_the_same_bits_as_plain_loops(seed):
     random_ = random.Random(seed)
     torch.manual_seed(seed)
     device = Device("cpu")
-    apply = make_apply(Steps(PendingResults()))
+    apply = Steps(PendingResults()).run
     batch = [Request(random_) for _ in range(6)]
     for _ in range(40):
         dtype = random_.choice(DTYPES)
@@ -82,7 +82,7 @@ def test_a_batch_that_changes_gets_the_same_bits_as_plain_loops(seed):
 @pytest.mark.parametrize("case", cases(4), ids=lambda case: case.key)
 def test_the_measured_cases_get_the_same_bits_as_plain_loops(case):
     batch = Batch(case)
-    apply = make_apply(Steps(PendingResults()))
+    apply = Steps(PendingResults()).run
     for _ in range(70):
         logits = torch.randn(case.rows, VOCAB)
         expected = logits.clone()

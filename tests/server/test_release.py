@@ -7,6 +7,7 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.processor import LogitProcessor
@@ -45,7 +46,8 @@ def kept(processor=Keeps):
 
 def ends_with(reason):
     """Return what stands for SGLang's own decision."""
-    return lambda req, _count: setattr(req, "finished_reason", reason)
+    made = FINISH_MATCHED_STR(reason) if isinstance(reason, str) else reason
+    return lambda req, _count: setattr(req, "finished_reason", made)
 
 
 @pytest.mark.parametrize("reason", [None, "stop"])
@@ -65,9 +67,11 @@ class Unreported(Keeps):
 
 
 def test_an_answer_whose_report_fails_is_an_error_that_names_the_processor():
-    req, _ = kept(Unreported)
+    req, state = kept(Unreported)
     finish(ends_with("stop"), req)
+    gc.collect()
 
+    assert state() is None
     reason = req.finished_reason
     assert reason.message == "Unreported failed in its report: 'ValueError: nothing to say'"
     assert reason.status_code == 500

@@ -20,7 +20,7 @@ from sglang_lp.errors import NotRun, ProcessorFault
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import header
 from sglang_lp.server.front.header import AnswerHeader, ran
-from sglang_lp.server.front.meta_info import expect, refuse_unreported, unwrap
+from sglang_lp.server.front.meta_info import expect, take_report
 from sglang_lp.server.scheduler import report as report_module
 from sglang_lp.server.scheduler.report import report
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -189,15 +189,20 @@ def decoded(processor, params, script, prompt=(1, 2, 9), resumed=0):
         req.append(int(logits[0].argmax()))
     req.output_ids = array("q", req.output_ids)
     req.sampling_params = SimpleNamespace(custom_params=custom_params)
-    req.customized_info = {"other": [1]}
+    req.finished_reason = SimpleNamespace(to_json=lambda: {**STOP})
     report(req)
     return req
 
 
+STOP, ABORT = {"type": "stop", "matched": 2}, {"type": "abort", "message": "gone"}
+
+
 def said(req):
-    assert req.customized_info["other"] == [1]
-    # However SGLang slices by tokens, it gets the whole.
-    (made,) = req.customized_info["sglang_lp"][7:9]
+    """Return the report that the client gets with an answer."""
+    meta_info = {"id": 1, "finish_reason": req.finished_reason.to_json()}
+    take_report(None, {"meta_info": meta_info}, None, False)
+    made = meta_info.pop("sglang_lp")
+    assert meta_info == {"id": 1, "finish_reason": STOP}
     return made
 
 
@@ -324,31 +329,16 @@ def test_a_report_that_cannot_be_counted_is_not_made(monkeypatch):
         decoded(Fixed, {}, [3])
 
 
-@pytest.mark.parametrize(
-    ("values", "left"),
-    [
-        ([None, None], {"id": 1}),
-        ([], {"id": 1}),
-        ([{"forced": 1}], {"id": 1, "sglang_lp": {"forced": 1}}),
-        ([None, {"forced": 1}], {"id": 1, "sglang_lp": {"forced": 1}}),
-    ],
-)
-def test_meta_info_has_the_report_itself_and_nothing_for_others(values, left):
-    meta_info = {"id": 1, "sglang_lp": [None, *values]}
-    state = SimpleNamespace(customized_info_accumulated={"sglang_lp": [None]})
-    unwrap(None, None, meta_info, state, {"sglang_lp": [[9], values]}, 1, None)
+def test_an_answer_says_the_same_however_often_sglang_asks_why_it_ended():
+    req = decoded(Fixed, {}, [3])
 
-    assert meta_info == left
-    assert not state.customized_info_accumulated
+    assert said(req) == said(req)
 
 
-def test_a_report_that_cannot_be_read_is_lost_and_nothing_is_raised(caplog):
-    meta_info = {"id": 1}
-    state = SimpleNamespace(customized_info_accumulated={})
-    unwrap(None, None, meta_info, state, {"sglang_lp": []}, 1, None)
-
-    assert meta_info == {"id": 1}
-    assert "a report was lost" in caplog.text
+def test_a_report_that_cannot_be_read_ends_its_own_request():
+    meta_info = {"finish_reason": {**STOP, "sglang_lp": "{"}}
+    with pytest.raises(ValueError, match="unexpected end"):
+        take_report(None, {"meta_info": meta_info}, None, False)
 
 
 def answer(finish, *, report=False, runs=True, mode="null"):
@@ -356,13 +346,10 @@ def answer(finish, *, report=False, runs=True, mode="null"):
     obj = SimpleNamespace()
     if runs:
         expect(obj)
-    out = {"meta_info": {"finish_reason": {**finish}, **({"sglang_lp": {}} if report else {})}}
+    out = {"meta_info": {"finish_reason": {**finish, **({"sglang_lp": "{}"} if report else {})}}}
     manager = SimpleNamespace(server_args=SimpleNamespace(disaggregation_mode=mode))
-    refuse_unreported(manager, out, SimpleNamespace(obj=copy.copy(obj)), False)
+    take_report(manager, out, SimpleNamespace(obj=copy.copy(obj)), False)
     return out["meta_info"]["finish_reason"]
-
-
-STOP, ABORT = {"type": "stop", "matched": 2}, {"type": "abort", "message": "gone"}
 
 
 @pytest.mark.parametrize("finish", [STOP, {"type": "length", "length": 5}])
@@ -385,10 +372,3 @@ def test_an_answer_without_its_report_is_an_error(finish, mode):
 )
 def test_an_answer_that_needs_no_report_is_left_alone(finish, given):
     assert answer(finish, **given) == finish
-
-
-def test_other_plugins_values_are_left_alone():
-    meta_info = {"other": [1]}
-    unwrap(None, None, meta_info, None, {"other": [[1]]}, 0, None)
-
-    assert meta_info == {"other": [1]}

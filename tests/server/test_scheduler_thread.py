@@ -11,7 +11,7 @@ import torch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.sampling import Steps, make_apply
+from sglang_lp.server.scheduler.sampling import Steps
 
 
 @pytest.mark.parametrize("sent", [[1], "text", 7, (1,), {"any": "thing"}, {}, None])
@@ -22,7 +22,7 @@ def test_whatever_a_neighbour_without_a_processor_sent_is_left_alone(sent: Any) 
     row = attach_row(custom_params, processor, processor.parse_params(custom_params))
     logits = torch.zeros(2, 3)
 
-    make_apply(Steps(PendingResults()))(
+    Steps(PendingResults()).run(
         logits, SimpleNamespace(custom_params=[sent, custom_params], grammars=None)
     )
 

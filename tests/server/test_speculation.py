@@ -128,3 +128,15 @@ def test_nothing_is_copied_while_nobody_may_act_or_nothing_is_verified(may_act, 
     before = dict(vars(batch.spec_info))
     make_capture(lambda *_: may_act)("worker", None, batch, None, is_verify)
     assert vars(batch.spec_info) == before
+
+
+def test_what_fails_before_the_forward_leaves_the_reading_to_the_step(caplog):
+    def fails(*_given):
+        raise MemoryError("no room")
+
+    batch, edit = step(), Edit()
+    make_capture(fails)("worker", None, batch, None, True)
+    sample(make_verify(edit), batch)
+
+    assert edit.calls[0][-1]() == TREES
+    assert "no room" in caplog.text

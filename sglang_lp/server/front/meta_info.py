@@ -10,9 +10,11 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
+import orjson
+
 from sglang_lp.client.answers import KEY
 
-__all__ = ["expect", "refuse_unreported", "unwrap"]
+__all__ = ["expect", "take_report"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,48 +35,27 @@ def expect(obj: Any) -> None:
     setattr(obj, _RUNS, True)
 
 
-def unwrap(
-    _result: None,
-    _manager: Any,
-    meta_info: dict[str, Any],
-    state: Any,
-    customized_info: dict[str, list[Any]],
-    index: int,
-    *_args: Any,
-    **_kwargs: Any,
-) -> None:
-    """Keep the report itself: a hook after SGLang put an answer's ``customized_info`` there.
+def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any) -> None:
+    """Take the report out of a finished answer's reason, and turn one without into an error.
 
-    SGLang makes a list with an entry for each token of it, and one of ``None`` for the other
-    requests of the same message. The loop that runs this serves everybody, so nothing is raised.
-    """
-    if KEY not in customized_info:
-        return
-    try:
-        meta_info.pop(KEY, None)
-        state.customized_info_accumulated.pop(KEY, None)
-        values = customized_info[KEY][index]
-        if values and values[-1] is not None:
-            meta_info[KEY] = values[-1]
-    except Exception:
-        logger.exception("sglang-lp: a report was lost; its answer leaves as an error")
-
-
-def refuse_unreported(manager: Any, out: dict[str, Any], state: Any, *_args: Any) -> None:
-    """Turn a finished answer without a report into an error, before SGLang looks for one.
+    It runs for each answer by itself, before SGLang looks for an error. What is raised here ends
+    that request.
 
     The answer of a prefill server has none: the decode server's goes to the client. Neither has
     one without tokens: SGLang asks for such a one before it makes copies of a prompt.
     """
-    if not getattr(state.obj, _RUNS, False) or KEY in out["meta_info"]:
+    meta_info = out["meta_info"]
+    reason = meta_info["finish_reason"]
+    report = reason.pop(KEY, None)
+    if report is not None:
+        meta_info[KEY] = orjson.loads(report)
         return
-    if not out["meta_info"].get("completion_tokens", 1):
+    if not getattr(state.obj, _RUNS, False) or not meta_info.get("completion_tokens", 1):
         return
-    reason = out["meta_info"]["finish_reason"]
     if reason["type"] == "abort" or manager.server_args.disaggregation_mode == "prefill":
         return
     logger.error(_UNREPORTED)
-    out["meta_info"]["finish_reason"] = {
+    meta_info["finish_reason"] = {
         "type": "abort",
         "message": _UNREPORTED,
         "status_code": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -38,21 +38,10 @@ def make_admit_req(guard: Guard, pending: PendingResults, arrivals: Arrivals) ->
     """Return the hook that runs when SGLang has made a request."""
 
     def admit_req(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
-        payload, given = req.custom_logit_processor, req.sampling_params.custom_params
-        if payload is None and not given and guard.rules.is_empty and writing() is None:
-            return
-        guard.gate = Gate.SCHEDULER
-        guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
         try:
-            _begin(guard, pending, arrivals, req)
-        except RequestError as error:
-            if _is_awaited(req, pending.scheduler):
-                req.custom_logit_processor = DECIDED
-                given = _own_params(req, {})
-                attach_row(given, _Refusing(error), None, SglangHost(given["__req__"], pending))
-                return
-            req.custom_logit_processor = None
-            req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
+            given = req.custom_logit_processor is not None or req.sampling_params.custom_params
+            if given or not guard.rules.is_empty or writing() is not None:
+                _admit(guard, pending, arrivals, req)
         except BaseException as error:  # noqa: BLE001 - one request, whatever is wrong with it
             fault = error
             if not isinstance(error, ProcessorFault):
@@ -63,6 +52,26 @@ def make_admit_req(guard: Guard, pending: PendingResults, arrivals: Arrivals) ->
             )
 
     return admit_req
+
+
+def _admit(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) -> None:
+    """Make the row of a request, or refuse it.
+
+    Raises:
+        ProcessorFault: The processor failed.
+    """
+    guard.gate = Gate.SCHEDULER
+    guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
+    try:
+        _begin(guard, pending, arrivals, req)
+    except RequestError as error:
+        if _is_awaited(req, pending.scheduler):
+            req.custom_logit_processor = DECIDED
+            given = _own_params(req, {})
+            attach_row(given, _Refusing(error), None, SglangHost(given["__req__"], pending))
+            return
+        req.custom_logit_processor = None
+        req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
 
 
 def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) -> None:

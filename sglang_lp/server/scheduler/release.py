@@ -28,8 +28,10 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
     try:
         update_finish_state(original, req, new_accepted_len)
         if req.finished():
-            report(req)
-            detach_row(req.sampling_params.custom_params)
+            try:
+                report(req)
+            finally:
+                detach_row(req.sampling_params.custom_params)
     except SglangLpError as fault:
         fail_finished(req, str(fault))
     except BaseException as error:

@@ -1,6 +1,6 @@
 """What an answer says of the processors that ran, in ``meta_info["sglang_lp"]``.
 
-It travels as SGLang's ``customized_info``, with the last tokens of a request.
+It travels as JSON text in SGLang's finish reason, to the client's own request and to no other.
 """
 
 from __future__ import annotations
@@ -18,18 +18,12 @@ from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
 __all__ = ["report"]
 
 
-class _AtTheEnd(list[Any]):
-    """A value of ``customized_info`` that goes out whole, however SGLang slices it by tokens."""
-
-    def __getitem__(self, _which: Any) -> Any:
-        return [*self]
-
-
 def report(req: Any) -> None:
     """Put the report on a finished request where SGLang takes it up.
 
     Args:
-        req: SGLang's request. An answer without a report does not leave as a success.
+        req: SGLang's request, which has its finish reason. An answer without a report does not
+            leave as a success.
 
     Raises:
         ProcessorFault: The processor's own part failed, or is no JSON.
@@ -51,13 +45,12 @@ def report(req: Any) -> None:
     try:
         forced = acts.forced.before(len(whole))
         own = row.processor.report(row.request.params, prompt_ids, whole, forced)
-        # What is no JSON would end this process on its way to the next one.
-        made = orjson.loads(orjson.dumps({**known, **own, **known}))
+        text = orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code
         raise as_fault(row.name, "in its report", error) from None
     metrics = writing()
     if metrics is not None:
         failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
-        metrics.finish(made, failed=failed)
-    given = getattr(req, "customized_info", None) or {}
-    req.customized_info = {**given, KEY: _AtTheEnd([made])}
+        metrics.finish(orjson.loads(text), failed=failed)
+    said = {**req.finished_reason.to_json(), KEY: text}
+    req.finished_reason.to_json = said.copy  # nothing of ours runs where SGLang sends it

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.rows import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
-__all__ = ["Steps", "make_apply", "rewind"]
+__all__ = ["Steps", "rewind"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,28 +40,28 @@ class Steps:
         self._batch = Batch()
         self._pending = pending
 
-    def run(
-        self, logits: torch.Tensor, info: Any, masked: Sequence[bool], *, repeated: int = 1
-    ) -> None:
-        """Edit the logits of a step that samples one token of each request, in place.
+    def run(self, logits: torch.Tensor, info: Any, num_tokens_in_batch: int = 1) -> None:
+        """Edit the logits of a step in place, where SGLang's sampler would run processors.
 
         Args:
-            logits: Shape ``(requests * repeated, vocab)``.
+            logits: Shape ``(requests * num_tokens_in_batch, vocab)``.
             info: SGLang's ``SamplingBatchInfo``.
-            masked: For each request whether a grammar has masked its rows; empty if none has.
-            repeated: Rows of each request: more than one for drafted tokens that are not shown.
+            num_tokens_in_batch: Rows of each request: more than one for drafted tokens that are
+                not shown.
         """
-        began = perf_counter()
         try:
+            began = perf_counter()
             self._pending.begin()
             rows = rows_of(info.custom_params)
             custom_params = self._complete(info.custom_params, rows)
-            if repeated > 1:
-                rows = [row for row in rows for _ in range(repeated)]
-                custom_params = [params for params in custom_params for _ in range(repeated)]
-            self._batch.step(
-                logits, rows, custom_params, _spread(masked, repeated), repeated=repeated > 1
-            )
+            repeated = num_tokens_in_batch > 1
+            if repeated:
+                rows = [row for row in rows for _ in range(num_tokens_in_batch)]
+                custom_params = [one for one in custom_params for _ in range(num_tokens_in_batch)]
+            # Whether a grammar has masked the rows of a request; empty if none has.
+            masked = [grammar is not None for grammar in info.grammars or ()]
+            cells = _spread(masked, num_tokens_in_batch)
+            self._batch.step(logits, rows, custom_params, cells, repeated=repeated)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
@@ -80,11 +80,11 @@ class Steps:
             logits: Shape ``(requests * width, vocab)``.
             info: SGLang's ``SamplingBatchInfo``.
             width: Nodes of each request's draft.
-            masked: As for :meth:`run`.
+            masked: For each request whether a grammar has masked its rows; empty if none has.
             drafts: Reads the drafted tokens.
         """
-        began = perf_counter()
         try:
+            began = perf_counter()
             self._pending.begin()
             rows = rows_of(info.custom_params)
             cells = _spread(masked, width)
@@ -105,11 +105,7 @@ class Steps:
             info: SGLang's ``SamplingBatchInfo``.
             width: Nodes of each request's draft.
         """
-        try:
-            return self._batch.may_act(rows_of(info.custom_params), width)
-        except Exception:
-            logger.exception("sglang-lp: a step failed before it began; it reads its drafts later")
-            return False
+        return self._batch.may_act(rows_of(info.custom_params), width)
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
         """Show pending tokens to processors that read SGLang's request themselves."""
@@ -174,14 +170,3 @@ def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
             raise
         logger.exception("sglang-lp: a request that was retracted ends")
         fail(req)
-
-
-def make_apply(steps: Steps) -> Any:
-    """Return what stands in SGLang's sampler where it would run processors."""
-
-    def apply(logits: torch.Tensor, sampling_batch_info: Any, num_tokens_in_batch: int = 1) -> None:
-        """Edit ``logits``, shape ``(rows * num_tokens_in_batch, vocab)``, in place."""
-        masked = [grammar is not None for grammar in sampling_batch_info.grammars or ()]
-        steps.run(logits, sampling_batch_info, masked, repeated=num_tokens_in_batch)
-
-    return apply

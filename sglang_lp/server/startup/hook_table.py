@@ -221,8 +221,7 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda shared: admission.make_admit(shared.guard),
     ),
-    Hook(_MANAGER + "update_request_meta_info", "after", lambda _: meta_info.unwrap),
-    Hook(_MANAGER + "_handle_abort_finish_reason", "before", lambda _: meta_info.refuse_unreported),
+    Hook(_MANAGER + "_handle_abort_finish_reason", "before", lambda _: meta_info.take_report),
     # The scheduler: a request's way from its gate to its end.
     Hook(
         _REQUEST + "__init__",
@@ -242,7 +241,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _SRT + "layers.sampler.apply_custom_logit_processor",
         "replace",
-        lambda shared: sampling.make_apply(shared.steps),
+        lambda shared: shared.steps.run,
     ),
     Hook(
         _SRT + "managers.tp_worker.TpModelWorker.forward_batch_generation",
@@ -307,7 +306,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("generate_request", "model_config", "preferred_sampling_params", "server_args"),
         "tokenizer",
     ),
-    _SRT + "managers.tokenizer_manager.ReqState": ("customized_info_accumulated", "obj"),
+    _SRT + "managers.tokenizer_manager.ReqState": ("obj",),
     _SRT + "managers.io_struct.GenerateReqInput": (
         *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
         *("bootstrap_room", "custom_logit_processor", "decode_tp_size", "disagg_prefill_dp_rank"),
@@ -335,7 +334,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "current_scheduler_metrics_enabled",
     ),
     _REQUEST[:-1]: (
-        *("bootstrap_room", "custom_logit_processor", "customized_info", "disagg_kv_sender"),
+        *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender"),
         *("finished", "finished_len", "finished_reason", "grammar", "inflight_middle_chunks"),
         *("is_retracted", "kv", "origin_input_ids", "output_ids", "pending_bootstrap"),
         *("return_sampling_mask", "sampling_params", "set_finish_with_abort", "to_finish"),
