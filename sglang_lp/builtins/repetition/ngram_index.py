@@ -180,6 +180,8 @@ class Text:
     def group(self, tokens: array[int]) -> Group | None:
         """Return what has followed these ``before`` tokens."""
         begin, stop = self._find(self._sequences, tokens)
+        if begin == stop:  # the next one in order begins there
+            return None
         if begin in self._groups:
             return self._groups[begin]
         places = self._followed(begin, stop)
@@ -193,7 +195,7 @@ class Text:
     def _followed(self, begin: int, stop: int) -> Numbers:
         """Return the indices of what followed: nothing does at the end of the text."""
         places = self._sequences.ends[begin:stop]
-        return places[: len(places) - (stop > begin and places[-1] == len(self.tokens))]
+        return places[: len(places) - int(places[-1] == len(self.tokens))]
 
     def _gather(self, begin: int, stop: int) -> Group:
         """Put a large group together, which is kept."""
