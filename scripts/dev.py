@@ -315,7 +315,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         Step("pytest -m docs", (PYTHON, "-m", "pytest", "-m", "docs")),
     ),
     "demo": (*ENV, Step("demo", (PYTHON, "-m", "demo"))),
-    "bench": (*ENV, Step("benchmarks", (PYTHON, "-m", "benchmarks.cost.measure"))),
+    "bench": (
+        *ENV,
+        Step("benchmarks", (PYTHON, "-m", "benchmarks.cost.measure")),
+        Step("batches that sleep", (PYTHON, "-m", "benchmarks.cost.sleep")),
+    ),
     "bench-bounds": (
         *ENV,
         Step("what one request costs at most", (PYTHON, "-m", "benchmarks.bounds.measure")),

@@ -5,6 +5,9 @@ one for each ordinary step, and as many as a draft has nodes for each verify ste
 sleeps for ``n`` tokens is never woken late, whatever the batch looks like meanwhile; woken early,
 it looks and goes back to sleep. There is one clock for the process: a stock server hands rows from
 one processor instance, and so one batch, to another.
+
+While all rows of a batch sleep, so does the batch: a step is one comparison, until the first row
+wakes, or anything happens to any row of the process.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.clock import clock
 from sglang_lp._engine.device import index_on
 from sglang_lp._engine.drafts import visit_drafts
 from sglang_lp._engine.placing import Cells, place, place_standing
 from sglang_lp._engine.plan import Plan
 from sglang_lp._engine.pools import pool
 from sglang_lp._engine.reading import Logits
+from sglang_lp._engine.rows import rows_of
 from sglang_lp._engine.step import Step, ask, schedule
 from sglang_lp._engine.whole_rows import compute, spoiled, write_back
 from sglang_lp.edits import NEVER
@@ -35,8 +40,6 @@ __all__ = ["Batch"]
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
 
-_now = 1
-
 
 class Batch:
     """Runs the processors of whatever rows it is given, step by step.
@@ -47,6 +50,36 @@ class Batch:
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
         self._unchanged: tuple[Plan | None, list[int]] = (None, [])
+        #: The batch that was asked for last, with its length: SGLang adds to such lists.
+        self._params: Sequence[Any] = ()
+        self._length = 0
+        #: Reading of the clock before which none of its rows acts, as of so many changes.
+        self._until = 0
+        self._changes = 0
+
+    def rests(self, custom_param_list: Sequence[Any], width: int) -> bool:
+        """Pass over a step in which nobody acts, if that is known.
+
+        Call :meth:`step` if it is not, with the same list.
+
+        Args:
+            custom_param_list: For each request SGLang's ``custom_params``. Known by its identity
+                and its length: nothing in it is replaced.
+            width: As for :meth:`step`.
+        """
+        if self._sleeps(custom_param_list, width):
+            clock.now += width
+            return True
+        self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
+        return False
+
+    def _sleeps(self, custom_param_list: Sequence[Any], width: int) -> bool:
+        return (
+            clock.now + width <= self._until
+            and custom_param_list is self._params
+            and len(custom_param_list) == self._length
+            and clock.changes == self._changes
+        )
 
     def step(  # noqa: PLR0913 - a step has this many parts
         self,
@@ -73,13 +106,18 @@ class Batch:
             drafts: Returns the drafted tokens; called at most once, and only if a row is awake.
             width: How many tokens a request can get in this step: the nodes of its draft.
         """
-        global _now  # noqa: PLW0603 - the clock of the process, see above
-        step = Step(logits, rows, custom_param_list, masked, width, _now)
-        reach = _now + width - 1
-        _now += width
+        step = Step(logits, rows, custom_param_list, masked, width, clock.now)
+        reach = clock.now + width - 1
+        clock.now += width
+        until = NEVER
         for index, row in enumerate(rows):
-            if row is None or (row.wake > reach and (row.wake >= NEVER or not repeated)):
+            if row is None:
                 continue
+            wake = row.wake
+            if wake > reach and (wake >= NEVER or not repeated):
+                until = min(until, wake)
+                continue
+            until = 0
             if repeated and row.needs is not _NONE:
                 _refuse_repeated(row)
             elif width > 1 and row.needs is not _NONE and drafts is not None:
@@ -95,17 +133,23 @@ class Batch:
         if step.copied:
             _put_back(step, step.copied)
         self._apply(step)
+        if custom_param_list is self._params and self._unchanged[0] is None:
+            self._until, self._changes = until, clock.changes
 
-    @staticmethod
-    def may_act(rows: Sequence[Row | None], width: int) -> bool:
-        """Tell whether the next step will read what was drafted for these rows.
+    def may_act(self, custom_param_list: Sequence[Any], width: int) -> bool:
+        """Tell whether the next step will read what was drafted for these requests.
 
         Args:
-            rows: As for :meth:`step`.
+            custom_param_list: As for :meth:`rests`.
             width: As for :meth:`step`.
         """
-        reach = _now + width - 1
-        return any(row is not None and row.wake <= reach and row.needs is not _NONE for row in rows)
+        if self._sleeps(custom_param_list, width):
+            return False
+        reach = clock.now + width - 1
+        return any(
+            row is not None and row.wake <= reach and row.needs is not _NONE
+            for row in rows_of(custom_param_list)
+        )
 
     def _apply(self, step: Step) -> None:
         logits = step.logits

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.acts import Acts
+from sglang_lp._engine.clock import clock
 from sglang_lp._engine.faults import as_fault, from_signal
 from sglang_lp._engine.host import Host, host_of
 from sglang_lp._engine.ids import Ids, prepared
@@ -44,8 +44,6 @@ _BIASED = (
     "something else; its class says exclusion_only = True, which has to go"
 )
 
-_serials = count(1)
-
 
 class _Slot:
     """Key of a request's row in its ``custom_params``; no JSON object can spell it."""
@@ -79,7 +77,8 @@ class Row:
         standing: Edits that hold at every step, or until the row is woken, once there are any.
         held: Those among them that hold until the row is woken.
         acting: What the edits of its last step were put together to, for the next one.
-        serial: Another number for every row, and a new one when ``standing`` changes.
+        serial: Another number for every row, and a new one when ``standing`` changes or the row is
+            woken from outside of a step.
         acts: What was done to the request.
         unread: Whether it waits for its prompt to be read.
     """
@@ -130,7 +129,7 @@ class Row:
         self.unread = False
         self.tokens = array("q")
         self.standing: Standing | None = None
-        self.serial = next(_serials)
+        self.serial = clock.change()
         self.held: Recording | None = None
         self.acting: Standing | None = None
         self._always: Recording | None = None
@@ -306,6 +305,7 @@ class Row:
         """
         if not (self._ended or self.needs is _NONE):
             self.wake = 0
+            self.serial = clock.change()
             if self._started and self._first is None:
                 self.processor.rewind(self.request)
 
@@ -346,7 +346,7 @@ class Row:
                 forced=any(one.forced is not None for one in both),
             )
             self.standing = standing
-            self.serial = next(_serials)
+            self.serial = clock.change()
 
     def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         """Take over new sequence objects; the state stays only if they extend the old ones."""

@@ -26,6 +26,7 @@ from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served_model import ServedModel
 from support.examples import examples
 from support.kinds import INF, KINDS, PAD, START, VOCAB, expected
+from support.served_batch import ServedBatch
 
 
 class Simulated(Host):
@@ -113,7 +114,7 @@ def verify(batch, requests, rng, width, *, chain=False):
     before = torch.tensor(before)
     logits = before.clone()
     params = [request.params for request in requests]
-    batch.step(logits, rows_of(params), params, drafts=drafts, width=width)
+    batch.run(logits, params, drafts=drafts, width=width)
     assert len(asked) <= 1
     paths = [
         [path_to(node, one[0], ids) for node in range(width)]
@@ -190,7 +191,7 @@ def chosen_node(rng, width, parents, token_ids, rows):
 @given(plans)
 def test_every_node_of_every_draft_is_edited_as_the_oracle_says(plan):
     rng = random.Random(plan.seed)
-    batch = Batch()
+    batch = ServedBatch()
     live = [Request(*pair) for pair in zip(plan.kinds, plan.prompts, strict=False)]
     for width in plan.widths:
         members = prepare_step(live, rng)
@@ -287,7 +288,7 @@ class Sleeps(LogitProcessor):
 def test_a_sleeping_row_does_not_ask_for_drafts():
     request, batch, asked = (
         Request(KINDS[1]._replace(processor=Sleeps, params={}), [1]),
-        Batch(),
+        ServedBatch(),
         [],
     )
     width = 4
@@ -300,7 +301,7 @@ def test_a_sleeping_row_does_not_ask_for_drafts():
     for length in range(0, 12, 2):
         logits = torch.zeros(width, VOCAB)
         params = [request.params]
-        batch.step(logits, rows_of(params), params, drafts=drafts, width=width)
+        batch.run(logits, params, drafts=drafts, width=width)
         banned = (logits == -INF).nonzero().tolist()
         edited = [0] if length == 0 else [node for node in range(width) if length + node >= 10]
         assert banned == [[node, (length + node) % VOCAB] for node in edited]

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.arrivals import Arrivals
-from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
 from sglang_lp.processor import prepare
@@ -40,6 +39,7 @@ from support.kinds import (
     thinking_budget,
 )
 from support.kinds import expected as expected_of
+from support.served_batch import ServedBatch
 
 #: Of the kinds with edits that hold at every step, the tokens that these ban.
 HELD = {BadWordsLogitProcessor: {5}, ChainLogitProcessor: {0}}
@@ -243,7 +243,7 @@ class Plugin(Simulator):
 
     def __init__(self, awake=False):
         super().__init__(awake)
-        self.batch = Batch()
+        self.batch = ServedBatch()
 
     def register(self, req):
         processor = req.kind.processor
@@ -259,7 +259,10 @@ class Plugin(Simulator):
 
     def sample(self, logits, reqs, _step):
         params = [req.params for req in reqs]
-        self.batch.step(logits, rows_of(params), params)
+        if self.awake:
+            self.batch.step(logits, rows_of(params), params)
+        else:
+            self.batch.run(logits, params)
 
 
 class Stock(Simulator):

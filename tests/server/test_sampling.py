@@ -49,6 +49,9 @@ def steps(monkeypatch):
     given = []
 
     class Recorded:
+        def rests(self, custom_params, width):
+            return False
+
         def step(self, logits, rows, custom_params, masked, *, repeated):
             given.append((logits, list(rows), list(custom_params), list(masked), repeated))
 

@@ -52,19 +52,20 @@ class Steps:
         try:
             began = perf_counter()
             self._pending.begin()
-            rows = rows_of(info.custom_params)
-            custom_params = self._complete(info.custom_params, rows)
-            repeated = num_tokens_in_batch > 1
-            if repeated:
-                rows = [row for row in rows for _ in range(num_tokens_in_batch)]
-                custom_params = [one for one in custom_params for _ in range(num_tokens_in_batch)]
-            # Whether a grammar has masked the rows of a request; empty if none has.
-            masked = [grammar is not None for grammar in info.grammars or ()]
-            cells = _spread(masked, num_tokens_in_batch)
-            self._batch.step(logits, rows, custom_params, cells, repeated=repeated)
+            if num_tokens_in_batch > 1 or not self._batch.rests(info.custom_params, 1):
+                self._step(logits, info, num_tokens_in_batch)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
+
+    def _step(self, logits: torch.Tensor, info: Any, repeated: int) -> None:
+        rows = rows_of(info.custom_params)
+        custom_params = self._complete(info.custom_params, rows)
+        if repeated > 1:
+            rows = [row for row in rows for _ in range(repeated)]
+            custom_params = [params for params in custom_params for _ in range(repeated)]
+        masked = _spread([grammar is not None for grammar in info.grammars or ()], repeated)
+        self._batch.step(logits, rows, custom_params, masked, repeated=repeated > 1)
 
     def run_drafts(
         self,
@@ -86,9 +87,10 @@ class Steps:
         try:
             began = perf_counter()
             self._pending.begin()
-            rows = rows_of(info.custom_params)
-            cells = _spread(masked, width)
-            self._batch.step(logits, rows, info.custom_params, cells, drafts=drafts, width=width)
+            custom_params = info.custom_params
+            if not self._batch.rests(custom_params, width):
+                rows, cells = rows_of(custom_params), _spread(masked, width)
+                self._batch.step(logits, rows, custom_params, cells, drafts=drafts, width=width)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
@@ -105,7 +107,7 @@ class Steps:
             info: SGLang's ``SamplingBatchInfo``.
             width: Nodes of each request's draft.
         """
-        return self._batch.may_act(rows_of(info.custom_params), width)
+        return self._batch.may_act(info.custom_params, width)
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
         """Show pending tokens to processors that read SGLang's request themselves."""

@@ -1,0 +1,48 @@
+"""A batch as a server runs it: while SGLang adds nobody and drops nobody, its list is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.rows import rows_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ServedBatch"]
+
+
+class ServedBatch(Batch):
+    """Sleeps where it can.
+
+    Attributes:
+        looked: In how many steps rows were looked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = 0
+        self._list: list[Any] = []
+
+    def run(
+        self, logits: torch.Tensor, params: Sequence[Any], *, width: int = 1, **how: Any
+    ) -> None:
+        """Run a step as the sampler does, or sleep through it.
+
+        Args:
+            logits: As for ``step``.
+            params: For each request ``custom_params``. SGLang adds those who join to the list, and
+                makes a new one when somebody leaves.
+            width: As for ``step``.
+            how: As for ``step``.
+        """
+        if len(params) < len(self._list) or any(
+            one is not other for one, other in zip(self._list, params, strict=False)
+        ):
+            self._list = []
+        self._list.extend(params[len(self._list) :])
+        if not self.rests(self._list, width):
+            self.looked += 1
+            self.step(logits, rows_of(self._list), self._list, width=width, **how)
