@@ -280,7 +280,7 @@ def test_a_report_tells_the_positions_of_the_new_answer_and_reports_see_the_whol
     prompt = [*req.origin_input_ids]
 
     assert made["forced_at"] == [[0, 2]]
-    assert made["seen"] == [prompt[:-2], [*prompt[-2:], 3, 3, 3], [[2, 4]]]
+    assert made["seen"] == [prompt[:-2], [*prompt[-2:], 7, 8, 3], [[2, 4]]]
 
 
 def test_a_chain_reports_its_links_but_for_those_that_are_not_the_clients():
