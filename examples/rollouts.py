@@ -55,10 +55,10 @@ def write_answers(engine: Any, count: int, tokens: int) -> list[dict[str, Any]]:
         "temperature": TEMPERATURE,
         "top_k": 40,
         "max_new_tokens": tokens,
-        "n": count,
         "ignore_eos": True,
     }
-    body = RULES.generate_body({"input_ids": PROMPT, "sampling_params": sampling})
+    # SGLang has no masks for copies that "n" makes.
+    body = RULES.generate_body({"input_ids": [PROMPT] * count, "sampling_params": sampling})
     asked = GenerateReqInput(**body, return_logprob=True, return_sampling_mask=True)
     # Engine.generate() has no argument for the masks.
     answers = engine.tokenizer_manager.generate_request(asked, None)
