@@ -19,6 +19,8 @@ class EngineSettings(NamedTuple):
         tokenizer: Name or directory of the tokenizer.
         trust_remote_code: Whether the model's own code may run.
         decodes: Whether it generates, and does not only prefill for other servers.
+        eos_token_id: The tokenizer's end token, if it has one.
+        eos_token_ids: All tokens that end an answer of the model.
     """
 
     device: str = "cpu"
@@ -29,3 +31,5 @@ class EngineSettings(NamedTuple):
     tokenizer: str = ""
     trust_remote_code: bool = False
     decodes: bool = True
+    eos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()

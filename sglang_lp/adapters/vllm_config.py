@@ -14,6 +14,9 @@ __all__ = ["is_greedy", "make_config", "make_params"]
 #: SGLang's top_k of a request that has none.
 _ALL = 1 << 30
 
+#: SGLang's fields for what is ``structured_outputs`` in vLLM.
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
 
 class _Part:
     """A part of the settings; what it lacks is named."""
@@ -55,22 +58,40 @@ def make_config(engine: EngineSettings) -> Any:
     )
 
 
-def make_params(values: dict[str, Any], sampling: Any) -> Any:
+def make_params(values: dict[str, Any], sampling: Any, engine: EngineSettings | None = None) -> Any:
     """Return vLLM's ``SamplingParams`` of a request.
 
     Args:
         values: Its ``custom_params``, which become ``extra_args``.
         sampling: SGLang's ``SamplingParams``, or ``None`` where they are not known.
+        engine: What is known of the server, for its end tokens.
     """
     made = name("vllm.sampling_params", "SamplingParams")(extra_args=values or None)
-    if sampling is None:
-        return made
-    ends = sorted(sampling.stop_token_ids or ())
-    known = {
-        "temperature": 0.0 if is_greedy(sampling) else sampling.temperature,
-        "top_p": sampling.top_p,
+    ends: list[int] = []
+    if sampling is not None:
+        ends = sorted(sampling.stop_token_ids or ())
+        for key, value in _known(sampling).items():
+            setattr(made, key, value)
+        if any(getattr(sampling, grammar) is not None for grammar in _GRAMMARS):
+            made.__dict__.pop("structured_outputs", None)  # reading it says why it is missing
+    of_model: tuple[int, ...] = () if engine is None else engine.eos_token_ids
+    made.all_stop_token_ids.update(ends, of_model)
+    if engine is not None and not made.ignore_eos:
+        made._eos_token_id = engine.eos_token_id  # noqa: SLF001 - as vLLM's engine does
+        ends = sorted({*ends, *({*of_model} - {engine.eos_token_id})})
+    made.stop_token_ids = ends
+    return made
+
+
+def _known(sampling: Any) -> dict[str, Any]:
+    """Return what SGLang's parameters say by vLLM's names."""
+    stop, greedy = sampling.stop_strs, is_greedy(sampling)
+    return {
+        "n": sampling.n,
+        "temperature": 0.0 if greedy else sampling.temperature,
+        "top_p": 1.0 if greedy else sampling.top_p,
         "top_k": sampling.top_k if 1 < sampling.top_k < _ALL else 0,
-        "min_p": sampling.min_p,
+        "min_p": 0.0 if greedy else sampling.min_p,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,
@@ -78,14 +99,13 @@ def make_params(values: dict[str, Any], sampling: Any) -> Any:
         "max_tokens": sampling.max_new_tokens,
         "min_tokens": sampling.min_new_tokens,
         "ignore_eos": sampling.ignore_eos,
-        "stop_token_ids": ends,
+        "stop": [stop] if isinstance(stop, str) else [*(stop or ())],
+        "include_stop_str_in_output": sampling.no_stop_trim,
+        "skip_special_tokens": sampling.skip_special_tokens,
+        "spaces_between_special_tokens": sampling.spaces_between_special_tokens,
         "logit_bias": sampling.logit_bias
         and {int(token_id): bias for token_id, bias in sampling.logit_bias.items()},
     }
-    for key, value in known.items():
-        setattr(made, key, value)
-    made.all_stop_token_ids.update(ends)
-    return made
 
 
 def is_greedy(sampling: Any) -> bool:

@@ -1,9 +1,9 @@
 """vLLM's public names, for classes that import them where vLLM is not installed.
 
 A small stand-in of what processors are written against (vLLM 0.33.0): base classes, the update of a
-batch, ``SamplingParams``. It can be imported only while an allowed class is imported or made;
-afterwards ``import vllm`` fails as before, so that no other library takes it for vLLM. With vLLM
-installed, its own names are used.
+batch, ``SamplingParams``. It can be imported only while an allowed class is imported, made or
+called; otherwise ``import vllm`` fails as before, so that no other library takes it for vLLM. With
+vLLM installed, its own names are used.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from sglang_lp.adapters.vllm_params import SamplingParams, SamplingType
 
 __all__ = ["name", "vllm_names"]
 
@@ -210,36 +212,15 @@ LogitsProcessorV2.__name__ = LogitsProcessorV2.__qualname__ = "LogitsProcessor"
 # Everything else
 
 
-@dataclass
-class SamplingParams:
-    """The parameters of a request, by vLLM's names."""
-
-    n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: list[str] = field(default_factory=list)
-    stop_token_ids: list[int] = field(default_factory=list)
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    skip_special_tokens: bool = True
-    structured_outputs: Any = None
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    thinking_token_budget: int | None = None
-    extra_args: dict[str, Any] | None = None
-    all_stop_token_ids: set[int] = field(default_factory=set)
-    _eos_token_id: int | None = None
-
-
 class VllmConfig:
     """The engine's settings; see :mod:`sglang_lp.adapters.vllm_config`."""
+
+
+class LLM:
+    """vLLM's engine, which scripts that show a processor import."""
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        raise NotImplementedError("vllm.LLM: SGLang serves here; send it requests instead")
 
 
 class VLLMValidationError(ValueError):
@@ -248,6 +229,36 @@ class VLLMValidationError(ValueError):
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.details = details
+
+
+def async_tensor_h2d(data: Any, device: Any = None, dtype: Any = None, *_more: Any) -> Any:
+    """Return a list, an array or a tensor of the host as a tensor on a device.
+
+    Until vLLM 0.12 the type came before the device.
+    """
+    import torch
+
+    if isinstance(device, torch.dtype):
+        device, dtype = dtype, device
+    return torch.as_tensor(data, dtype=dtype).to(device, non_blocking=True)
+
+
+def gpu_sync_allowed(*_args: Any, **_options: Any) -> AbstractContextManager[None]:
+    """Return a context in which the host may wait for the device, as it may everywhere here."""
+    return nullcontext()
+
+
+def cached_tokenizer_from_config(model_config: Any) -> Any:
+    """Return the tokenizer of the served model, ``None`` if it has none."""
+    path = model_config.tokenizer
+    return _tokenizer(path, trusts=model_config.trust_remote_code) if path else None
+
+
+@cache
+def _tokenizer(path: str, *, trusts: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=trusts)
 
 
 def init_logger(module: str) -> logging.Logger:
@@ -273,11 +284,15 @@ _V2 = {
     "LogitsProcessor": LogitsProcessorV2,
 }
 _NAMES: dict[str, dict[str, Any]] = {
-    "vllm": {"SamplingParams": SamplingParams},
+    "vllm": {"LLM": LLM, "SamplingParams": SamplingParams},
     "vllm.config": {"VllmConfig": VllmConfig},
     "vllm.exceptions": {"VLLMValidationError": VLLMValidationError},
     "vllm.logger": {"init_logger": init_logger},
-    "vllm.sampling_params": {"SamplingParams": SamplingParams},
+    "vllm.sampling_params": {"SamplingParams": SamplingParams, "SamplingType": SamplingType},
+    "vllm.tokenizers": {"cached_tokenizer_from_config": cached_tokenizer_from_config},
+    "vllm.utils": {},
+    "vllm.utils.gpu_sync_debug": {"gpu_sync_allowed": gpu_sync_allowed},
+    "vllm.utils.torch_utils": {"async_tensor_h2d": async_tensor_h2d},
     "vllm.v1": {},
     "vllm.v1.sample": {},
     "vllm.v1.sample.logits_processor": _V1,
@@ -299,11 +314,7 @@ def vllm_names() -> Iterator[None]:
         if _is_installed():
             yield
             return
-        modules = {path: _module(path, names) for path, names in _NAMES.items()}
-        for path, module in modules.items():
-            parent, _, child = path.rpartition(".")
-            if parent:
-                setattr(modules[parent], child, module)
+        modules = _modules()
         sys.modules.update(modules)
         try:
             yield
@@ -327,6 +338,16 @@ def name(module: str, attribute: str) -> Any:
 @cache
 def _is_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
+
+
+@cache  # the names are there at every call of a class, too
+def _modules() -> dict[str, ModuleType]:
+    modules = {path: _module(path, names) for path, names in _NAMES.items()}
+    for path, module in modules.items():
+        parent, _, child = path.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    return modules
 
 
 def _module(path: str, names: dict[str, Any]) -> ModuleType:

@@ -57,7 +57,8 @@ class VllmProcessor(AdaptedProcessor):
             InvalidParameter: It refuses them.
         """
         try:
-            cls.foreign.validate_params(make_params(params.values, None))
+            with vllm_names():
+                cls.foreign.validate_params(make_params(params.values, None))
         except (Exception, SystemExit) as error:
             raise refused(cls.title, error) from error
         return params  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sglang_lp.adapters.arguments import count_arguments
 from sglang_lp.adapters.rowwise import ConstructedProcessor, RowwiseProcessor, Run, checked
 from sglang_lp.adapters.vllm_config import is_greedy, make_params
+from sglang_lp.adapters.vllm_names import vllm_names
 from sglang_lp.adapters.vllm_processor import VllmProcessor
 from sglang_lp.adapters.vllm_xargs import merge_xargs
 
@@ -49,6 +50,7 @@ class VllmRequestProcessor(ConstructedProcessor):
     calling = "processor(output_ids, row) or processor(prompt_ids, output_ids, row)"
     counts = (2, _WITH_PROMPT)
     run = _Run
+    compute = vllm_names()(ConstructedProcessor.compute)
 
     @classmethod
     def detects(cls, found: Any) -> bool:
@@ -68,12 +70,15 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
 
     interface = "vllm-v1"
     run = _Run
+    compute = vllm_names()(RowwiseProcessor.compute)
+    _engine: ClassVar[EngineSettings]
     _shared: ClassVar[Any] = None
     _invariant: ClassVar[bool] = False
 
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
         super().begin(engine)
+        cls._engine = engine
         cls._shared = cls.make_v1_object(engine)
         cls._invariant = bool(cls._shared.is_argmax_invariant())
 
@@ -81,5 +86,5 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
         """Ask the class for the callable of a request; a greedy one has no use for some."""
         if self._invariant and is_greedy(request.sampling):
             return None
-        params = make_params(request.params.values, request.sampling)
+        params = make_params(request.params.values, request.sampling, self._engine)
         return self._shared.new_req_logits_processor(params)

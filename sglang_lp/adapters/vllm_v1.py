@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import ref
 
 from sglang_lp.adapters.vllm_config import is_greedy, make_params
-from sglang_lp.adapters.vllm_names import name
+from sglang_lp.adapters.vllm_names import name, vllm_names
 from sglang_lp.adapters.vllm_processor import VllmProcessor
 from sglang_lp.adapters.vllm_request import VllmAdapterProcessor
 from sglang_lp.processor import check_computed
@@ -205,7 +205,7 @@ class VllmV1Processor(VllmProcessor):
         """Return the request as a member of a batch."""
         size = self._engine.vocab_size
         prompt_ids = [i for i in request.prompt_ids if 0 <= i < size]
-        params = make_params(request.params.values, request.sampling)
+        params = make_params(request.params.values, request.sampling, self._engine)
         return Member(params, prompt_ids, [], request.sampling)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
@@ -217,6 +217,7 @@ class VllmV1Processor(VllmProcessor):
         old = request.state
         request.state = Member(old.params, old.prompt_ids, [*old.output_ids], request.sampling)
 
+    @vllm_names()
     def compute(
         self,
         logits: torch.Tensor,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from sglang_lp.adapters.vllm_config import make_params
-from sglang_lp.adapters.vllm_names import name
+from sglang_lp.adapters.vllm_names import name, vllm_names
 from sglang_lp.adapters.vllm_processor import VllmProcessor
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import check_computed
@@ -192,6 +192,7 @@ class VllmV2Processor(VllmProcessor):
         old = request.state
         request.state = _Member(old.prompt_ids, [*old.output_ids])
 
+    @vllm_names()
     def compute(
         self,
         logits: torch.Tensor,
@@ -204,7 +205,7 @@ class VllmV2Processor(VllmProcessor):
         try:
             for request, member in zip(requests, members, strict=True):
                 if member.owner is not used:
-                    params = make_params(request.params.values, request.sampling)
+                    params = make_params(request.params.values, request.sampling, self._engine)
                     used.admit(member, params, members)
             return self._apply(used, logits.float(), members)
         except BaseException:

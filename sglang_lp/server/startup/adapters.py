@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings
+from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
     from sglang_lp.trust import Verifier
@@ -29,16 +30,20 @@ def begin(verifier: Verifier, scheduler: Any) -> None:
     ]
     if not adapted:
         return
-    arguments = scheduler.server_args
+    tokenizer = getattr(scheduler, "tokenizer", None)
+    arguments, model = scheduler.server_args, scheduler.model_config
+    served = ServedModel.of(tokenizer, model.vocab_size, model.hf_eos_token_id)
     engine = EngineSettings(
         device=str(scheduler.tp_worker.model_runner.device),
-        vocab_size=scheduler.model_config.vocab_size,
+        vocab_size=model.vocab_size,
         max_requests=scheduler.max_running_requests,
-        max_length=scheduler.model_config.context_len,
+        max_length=model.context_len,
         model=str(arguments.model_path),
         tokenizer=str(arguments.tokenizer_path or arguments.model_path),
         trust_remote_code=bool(arguments.trust_remote_code),
         decodes=arguments.disaggregation_mode != "prefill",
+        eos_token_id=getattr(tokenizer, "eos_token_id", None),
+        eos_token_ids=served.eos_token_ids,
     )
     for processor in adapted:
         processor.begin(engine)
