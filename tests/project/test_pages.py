@@ -15,6 +15,7 @@ import pytest
 from sglang_lp import cli
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "sglang_lp"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -70,3 +71,25 @@ def test_ten_minutes_for_requests_show_the_message_that_comes(capsys):
 
     (promised,) = re.findall(r"print\(error\)  # (.+)", shown)
     assert promised in capsys.readouterr().out
+
+
+#: A file or a folder, not an address on a server: it has an ending, or a slash at its end.
+_PATH = re.compile(r"`((?:[\w.-]+/)+|(?:[\w.-]+/)*[\w-]+\.(?:js|json|md|py|toml|yml))`(?!\])")
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_the_files_that_a_page_sends_its_reader_to_exist(page):
+    paths = _PATH.findall((ROOT / page).read_text())
+
+    assert len(paths) > 20
+    missing = [one for one in paths if not any((at / one).exists() for at in (ROOT, PACKAGE))]
+    assert missing == []
+
+
+def test_what_contributing_says_is_in_a_file_is_there():
+    named = re.findall(
+        r"`(\w+)` in `([\w./]+\.(?:py|toml))`", (ROOT / "CONTRIBUTING.md").read_text()
+    )
+
+    assert ("refusal", "sglang_lp/rules/ceilings.py") in named
+    assert [(name, file) for name, file in named if name not in (ROOT / file).read_text()] == []
