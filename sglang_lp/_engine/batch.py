@@ -282,8 +282,8 @@ def _undo_dead(step: Step, indices: list[int], rows: torch.Tensor, before: torch
             _end_conflict(
                 step,
                 index,
-                "what its processors wrote into the logits, its grammar, min_new_tokens or "
-                "logit_bias allows none of those left",
+                "the logits, the grammar, min_new_tokens or logit_bias mask every token that its "
+                "processors leave",
             )
 
 

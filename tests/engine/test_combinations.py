@@ -122,8 +122,8 @@ def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
     assert reply.status == 500
     assert reply.body["message"] == (
         "DeepseekOCRNoRepeatNGramLogitProcessor failed at token 2: "
-        "no token is left: what its processors wrote into the logits, its grammar, "
-        "min_new_tokens or logit_bias allows none of those left"
+        "no token is left: the logits, the grammar, min_new_tokens or logit_bias mask every token "
+        "that its processors leave"
     )
 
 

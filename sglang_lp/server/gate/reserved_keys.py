@@ -35,7 +35,7 @@ MAX_KEYS = 1_024
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
-#: Why admission refused the request in whose place this one stands.
+#: Of a placeholder: why admission refused the request.
 REFUSAL = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
 ROUTED = "__sglang_lp_routed"
@@ -155,7 +155,7 @@ def check_shape(custom_params: object, req: object) -> None:
 
 
 def check_stands(custom_params: object) -> None:
-    """Refuse a request that stands in the place of one that admission refused.
+    """Refuse the placeholder of a request that admission refused.
 
     Raises:
         RequestError: With what admission said.
