@@ -10,7 +10,14 @@ from typing import Any
 from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 
-__all__ = ["check_texts", "encode", "forced_text", "known_ids", "served_vocabulary"]
+__all__ = [
+    "check_texts",
+    "encode",
+    "forced_text",
+    "known_ids",
+    "require_tokenizer",
+    "served_vocabulary",
+]
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
 _MAX_BYTES = 32_768
@@ -62,6 +69,22 @@ def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
     Raises:
         InvalidParameter: Nobody can tell.
     """
+    require_tokenizer(processor, name, tokenizer)
+    with refusing(processor, name):
+        return vocabulary_of(tokenizer)
+
+
+def require_tokenizer(processor: str, name: str, tokenizer: Any) -> None:
+    """Refuse a parameter that takes a tokenizer, where there is none.
+
+    Args:
+        processor: The class whose parameter it is, for the message.
+        name: Of the parameter.
+        tokenizer: The served model's, or ``None``.
+
+    Raises:
+        InvalidParameter: There is none.
+    """
     if tokenizer is None:
         raise InvalidParameter(
             processor,
@@ -69,8 +92,6 @@ def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
             "the server has no tokenizer (--skip-tokenizer-init), so it cannot tell which tokens "
             "spell a text; give token ids",
         )
-    with refusing(processor, name):
-        return vocabulary_of(tokenizer)
 
 
 def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from sglang_lp.text.utf8 import folded, unfinished
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Pieces", "Vocabulary", "vocabulary_of"]
+__all__ = ["Pieces", "Vocabulary", "unmapped_ids", "vocabulary_of"]
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -434,6 +434,20 @@ def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
             f"what the tokens of the tokenizer spell cannot be told: {shown(repr(error), 200)}; "
             "give token ids"
         )
+
+
+@lru_cache(maxsize=4)
+def unmapped_ids(tokenizer: Any, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that have a logit and are no token of the tokenizer, in order.
+
+    Models pad their vocabulary, and such an id can be sampled: it spells nothing.
+
+    Args:
+        tokenizer: As for :func:`vocabulary_of`, which need not know what its tokens spell.
+        vocab_size: Number of logits in a row of the model.
+    """
+    known = {*tokenizer.get_vocab().values(), *getattr(tokenizer, "added_tokens_decoder", ())}
+    return tuple(token_id for token_id in range(vocab_size) if token_id not in known)
 
 
 def _fast_tokens(fast: Any) -> list[bytes]:

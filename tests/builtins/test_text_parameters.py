@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tokenizers
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from sglang_lp.builtins import (
     AllowedTokensLogitProcessor,
@@ -53,8 +54,14 @@ def sentencepiece_like():
 
 class TestDisallowedTexts(ProcessorContract):
     processor = DisallowedTokensLogitsProcessor
-    valid_params = ({"texts": ["the", "😀"]}, {"texts": ["e"], "token_ids": [5]})
+    valid_params = (
+        {"texts": ["the", "😀"]},
+        {"texts": ["e"], "token_ids": [5]},
+        {"unmapped": True},
+        {"unmapped": True, "texts": ["e"]},
+    )
     invalid_params = (
+        ({"unmapped": False}, "token_ids"),
         ({"texts": []}, "texts"),
         ({"texts": [""]}, "texts"),
         ({"texts": ["a" * 257]}, "texts"),
@@ -169,6 +176,28 @@ def test_every_token_that_holds_a_text_is_banned_and_no_other():
     assert {i for i, logit in enumerate(row.tolist()) if logit == -torch.inf} == holding | {7}
 
 
+def test_the_ids_that_are_no_token_are_banned_and_none_that_ends_an_answer():
+    made = byte_level(["the cat"] * 9, 270)
+    made.add_tokens(["<think>"])
+    made.add_special_tokens(["<|im_end|>"])
+    size = made.get_vocab_size()
+
+    params = {"unmapped": True, "token_ids": [7]}
+    for tokenizer in (made, PreTrainedTokenizerFast(tokenizer_object=made)):
+        found = fitted(
+            DisallowedTokensLogitsProcessor, params, tokenizer, size + 9, eos_token_ids=(size + 2,)
+        )
+
+        assert {*found.token_ids} == {7, *range(size, size + 9)} - {size + 2}
+        assert not found.unmapped
+
+
+def test_only_the_server_knows_how_many_logits_are_no_token():
+    found = fitted(DisallowedTokensLogitsProcessor, {"unmapped": True}, TOKENIZER, None)
+
+    assert found.unmapped
+
+
 def test_a_token_without_a_logit_is_not_banned():
     every = fitted(DisallowedTokensLogitsProcessor, {"texts": ["he"]}, TOKENIZER).token_ids
     some = fitted(DisallowedTokensLogitsProcessor, {"texts": ["he"]}, TOKENIZER, every[-1])
@@ -237,6 +266,7 @@ def test_a_text_that_no_tokens_spell_is_refused(processor, params):
     [
         (ForcedSequenceLogitProcessor, {"text": "a"}),
         (DisallowedTokensLogitsProcessor, {"texts": ["a"]}),
+        (DisallowedTokensLogitsProcessor, {"unmapped": True}),
         (AllowedTokensLogitProcessor, {"texts": ["a"]}),
         (ChoiceLogitProcessor, {"choices": ["a"]}),
         (ForcedWordsLogitProcessor, {"words": ["a"], "eos_token_ids": [1]}),

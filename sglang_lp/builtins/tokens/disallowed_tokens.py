@@ -11,7 +11,8 @@ from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.text.banned import banned_texts
-from sglang_lp.text.encoding import check_texts, known_ids
+from sglang_lp.text.encoding import check_texts, known_ids, require_tokenizer
+from sglang_lp.text.vocabulary import unmapped_ids
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
@@ -27,6 +28,9 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
 
     With ``texts`` it bans every token that holds one, such as an emoji or a line break. A text
     that several tokens spell together comes through; ``BadWordsLogitProcessor`` bans that, too.
+
+    With ``unmapped`` it bans the ids with which a model pads its vocabulary: they are no token of
+    the tokenizer and spell nothing, but can be sampled.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -41,29 +45,40 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
         Attributes:
             token_ids: Ids in ``[0, vocab)``; none at all does nothing.
             texts: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8.
+            unmapped: Whether to ban the ids that are no token of the served tokenizer, but for
+                those that end an answer.
         """
 
         token_ids: TokenIds | None = None
         texts: Texts | None = None
+        unmapped: bool = False
 
         def __post_init__(self) -> None:
             """Refuse nothing to ban."""
             if self.texts is not None:
                 check_texts("texts", self.texts)
-            elif self.token_ids is None:
-                raise ValueError("token_ids: expected these, or texts")
+            elif self.token_ids is None and not self.unmapped:
+                raise ValueError("token_ids: expected these, texts or unmapped")
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
-        """Add the tokens of the served model that hold a text."""
+        """Add the tokens of the served model that hold a text, and the ids that are no token."""
         given: Any = params
-        if given.texts is None:
+        token_ids: list[int] = [*(given.token_ids or ())]
+        changes: dict[str, Any] = {}
+        if given.texts is not None:
+            banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)
+            token_ids += known_ids(banned.always, served.vocab_size or 1 << 31)
+            changes["texts"] = None
+        if given.unmapped:
+            require_tokenizer(cls.__name__, "unmapped", served.tokenizer)
+            if served.vocab_size is not None:  # else only the server can tell
+                unmapped = unmapped_ids(served.tokenizer, served.vocab_size)
+                token_ids += [i for i in unmapped if i not in served.eos_token_ids]
+                changes["unmapped"] = False
+        if not changes:
             return super().fit_params(params, served)
-        banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)
-        found = known_ids(banned.always, served.vocab_size or 1 << 31)
-        fitted: Parameters = msgspec.structs.replace(
-            given, texts=None, token_ids=(*(given.token_ids or ()), *found)
-        )
+        fitted: Parameters = msgspec.structs.replace(given, token_ids=(*token_ids,), **changes)
         return fitted
 
     def edit(self, request: Request, edits: Edits) -> None:
