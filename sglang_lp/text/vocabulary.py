@@ -426,6 +426,7 @@ def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
     """Return what ``vocabulary_of`` does, or the message of its error, which is kept as well."""
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
     try:
+        _check_clean_up(tokenizer)
         if hasattr(fast, "get_added_tokens_decoder"):
             return Vocabulary(_fast_tokens(fast))
         return Vocabulary(_other_tokens(tokenizer))
@@ -448,6 +449,21 @@ def unmapped_ids(tokenizer: Any, vocab_size: int) -> tuple[int, ...]:
     """
     known = {*tokenizer.get_vocab().values(), *getattr(tokenizer, "added_tokens_decoder", ())}
     return tuple(token_id for token_id in range(vocab_size) if token_id not in known)
+
+
+def _check_clean_up(tokenizer: Any) -> None:
+    """Refuse a tokenizer whose text is not that of its tokens: ``do n't .`` becomes ``don't.``.
+
+    Asked by decoding, because the flag alone says little: transformers 5 passes over it for BPE.
+    """
+    if not getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return
+    ids = tokenizer.encode("do n't .", add_special_tokens=False)
+    if tokenizer.decode(ids) != tokenizer.decode(ids, clean_up_tokenization_spaces=False):
+        raise ValueError(
+            "its decoder drops spaces (set clean_up_tokenization_spaces to false in the model's "
+            "tokenizer_config.json)"
+        )
 
 
 def _fast_tokens(fast: Any) -> list[bytes]:

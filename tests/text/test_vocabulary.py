@@ -157,6 +157,31 @@ def test_a_tokenizer_whose_tokens_depend_on_their_neighbours_is_refused():
         vocabulary_of(made)
 
 
+def unigram(**settings):
+    pieces = [(piece, -1.0) for piece in ["<unk>", "▁", "d", "o", "n", "'", "t", "."]]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="never")
+    made.decoder = tokenizers.decoders.Metaspace(prepend_scheme="never")
+    return PreTrainedTokenizerFast(tokenizer_object=made, **settings)
+
+
+def test_a_tokenizer_that_drops_spaces_where_it_decodes_is_refused():
+    made = unigram(clean_up_tokenization_spaces=True)
+    assert made.decode(made.encode("do n't .")) == "don't."
+
+    with pytest.raises(RequestError, match="clean_up_tokenization_spaces to false"):
+        vocabulary_of(made)
+
+
+@pytest.mark.parametrize("of", [unigram, of_byte_level])
+def test_a_tokenizer_that_keeps_its_spaces_is_taken_whatever_its_settings_say(of):
+    made = of()
+    made.clean_up_tokenization_spaces = of is of_byte_level  # which transformers passes over
+    ids = made.encode("do n't .")
+
+    assert vocabulary_of(made).text(ids).decode() == made.decode(ids) == "do n't ."
+
+
 def test_something_else_than_a_tokenizer_is_refused():
     with pytest.raises(RequestError, match="give token ids"):
         vocabulary_of(object())
