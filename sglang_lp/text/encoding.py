@@ -11,6 +11,7 @@ from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 
 __all__ = [
+    "MAX_BYTES",
     "check_texts",
     "encode",
     "forced_text",
@@ -20,10 +21,10 @@ __all__ = [
 ]
 
 #: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
-_MAX_BYTES = 32_768
+MAX_BYTES = 32_768
 
 
-def check_texts(name: str, texts: Sequence[str], limit: int = _MAX_BYTES) -> None:
+def check_texts(name: str, texts: Sequence[str], limit: int = MAX_BYTES) -> None:
     """Refuse texts that no model can write, or too many.
 
     Args:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sglang_lp.errors import refusing
 from sglang_lp.params import FewTokenIds, Parameters, Texts, replaced
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
@@ -17,7 +18,8 @@ from sglang_lp.text.automaton import (
     check_lengths,
 )
 from sglang_lp.text.banned import BannedTexts, banned_texts
-from sglang_lp.text.encoding import check_texts, known_ids
+from sglang_lp.text.canonical import compositions, in_all_forms
+from sglang_lp.text.encoding import check_texts, known_ids, served_vocabulary
 from sglang_lp.text.whole_words import WholeWords, prepare, whole_words
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ class BadWordsLogitProcessor(LogitProcessor):
                 before or after it: ``cat`` is in ``cat-like``, not in ``cats``. The model may
                 write a word to its end then, and has to go on with one of these; an answer that
                 ``max_new_tokens`` cuts there ends with it.
+            normalize: Whether a word is banned in every form that is canonically equivalent in
+                Unicode: ``café`` with one character at its end, or with ``e`` and an accent. All
+                forms together have up to 32,768 bytes, and 1,000 forms of one word count.
             across_prompt: Whether a word may not begin in the prompt and end in the output either.
             eos_token_ids: With ``whole_words``, the tokens that end an answer, because none may
                 come right after a word. Left out: the end tokens of the served model.
@@ -83,6 +88,7 @@ class BadWordsLogitProcessor(LogitProcessor):
         words: Texts | None = None
         ignore_case: bool = False
         whole_words: bool = False
+        normalize: bool = False
         across_prompt: bool = False
         eos_token_ids: FewTokenIds | None = None
         token_ids: SequenceIds | None = None
@@ -91,7 +97,7 @@ class BadWordsLogitProcessor(LogitProcessor):
         def __post_init__(self) -> None:
             """Refuse nothing to ban, and what belongs to something that is missing."""
             if self.words is None:
-                for name in ("ignore_case", "whole_words", "across_prompt"):
+                for name in ("ignore_case", "whole_words", "normalize", "across_prompt"):
                     if getattr(self, name):
                         raise ValueError(f"{name}: expected words with it")
                 if self.token_ids is None:
@@ -110,8 +116,9 @@ class BadWordsLogitProcessor(LogitProcessor):
 
     @classmethod
     def warm(cls, vocabulary: Vocabulary) -> None:
-        """Look up where the words of all tokens begin and end."""
+        """Look up where the words of all tokens begin and end, and what composes in Unicode."""
         prepare(vocabulary)
+        compositions()
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
@@ -127,8 +134,13 @@ class BadWordsLogitProcessor(LogitProcessor):
     def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | WholeWords | None:
         if params.words is None:
             return None
+        words = params.words
+        if params.normalize:
+            vocabulary = served_vocabulary(cls.__name__, "words", tokenizer)
+            with refusing(cls.__name__, "words"):
+                words = in_all_forms(vocabulary, words)
         make = whole_words if params.whole_words else banned_texts
-        return make(cls.__name__, "words", tokenizer, params.words, ignore_case=params.ignore_case)
+        return make(cls.__name__, "words", tokenizer, words, ignore_case=params.ignore_case)
 
     @classmethod
     def _sequences(cls, params: Any) -> Automaton | None:

@@ -32,6 +32,8 @@ class TestContract(ProcessorContract):
         {"words": ["foo", "Bär"]},
         {"words": ["STRASSE"], "ignore_case": True, "across_prompt": True},
         {"words": ["o"], "token_ids": [1], "lengths": [1]},
+        {"words": ["Bär"], "normalize": True},
+        {"words": ["Bär"], "normalize": True, "ignore_case": True, "whole_words": True},
     )
     invalid_params = (
         ({"token_ids": [1]}, "lengths"),
@@ -52,6 +54,7 @@ class TestContract(ProcessorContract):
         ({"words": ["a\ufffd"]}, "words"),
         ({"token_ids": [1], "lengths": [1], "ignore_case": True}, "ignore_case"),
         ({"token_ids": [1], "lengths": [1], "across_prompt": True}, "across_prompt"),
+        ({"token_ids": [1], "lengths": [1], "normalize": True}, "normalize"),
     )
     tokenizer = TOKENIZER
     token_ids = TOKENIZER.encode(CORPUS[0]).ids[:6]
@@ -205,3 +208,39 @@ def test_a_fork_leaves_the_request_where_it_was():
     processor.advance(fork, [TOKENIZER.token_to_id("f")])
 
     assert (request.state.end, fork.state.end) == (b"", b"f")
+
+
+@pytest.mark.parametrize("written", ["cr\u00e8me", "cre\u0300me", "cre\u0340me"])
+@pytest.mark.parametrize("others", [{}, {"ignore_case": True}, {"whole_words": True}])
+def test_with_normalize_a_word_comes_out_in_no_form(written, others):
+    vocabulary = vocabulary_of(TOKENIZER)
+    script = vocabulary.spell(f" {written} ".encode())
+
+    def said(**params):
+        params = {"words": ["cr\u00e8me"], **others, **params}
+        played = run(
+            *(BadWordsLogitProcessor, params, [], script),
+            steps=len(script),
+            vocab_size=330,
+            tokenizer=TOKENIZER,
+            eos_token_ids=(0,),
+        )
+        return vocabulary.text(played.token_ids).decode(errors="replace")
+
+    assert (f" {written} " in said()) == (written != "cr\u00e8me")
+    assert f" {written} " not in said(normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        (["\u00e8" * 9], "at most 1000 canonically"),
+        ([f"e{chr(0x341) * 255}"], "at most 1000 canonically"),
+        (["\u00e8" * 5 + "a" * 200], "at most 32768 bytes"),
+    ],
+)
+def test_words_of_too_many_forms_are_refused(words, limit):
+    params = BadWordsLogitProcessor.parse_params({"words": words, "normalize": True})
+
+    with pytest.raises(InvalidParameter, match=f"words of .*: expected words that have {limit}"):
+        BadWordsLogitProcessor.fit_params(params, ServedModel(TOKENIZER, 330))

@@ -1,0 +1,119 @@
+"""The ways to write a text that Unicode holds to be the same: ``é``, or ``e`` and an accent."""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import TYPE_CHECKING
+from unicodedata import combining, decomposition, normalize
+
+from sglang_lp.errors import RequestError, shown
+from sglang_lp.text.encoding import MAX_BYTES
+
+if TYPE_CHECKING:
+    from sglang_lp.text.vocabulary import Vocabulary
+
+__all__ = ["canonical_forms", "compositions", "in_all_forms"]
+
+#: Most forms of one text.
+_MOST = 1_000
+
+
+@lru_cache(maxsize=16)
+def in_all_forms(vocabulary: Vocabulary, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return texts and all that are canonically equivalent to one and can be written.
+
+    Raises:
+        RequestError: They are too many, or too long together.
+    """
+    alphabet = vocabulary.exact.alphabet
+    found: list[str] = []
+    left = MAX_BYTES
+    for text in texts:
+        for form in canonical_forms(text, _MOST):
+            if form == text or alphabet.issuperset(form.encode()):
+                found.append(form)
+                left -= len(form.encode())
+        if left < 0:
+            raise RequestError(
+                f"expected words that have at most {MAX_BYTES} bytes of UTF-8 in all of their "
+                f"canonically equivalent forms together, got more with {shown(text)}"
+            )
+    return tuple(found)
+
+
+def canonical_forms(text: str, limit: int) -> list[str]:
+    """Return all texts that are canonically equivalent to this one, itself among them.
+
+    Args:
+        text: A character or more.
+        limit: Most forms.
+
+    Raises:
+        RequestError: There are more.
+    """
+    parts: list[str] = []
+    for character in normalize("NFD", text):
+        if parts and (combining(character) or _compose(parts[-1], character)):
+            parts[-1] += character
+        else:
+            parts.append(character)
+    forms = [_forms(part, limit) for part in parts]
+    if math.prod(map(len, forms)) > limit:
+        raise RequestError(
+            f"expected words that have at most {limit} canonically equivalent forms, got more for "
+            f"{shown(text)}"
+        )
+    return ["".join(chosen) for chosen in product(*forms)]
+
+
+def _compose(part: str, character: str) -> bool:
+    """Tell whether a character that is no mark may be written together with what is before it."""
+    composed = len(normalize("NFC", part))
+    return (
+        len(normalize("NFC", part + character)) <= composed
+        or part[-1] + character in compositions()
+    )
+
+
+@lru_cache(maxsize=1024)
+def _forms(part: str, limit: int) -> list[str]:
+    """Return the forms of a character and its marks; some of them if more than ``limit``."""
+    queue, found = [part], {part}
+    for form in queue:
+        for other in _steps(form):
+            if other not in found:
+                found.add(other)
+                queue.append(other)
+        if len(queue) > limit:
+            break
+    return queue
+
+
+def _steps(form: str) -> list[str]:
+    others = [
+        form[:at] + composed + form[at + 1 :]
+        for at, character in enumerate(form)
+        for composed in compositions().get(character, ())
+    ]
+    for at, (one, two) in enumerate(pairwise(form)):
+        pair = normalize("NFC", one + two)
+        together = [*compositions().get(one + two, ()), *([pair] if len(pair) == 1 else ())]
+        if 0 != combining(one) != combining(two) != 0:
+            together.append(two + one)
+        others += [form[:at] + made + form[at + 2 :] for made in together]
+    return others
+
+
+@lru_cache(maxsize=1)
+def compositions() -> dict[str, list[str]]:
+    """Return the characters that decompose to each text; all but the syllables of Hangul."""
+    found: dict[str, list[str]] = {}
+    for character in map(chr, range(sys.maxunicode + 1)):
+        decomposed = decomposition(character)
+        if decomposed and decomposed[0] != "<":
+            text = "".join(chr(int(number, 16)) for number in decomposed.split())
+            found.setdefault(text, []).append(character)
+    return found
