@@ -191,6 +191,7 @@ def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(periods, 
 def test_a_history_that_is_replaced_is_found_when_the_batch_wakes():
     batch, requests = asleep(1, period=5)
     requests[0].source.output_ids = array("q", [3, 3, 3, 3, 3])
+    requests[0].source.commit()
 
     for _ in range(3):
         step(batch, requests)
