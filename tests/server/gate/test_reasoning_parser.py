@@ -125,7 +125,7 @@ def test_a_parser_whose_delimiters_cannot_be_told_is_named_in_the_log(caplog):
 
 
 def test_the_page_on_thinking_has_a_row_for_every_parser():
-    page = (Path(__file__).parents[2] / "docs" / "thinking.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "thinking.md").read_text()
     page = page.partition("### What each parser takes")[2]
     for name in PARSERS:
         form = reasoning_format(name, None)

@@ -98,7 +98,7 @@ def test_the_table_names_every_algorithm_of_sglang():
 
 
 def test_the_table_of_the_documents_is_the_one_that_servers_follow():
-    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "history.md").read_text()
     rows = re.findall(
         r"^\| `([A-Z0-9_]+)` \| (exact|refused) \| (?:([^|]+) )?\|$", page, re.MULTILINE
     )

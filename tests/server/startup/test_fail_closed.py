@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.server.scenarios import SCENARIOS
+from tests.server.startup.scenarios import SCENARIOS
 
 #: On a machine with other work; the scenarios take half a minute of a core.
 pytestmark = pytest.mark.timeout(1000)
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 REFUSES, WRONG_USAGE = 78, 2
 SERVES = (
     "nothing_is_wrong",
@@ -67,7 +67,7 @@ def ends() -> dict[str, dict[str, Any]]:
         name: value for name, value in os.environ.items() if not name.startswith("SGLANG_")
     }
     run = subprocess.run(
-        [sys.executable, "-m", "tests.server.scenarios"],
+        [sys.executable, "-m", "tests.server.startup.scenarios"],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,
