@@ -69,8 +69,8 @@ def test_a_thinking_budget_is_kept_and_its_end_forced_once(server, oracle, budge
     forced_ends = 0
     for prompt, reply in zip(prompts, server.at_once(requests, 0.01), strict=True):
         assert reply.status == 200, reply.body
+        # Counted from the latest start of the prompt, or from the first that is not closed.
         opened = len(prompt) - prompt[::-1].index(START) if START in prompt else None
-        since = opened  # as opened, but of the first of several starts in a row
         tokens = [*prompt]
         for token, row in zip(
             reply.output_ids, oracle.logits(prompt, reply.output_ids), strict=True
@@ -78,17 +78,18 @@ def test_a_thinking_budget_is_kept_and_its_end_forced_once(server, oracle, budge
             thought = tokens[opened:] if opened is not None else []
             if row[token] < row.max() - TOLERANCE:  # not the model's own choice
                 own = int(row.argmax())
-                closing = since is not None and len(tokens) - since >= budget
-                assert (token in (NEWLINE, END) and closing) or own in (START, END)
+                closing = opened is not None and len(thought) >= budget
+                banned = END if budget else START
+                assert (token in (NEWLINE, END) and closing) or own == banned
                 forced_ends += token == END
             if opened is not None:
                 spent = len(thought) - (thought[-1:] == [NEWLINE])
                 allowed = max(budget, len(prompt) - opened)  # a prompt may have thought for longer
                 assert spent <= allowed, f"{spent} tokens of thought: {thought}"
-            row_of_starts = token == START == tokens[-1]
             tokens.append(token)
-            opened = len(tokens) if token == START else None if token == END else opened
-            since = since if row_of_starts else opened
+            if token == START and opened is None:
+                opened = len(tokens)
+            opened = None if token == END else opened
     assert forced_ends >= 4
 
 

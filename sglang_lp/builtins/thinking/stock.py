@@ -37,7 +37,7 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
     due = progress.opened + budget - len(request.prompt_ids)
     if position < due:
         if position == due - 1:
-            edits.ban((end, start))
+            edits.ban((end,))
         edits.wake_at(due - 1 if position < due - 1 else due)
         return
     first = progress.finder.closing[0]
