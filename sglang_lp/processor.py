@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -174,6 +174,23 @@ class LogitProcessor:
             custom_params: As SGLang has them.
         """
         return (Whole(self, request, custom_params),)
+
+    def foresee(self, request: Request) -> Iterable[int]:  # noqa: ARG002 - for who overrides it
+        """Return the tokens that :meth:`edit` will force: the next one, and those that follow it.
+
+        Speculative decoding then drafts them in place of what a draft model says, and a step
+        accepts all of them. Only as many are taken as a draft needs. One that is not forced
+        after all costs a place in a draft; what an answer says does not change.
+
+        Called after a step in which ``edit`` left one token only.
+
+        Args:
+            request: As ``edit`` got it.
+
+        Returns:
+            Ids in ``[0, vocab)``; none by default.
+        """
+        return ()
 
     def compute(
         self,

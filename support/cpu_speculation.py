@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from support import cpu_chains, foreseeing
+
 __all__ = ["NAME", "PLUGIN", "VARIABLES", "install"]
 
 #: What ``SGLANG_PLUGINS`` calls this plugin.
@@ -38,6 +40,8 @@ def install() -> None:
     _attend_in_drafts()
     _rotate()
     _keep_overlap()
+    cpu_chains.install()
+    foreseeing.install()
 
 
 def _take_triton_kernels() -> None:
@@ -142,6 +146,10 @@ def _verify_trees() -> None:
         if not forward_batch.forward_mode.is_target_verify():
             return original(self, q, k, v, layer, forward_batch, save_kv_cache)
         verify_input = forward_batch.spec_info
+        if type(verify_input).__name__ == "DFlashVerifyInput":
+            return cpu_chains.attend_to_blocks(
+                self, q, k, v, layer, forward_batch, save=save_kv_cache
+            )
         width = verify_input.draft_token_num
         if save_kv_cache and k is not None:
             places = KVWriteLoc(forward_batch.out_cache_loc, None)

@@ -1,8 +1,8 @@
 """Models for speculative decoding without a GPU: targets, and drafts that are right now and then.
 
-Three kinds of draft, none of them trained: a copy of the target with noise in it, which often
-agrees; and heads for EAGLE and EAGLE3 over a random Llama whose next token depends mostly on its
-last one, which is what the heads know.
+Kinds of draft, none of them trained: a copy of the target with noise in it, which often agrees;
+and heads for EAGLE, EAGLE3, DFLASH and DSPARK over a random Llama whose next token depends mostly
+on its last one, which is what the heads know.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ HIDDEN = 64
 LAYERS = 6
 #: The default, [2, n // 2, n - 3], names one layer twice at 6.
 EAGLE3_LAYERS = (1, 3, 4)
+#: Whose states the drafts of blocks read, and how many tokens a block of theirs has.
+BLOCK_LAYERS = (1, 4)
+BLOCK = 6
 
 
 def make_noisy(target: Path, directory: Path) -> Path:
@@ -115,6 +118,72 @@ def make_eagle3(target: Path, directory: Path) -> Path:
     )
 
 
+def make_dflash(target: Path, directory: Path) -> Path:
+    """Write a DFLASH head for that Llama into ``directory``, and return it.
+
+    It drafts a block at once, so it cannot follow its own tokens without being trained: it has a
+    table of what the Llama says after each token.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from support.cpu_chains import BIGRAM
+
+    own = {"target_layer_ids": [*BLOCK_LAYERS], "mask_token_id": VOCAB_SIZE - 1}
+    more = {"num_target_layers": LAYERS, "block_size": BLOCK, "dflash_config": own}
+    _write(_block_weights(target), directory, "DFlashDraftModel", target, **more)
+    model = AutoModelForCausalLM.from_pretrained(target)
+    with torch.inference_mode():
+        follows = model(torch.arange(VOCAB_SIZE)[:, None]).logits[:, -1].argmax(-1)
+    (directory / BIGRAM).write_text(json.dumps(follows.tolist()))
+    return directory
+
+
+def make_dspark(target: Path, directory: Path) -> Path:
+    """Write a DSPARK head for that Llama into ``directory``, and return it.
+
+    Its Markov head knows what mostly follows a token.
+    """
+    import torch
+
+    weights = _weights(target)
+    embed = weights["model.embed_tokens.weight"]
+    head = _block_weights(target) | {
+        "markov_head.markov_w1.weight": 3 * embed / embed.pow(2).mean(1, keepdim=True).sqrt(),
+        "markov_head.markov_w2.weight": weights["lm_head.weight"],
+        "confidence_head.proj.weight": torch.zeros(1, 2 * HIDDEN),
+        "confidence_head.proj.bias": torch.zeros(1),
+    }
+    return _write(
+        head,
+        directory,
+        "DSparkDraftModel",
+        target,
+        num_target_layers=LAYERS,
+        block_size=BLOCK - 1,
+        markov_rank=HIDDEN,
+        markov_head_type="vanilla",
+        mask_token_id=VOCAB_SIZE - 1,
+        target_layer_ids=[*BLOCK_LAYERS],
+        enable_confidence_head=True,
+    )
+
+
+def _block_weights(target: Path) -> dict[str, Any]:
+    """Return the target's first layer as the layer of a draft that reads the target's states."""
+    import torch
+
+    eye = torch.eye(HIDDEN)
+    layer = {
+        name.removeprefix("model."): weight
+        for name, weight in _weights(target).items()
+        if name.startswith("model.layers.0.")
+    }
+    norms = {f"layers.0.self_attn.{name}.weight": torch.ones(16) for name in ("q_norm", "k_norm")}
+    ends = {name: torch.ones(HIDDEN) for name in ("hidden_norm.weight", "norm.weight")}
+    return {**layer, **norms, **ends, "fc.weight": torch.cat((eye, eye), 1) / 2}
+
+
 def _config(layers: int) -> Any:
     from transformers import LlamaConfig
 
@@ -171,4 +240,6 @@ def make_all(directory: Path, tiny: Path) -> dict[str, Path]:
         "llama": llama,
         "eagle": make_eagle(llama, directory / "eagle"),
         "eagle3": make_eagle3(llama, directory / "eagle3"),
+        "dflash": make_dflash(llama, directory / "dflash"),
+        "dspark": make_dspark(llama, directory / "dspark"),
     }

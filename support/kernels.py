@@ -260,3 +260,21 @@ def fill_front_out_cache_loc(num_front: Any, out_cache_loc: Any, front_out_cache
     for row, count in zip(window, num_front.tolist(), strict=True):
         front_out_cache_loc[at : at + count] = row[:count]
         at += count
+
+
+def set_kv_prefixes(
+    k: Any,
+    v: Any,
+    k_cache: Any,
+    v_cache: Any,
+    loc_2d: Any,
+    commit_lens: Any,
+    _row_dim: int,
+    _store_dtype: Any,
+) -> None:
+    """Write what was committed of each block into a cache."""
+    width = loc_2d.shape[1]
+    for i, count in enumerate(commit_lens.tolist()):
+        places, rows = loc_2d[i, :count], slice(i * width, i * width + count)
+        k_cache[places] = k[rows].view(count, *k_cache.shape[1:]).view(k_cache.dtype)
+        v_cache[places] = v[rows].view(count, *v_cache.shape[1:]).view(v_cache.dtype)

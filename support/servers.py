@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.startup.workers import can_be_guarded
-from support import cpu_lora, cpu_speculation
+from support import cpu_chains, cpu_lora, cpu_speculation, foreseeing
 from support.lora_models import RANK
 from support.server import SGLANG
 
@@ -57,6 +57,25 @@ _EAGLE = {
     "speculative_num_steps": 3,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
+}
+#: Verify blocks of six tokens.
+_CHAINS = {
+    **_ROOM,
+    "model_path": "llama",
+    "speculative_draft_attention_backend": "torch_native",
+    "grammar_backend": "xgrammar",
+}
+_DFLASH = {
+    **_CHAINS,
+    "speculative_algorithm": "DFLASH",
+    "speculative_draft_model_path": "dflash",
+}
+#: Writes over drafts at random.
+_GUESSING = {**cpu_speculation.VARIABLES, foreseeing.VARIABLE: "1"}
+_DSPARK = {
+    **_CHAINS,
+    "speculative_algorithm": "DSPARK",
+    "speculative_draft_model_path": "dspark",
 }
 #: Room for the base model and two adapters in one batch.
 _LORA = {
@@ -109,7 +128,7 @@ SERVERS: Mapping[str, Settings] = {
     "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, cpu_speculation.VARIABLES),
     "eagle chains, data parallel": (
         {**_EAGLE, "dp_size": 2},
-        {**cpu_speculation.VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
+        {**_GUESSING, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
     "eagle3 trees": (
         {
@@ -120,6 +139,21 @@ SERVERS: Mapping[str, Settings] = {
             **_TREES,
         },
         cpu_speculation.VARIABLES,
+    ),
+    "dflash": (_DFLASH, cpu_speculation.VARIABLES),
+    "dflash, blind": (_DFLASH, {**cpu_speculation.VARIABLES, cpu_chains.BLIND: "1"}),
+    "dflash, squeezed": (
+        {**_DFLASH, **_SQUEEZED, "max_total_tokens": 768},
+        cpu_speculation.VARIABLES,
+    ),
+    "dflash, data parallel": (
+        {**_DFLASH, "dp_size": 2},
+        {**_GUESSING, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
+    ),
+    "dspark": (_DSPARK, cpu_speculation.VARIABLES),
+    "dspark, ragged, squeezed": (
+        {**_DSPARK, **_SQUEEZED, "max_total_tokens": 768},
+        {**_GUESSING, "SGLANG_RAGGED_VERIFY_MODE": "compact"},
     ),
     "lora": ({**_LORA, "model_path": "llama"}, _LORA_VARIABLES),
     "lora, eagle chains": ({**_LORA, **_EAGLE}, _LORA_VARIABLES),
@@ -148,9 +182,11 @@ SERVERS: Mapping[str, Settings] = {
 }
 STOCK = ("stock", "stock, eagle chains")
 ADAPTED = ("lora", "lora, eagle chains")
+#: Shows processors drafts that are not those, so that tests can be seen to fail.
+BLIND = "dflash, blind"
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-_OTHERS = {*STOCK, *ADAPTED, "decided", "reasoning", "tokenizer workers"}
+_OTHERS = {*STOCK, *ADAPTED, BLIND, "decided", "reasoning", "tokenizer workers"}
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
@@ -163,9 +199,14 @@ def command(name: str) -> Sequence[str | Path]:
     return STARTED_BY.get(name, SGLANG)
 
 
-def on_servers(*names: str) -> pytest.MarkDecorator:
-    """Run the tests of a module on each of these servers."""
-    servers = [pytest.param(name, marks=_marks(name)) for name in names]
+def on_servers(*names: str, always: bool = False) -> pytest.MarkDecorator:
+    """Run the tests of a module on each of these servers.
+
+    Args:
+        names: Of the servers.
+        always: Whether in every test run, for a module that takes seconds.
+    """
+    servers = [pytest.param(name, marks=() if always else _marks(name)) for name in names]
     return pytest.mark.parametrize("server", servers, indirect=True, scope="session")
 
 

@@ -78,7 +78,7 @@ def _install_ours() -> None:
         return result
 
     sampling.Steps.run = lambda *args, **kwargs: _timed(run, *args, **kwargs)  # type: ignore[method-assign]
-    speculation.make_capture = lambda may_act: partial(_timed, make_capture(may_act))
+    speculation.make_capture = lambda steps: partial(_timed, make_capture(steps))
     speculation.make_verify = lambda edit: partial(_timed, make_verify(partial(_timed, edit)))
     endings.update_finish_state = timed_finish
     pending._committed = noted_wait  # noqa: SLF001

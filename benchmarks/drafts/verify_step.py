@@ -49,7 +49,7 @@ class VerifyStep:
         self.drafted: list[list[int]] = []
         self._device = device
         steps = Steps(pending)
-        self._capture = make_capture(steps.may_act)
+        self._capture = make_capture(steps)
         self._verify = make_verify(steps.run_drafts)
         self._waiting: list[list[int]] = [[] for _ in self.batch.requests]
         self._queue: list[Any] = []

@@ -139,6 +139,11 @@ class Recording(Edits):
         held = self.standing is None or self.standing.only_excludes
         return held and not (self.biased or self.pooled)
 
+    @property
+    def leaves_one(self) -> bool:
+        """Whether it says itself which token comes."""
+        return self.forced is not None or any(len(ids) == 1 for ids in self.allowed)
+
     def add(self, other: Recording) -> None:
         self.banned = (*self.banned, *other.banned)
         self.allowed = (*self.allowed, *other.allowed)

@@ -81,6 +81,7 @@ class Row:
             woken from outside of a step.
         acts: What was done to the request.
         unread: Whether it waits for its prompt to be read.
+        forces: Whether its last step forced a token.
     """
 
     __slots__ = (
@@ -95,6 +96,7 @@ class Row:
         "acting",
         "acts",
         "dense",
+        "forces",
         "held",
         "host",
         "name",
@@ -127,6 +129,7 @@ class Row:
         self.wake = 0
         self.acts = Acts()
         self.unread = False
+        self.forces = False
         self.tokens = array("q")
         self.standing: Standing | None = None
         self.serial = clock.change()

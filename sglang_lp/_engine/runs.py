@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Processor(Protocol):
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Say what happens to the next token."""
+
+    def foresee(self, request: Request) -> Iterable[int]:
+        """Return the tokens that it will force from the next one on."""
 
     def report(
         self,

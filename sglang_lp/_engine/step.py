@@ -132,6 +132,7 @@ def _take_pools(step: Step, index: int, row: Row, recording: Recording) -> None:
 
 def schedule(step: Step, row: Row, recording: Recording) -> None:
     """Keep what holds from now on, and let the row sleep as long as its processor promised."""
+    row.forces = recording.leaves_one
     if recording.standing is not None:
         row.keep(recording.standing)
     if recording.wake is None:

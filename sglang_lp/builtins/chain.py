@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain as follow
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
@@ -354,6 +355,15 @@ class ChainLogitProcessor(LogitProcessor):
     def fork(self, request: Request) -> list[_Link]:
         """Fork the state of every link."""
         return [link.fork(request) for link in request.state]
+
+    def foresee(self, request: Request) -> Iterable[int]:
+        """Name what the first link that forces a token will force."""
+        for link in request.state:
+            link.request.observe()
+            forced = iter(link.processor.foresee(link.request))
+            for token_id in forced:
+                return follow([token_id], forced)
+        return ()
 
     def report(
         self,

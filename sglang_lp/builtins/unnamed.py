@@ -85,6 +85,11 @@ class UnnamedProcessor(LogitProcessor):
         with self._untold():
             self._processor.rewind(request)
 
+    def foresee(self, request: Request) -> Iterator[int]:
+        """Name what it foresees."""
+        with self._untold():
+            yield from self._processor.foresee(request)
+
     @contextmanager
     def _untold(self) -> Iterator[None]:
         try:

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
-from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, Unsupported
+from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
-from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.testing import Batch, FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
@@ -423,13 +422,7 @@ def test_the_lists_of_all_links_together_are_as_long_as_one_may_be():
 
 @pytest.fixture
 def guard():
-
-    def make(speculative=None, **policy):
-        made = Guard(Policy(**policy))
-        made.speculation = speculative and Speculation(speculative, None)
-        return made
-
-    return make
+    return lambda **policy: Guard(Policy(**policy))
 
 
 def test_a_server_takes_only_links_that_its_policy_allows(guard):
@@ -475,14 +468,6 @@ def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
     parsed = guard().admit("ChainLogitProcessor", params)
 
     assert [link for link, _ in parsed.params.links] == [DisallowedTokensLogitsProcessor] * 4
-
-
-def test_speculative_decoding_takes_a_chain_of_links_that_need_no_history(guard):
-    ban, length = (BAN, {"token_ids": [3]}), (LENGTH, {"min_tokens": 4, "eos_token_ids": [0]})
-
-    guard("DFLASH").admit("ChainLogitProcessor", chained(ban, ban))
-    with pytest.raises(Unsupported):
-        guard("DFLASH").admit("ChainLogitProcessor", chained(ban, length))
 
 
 @given(

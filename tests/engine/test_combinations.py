@@ -20,7 +20,9 @@ from support.servers import on_servers
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_the_default_server = on_servers("default")
 #: These have grammars.
-with_and_without_drafts = on_servers("default", "eagle chains", "ngram chains, no overlap")
+with_and_without_drafts = on_servers(
+    "default", "eagle chains", "ngram chains, no overlap", "dflash", "dspark"
+)
 
 DIGITS = "[0-9]{8}"
 

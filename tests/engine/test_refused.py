@@ -69,7 +69,9 @@ def test_a_server_without_speculative_decoding_takes_all(admitted, processor):
 
 
 @each_processor
-@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "STANDALONE", "NGRAM", "NEXTN"])
+@pytest.mark.parametrize(
+    "algorithm", ["EAGLE", "EAGLE3", "STANDALONE", "NGRAM", "NEXTN", "DFLASH", "DSPARK"]
+)
 def test_an_algorithm_with_which_processors_are_exact_takes_all(admitted, processor, algorithm):
     request = admitted(processor, PROCESSORS[processor], speculative_algorithm=algorithm)
     assert request.custom_logit_processor == processor.to_str()
@@ -82,19 +84,8 @@ def test_an_algorithm_that_refuses_processors_itself_is_named(admitted, processo
     assert isinstance(refusal.value, ValueError)
 
 
-@pytest.mark.parametrize("algorithm", ["DFLASH", "DSPARK"])
-def test_drafted_rows_are_for_processors_without_a_history(admitted, algorithm):
-    arguments = {"speculative_algorithm": algorithm}
-    admitted(
-        DisallowedTokensLogitsProcessor, PROCESSORS[DisallowedTokensLogitsProcessor], **arguments
-    )
-    for processor in (ForcedSequenceLogitProcessor, LoopBreakerLogitProcessor):
-        with pytest.raises(Unsupported, match=rf"\({algorithm}\).*does not show which tokens"):
-            admitted(processor, PROCESSORS[processor], **arguments)
-
-
 def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
-    assert admitted(None, None, speculative_algorithm="DFLASH").custom_logit_processor is None
+    assert admitted(None, None, speculative_algorithm="UNO").custom_logit_processor is None
 
 
 def test_beam_search_is_named(admitted):

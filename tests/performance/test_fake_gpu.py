@@ -87,7 +87,9 @@ def test_drafts_are_on_their_way_before_the_forward_begins(read):
     )
 
     with gpu.counting():
-        make_capture(lambda _info, _width: read)(None, batch, is_verify=True)
+        make_capture(SimpleNamespace(may_act=lambda _info, _width: read))(
+            None, batch, is_verify=True
+        )
 
     assert (sum(gpu.kernels.values()), gpu.to_host, gpu.waits) == (read, read, 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn
@@ -483,6 +483,20 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
 
+    def foresee(self, request: Request) -> Iterator[int]:
+        """Name the rest of a closing that has to be written now."""
+        params, progress = request.params, request.state
+        if not _is_closing(params, progress):
+            return
+        finder = progress.finder
+        closer, state = finder.closer, progress.begun
+        while True:
+            token_id = finder.next_token[state]
+            yield token_id
+            state = closer.children[state].get(token_id) or closer.children[0][token_id]
+            if closer.complete[state]:
+                return
+
     def explain(self, request: Request) -> str:
         """Say which rule applied."""
         params, progress = request.params, request.state
@@ -536,6 +550,18 @@ def _left(params: ThinkingBudgetLogitProcessor.Params, progress: Progress) -> in
     left = min(params.limit - inside, params.total - progress.spent - generated)
     # An answer ends with the token that is sampled then.
     return left - (params.at_limit == "stop")
+
+
+def _is_closing(params: ThinkingBudgetLogitProcessor.Params, progress: Progress) -> bool:
+    """Tell whether each token is forced until the block is closed."""
+    if progress.opened < 0:
+        return False
+    left, soft = _left(params, progress), params.soft_thinking_budget
+    if left <= 0 or progress.looped:
+        stops = params.at_limit == "stop" and not progress.looped
+        return not stops and not progress.may_call(-left)
+    inside = progress.length - progress.opened
+    return bool(progress.begun) and soft is not None and soft <= inside
 
 
 def _close(request: Request, edits: Edits) -> None:

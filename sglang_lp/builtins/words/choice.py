@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import pairwise
@@ -25,6 +25,23 @@ if TYPE_CHECKING:
     from sglang_lp.served_model import ServedModel
 
 
+class _Kept:
+    """What is allowed at each place, kept once for all requests with these choices and ends."""
+
+    def __init__(self, choices: Choices, eos: tuple[int, ...] | None, vocab_size: int) -> None:
+        self._choices, self._eos, self._vocab_size = choices, eos, vocab_size
+        self._ids: KeptIds[Collection[int]] = _ids_for(choices, eos, vocab_size)  # type: ignore[arg-type]
+
+    def at(self, place: Any) -> Collection[int]:
+        """Return the tokens that continue a choice from a place, or end it."""
+        return self._ids.of(place, self._allowed)
+
+    def _allowed(self, place: Any) -> Collection[int]:
+        known = known_ids(self._choices.continuing(place), self._vocab_size)
+        ends = self._eos if self._choices.is_complete(place) else ()
+        return lasting([*dict.fromkeys((*known, *(ends or ())))])
+
+
 class _Path:
     """How far into the choices the output is."""
 
@@ -34,7 +51,7 @@ class _Path:
         self.choices = choices
         self.place = choices.start
         #: What is allowed at each place, once that is asked for.
-        self.kept: KeptIds[Collection[int]] | None = None
+        self.kept: _Kept | None = None
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
@@ -135,15 +152,22 @@ class ChoiceLogitProcessor(LogitProcessor):
         if path.done:
             edits.rest()
             return
-        choices = path.choices
-        path.kept = path.kept or _kept_for(choices, eos, edits.vocab_size)
+        path.kept = path.kept or _Kept(path.choices, eos, edits.vocab_size)
+        edits.allow_only(path.kept.at(path.place))
 
-        def allowed(place: Any) -> Collection[int]:
-            known = known_ids(choices.continuing(place), edits.vocab_size)
-            ends = eos if choices.is_complete(place) else ()
-            return lasting([*dict.fromkeys((*known, *ends))])
-
-        edits.allow_only(path.kept.of(path.place, allowed))
+    def foresee(self, request: Request) -> Iterator[int]:
+        """Name the tokens up to where there is more than one way."""
+        path = request.state
+        place = path.place
+        while not path.done and path.kept is not None:
+            allowed = path.kept.at(place)
+            if len(allowed) != 1:
+                return
+            (token_id,) = allowed
+            yield token_id
+            place = path.choices.after(place, token_id)
+            if place is None:  # the answer ends
+                return
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
         """Say what is allowed."""
@@ -151,8 +175,8 @@ class ChoiceLogitProcessor(LogitProcessor):
 
 
 @lru_cache(maxsize=16)
-def _kept_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
-    """Return what is kept for all requests with these choices and end tokens."""
+def _ids_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
+    """Return what :class:`_Kept` keeps for all requests alike."""
     return KeptIds()
 
 

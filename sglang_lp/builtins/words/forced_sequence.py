@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -75,6 +75,14 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
             edits.force(eos[0])
         else:
             edits.allow_only(eos)
+
+    def foresee(self, request: Request) -> Iterator[int]:
+        """Name the rest of the sequence, and the end."""
+        token_ids, eos = request.params.token_ids, request.params.eos_token_ids
+        for position in range(request.position, len(token_ids)):
+            yield token_ids[position]
+        if eos is not None and len(eos) == 1:
+            yield eos[0]
 
     def explain(self, request: Request) -> str:
         """Say how far the sequence is."""

@@ -239,6 +239,11 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         else:
             edits.pool(params.before_token_ids, params.phrase_token_ids[0])
 
+    def foresee(self, request: Request) -> Sequence[int]:
+        """Name the rest of the phrase."""
+        said: int = request.state.said
+        return request.params.phrase_token_ids[said:] if said >= 0 else ()
+
     def explain(self, request: Request) -> str:
         """Say how far the phrase is."""
         progress, params = request.state, request.params

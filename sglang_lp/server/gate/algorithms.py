@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["ALGORITHMS", "Speculation"]
 
 #: Name -> why processors are refused, or ``None`` where they are exact at every drafted token.
-#: Read in SGLang 0.5.20 to 0.5.23; the tests run NGRAM, STANDALONE, EAGLE and EAGLE3.
+#: Read in SGLang 0.5.20 to 0.5.23; the tests run NGRAM, STANDALONE, EAGLE, EAGLE3, DFLASH and
+#: DSPARK.
 ALGORITHMS: Mapping[str, str | None] = {
     "EAGLE": None,  # also with several layers (--enable-multi-layer-eagle)
     "EAGLE3": None,
@@ -22,14 +23,13 @@ ALGORITHMS: Mapping[str, str | None] = {
     "FROZEN_KV_MTP": None,  # what EAGLE becomes with Gemma 4's drafts; verified as EAGLE is
     "STANDALONE": None,
     "NGRAM": None,
-    # Both apply processors before penalties and grammars, and accept in kernels of their own.
-    "DFLASH": "its verify step does not show which tokens were drafted",
-    "DSPARK": "its verify step does not show which tokens were drafted",
+    "DFLASH": None,  # also with a selector, LiLiCorr or Domino: they draft, and accept as it does
+    "DSPARK": None,
     "UNO": "SGLang itself refuses custom logit processors with it",
 }
-#: Of those refused, the ones that call processors once for all drafted tokens of a request. One
-#: whose edits are the same at every step is exact with them.
-_FIXED_EDITS = frozenset({"DFLASH", "DSPARK"})
+#: Where SGLang's acceptance thresholds mean nothing.
+_WITHOUT_THRESHOLDS = frozenset({"DSPARK"})
+#: Makes SGLang accept as many drafts as it says, right or wrong.
 _UNKNOWN = "this version of sglang-lp does not know it"
 
 
@@ -40,10 +40,12 @@ class Speculation(NamedTuple):
         algorithm: Its name, in upper case.
         lossy: Which of SGLang's options makes sampled tokens follow another distribution than the
             model's, or ``None``.
+        simulated: Whether drafts are accepted without regard to the logits, for a benchmark.
     """
 
     algorithm: str
-    lossy: str | None
+    lossy: str | None = None
+    simulated: bool = False
 
     @classmethod
     def of(cls, server_args: Any) -> Self | None:
@@ -54,12 +56,14 @@ class Speculation(NamedTuple):
         """
         if server_args.speculative_algorithm is None:
             return None
-        lossy = None
+        algorithm, lossy = str(server_args.speculative_algorithm).upper(), None
         for option in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
             value = getattr(server_args, option, 1.0)
-            if value != 1.0:
+            if value != 1.0 and algorithm not in _WITHOUT_THRESHOLDS:
                 lossy = f"--{option.replace('_', '-')} {value}"
-        return cls(str(server_args.speculative_algorithm).upper(), lossy)
+        from sglang.srt.environ import envs  # not above: only where drafts are verified
+
+        return cls(algorithm, lossy, simulated=envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)
 
     def check(self, name: str, processor: LogitProcessor, *, sampled: bool) -> None:
         """Refuse a processor that could not be exact.
@@ -74,9 +78,9 @@ class Speculation(NamedTuple):
         """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
         fixed = processor.needs is History.NONE
-        if fixed and self.algorithm in _FIXED_EDITS:
-            return
-        if why is None and processor.dense:
+        if why is None and self.simulated:
+            why = "it was started with SGLANG_SIMULATE_ACC_LEN, which accepts drafted tokens unseen"
+        elif why is None and processor.dense:
             why = "it computes on whole rows, without a view of the drafted tokens"
         elif why is None and not fixed and not processor.can_fork:
             why = "its state cannot be forked, which following a draft takes (can_fork)"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.faults import from_signal
 from sglang_lp._engine.rows import rows_of
+from sglang_lp.errors import Unsupported
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.reasons import fail
 
@@ -24,6 +25,7 @@ __all__ = ["Steps", "rewind"]
 
 logger = logging.getLogger(__name__)
 
+_UNSEEN = "this SGLang verifies drafted tokens in a step that sglang-lp does not know"
 _FAILED = "sglang-lp: a step failed; its requests end, the server goes on"
 
 
@@ -34,38 +36,42 @@ class Steps:
 
     Args:
         pending: What the requests of this process read.
+
+    Attributes:
+        verified: SGLang's ``SamplingBatchInfo`` of drafted tokens that are being verified, if
+            requests among them have processors, until these have acted.
     """
 
     def __init__(self, pending: PendingResults) -> None:
+        self.verified: Any = None
         self._batch = Batch()
         self._pending = pending
 
-    def run(self, logits: torch.Tensor, info: Any, num_tokens_in_batch: int = 1) -> None:
+    def run(self, logits: torch.Tensor, info: Any, num_tokens_in_batch: int = 1) -> None:  # noqa: ARG002 - SGLang's
         """Edit the logits of a step in place, where SGLang's sampler would run processors.
 
         Args:
             logits: Shape ``(requests * num_tokens_in_batch, vocab)``.
             info: SGLang's ``SamplingBatchInfo``.
-            num_tokens_in_batch: Rows of each request: more than one for drafted tokens that are
-                not shown.
+            num_tokens_in_batch: Rows of each request: more than one in verify steps alone.
         """
+        if self.verified is not None:
+            return  # too early: what was drafted is not shown here, and penalties are to come
         try:
             began = perf_counter()
             self._pending.begin()
-            if num_tokens_in_batch > 1 or not self._batch.rests(info.custom_params, 1):
-                self._step(logits, info, num_tokens_in_batch)
+            _check_shown(logits, len(info.custom_params))
+            if not self._batch.rests(info.custom_params, 1):
+                self._step(logits, info)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
 
-    def _step(self, logits: torch.Tensor, info: Any, repeated: int) -> None:
+    def _step(self, logits: torch.Tensor, info: Any) -> None:
         rows = rows_of(info.custom_params)
         custom_params = self._complete(info.custom_params, rows)
-        if repeated > 1:
-            rows = [row for row in rows for _ in range(repeated)]
-            custom_params = [params for params in custom_params for _ in range(repeated)]
-        masked = _spread([grammar is not None for grammar in info.grammars or ()], repeated)
-        self._batch.step(logits, rows, custom_params, masked, repeated=repeated > 1)
+        masked = _spread([grammar is not None for grammar in info.grammars or ()], 1)
+        self._batch.step(logits, rows, custom_params, masked)
 
     def run_drafts(
         self,
@@ -84,16 +90,24 @@ class Steps:
             masked: For each request whether a grammar has masked its rows; empty if none has.
             drafts: Reads the drafted tokens.
         """
+        self.verified = None
         try:
             began = perf_counter()
             self._pending.begin()
             custom_params = info.custom_params
+            _check_shown(logits, width * len(custom_params))
             if not self._batch.rests(custom_params, width):
                 rows, cells = rows_of(custom_params), _spread(masked, width)
                 self._batch.step(logits, rows, custom_params, cells, drafts=drafts, width=width)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
+
+    def end_unseen(self, *_step: Any, **_kwargs: Any) -> None:
+        """End the requests whose drafts a step has verified where no processor could act."""
+        info, self.verified = self.verified, None
+        if info is not None:
+            _end_all(info, Unsupported(_UNSEEN))
 
     def _count(self, began: float) -> None:
         metrics = writing()
@@ -138,6 +152,16 @@ class _Whole:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._req, name)
+
+
+def _check_shown(logits: torch.Tensor | None, rows: int) -> None:
+    """Refuse a step that does not show the logits of every token, or those of drafted ones.
+
+    Raises:
+        Unsupported: It does not.
+    """
+    if logits is None or len(logits) != rows:
+        raise Unsupported(_UNSEEN)
 
 
 def _spread(masked: Sequence[bool], width: int) -> list[int]:

@@ -18,7 +18,9 @@ from sglang_lp._engine.drafts import Drafts
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["make_capture", "make_verify"]
+    from sglang_lp.server.scheduler.sampling import Steps
+
+__all__ = ["Copy", "has_processors", "make_capture", "make_verify"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,35 +28,40 @@ logger = logging.getLogger(__name__)
 _TREES = "sglang_lp_trees"
 
 
-class _Trees:
-    """The draft trees of one verify step, on their way to the host.
+class Copy:
+    """Whole numbers on their way from the device to the host.
 
     Args:
-        verify_input: SGLang's ``EagleVerifyInput`` or ``NgramVerifyInput``.
+        numbers: A tensor of any shape, which may be written over afterwards.
     """
 
-    def __init__(self, verify_input: Any) -> None:
+    def __init__(self, numbers: torch.Tensor) -> None:
         import torch
 
-        self.width: int = verify_input.draft_token_num
-        links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-        parts = [verify_input.draft_token, *links]
-        # One copy: shape (3, requests, nodes).
-        trees = torch.stack([part.view(-1, self.width).to(torch.int64) for part in parts])
         self._done: Any = None
-        if trees.is_cpu:
-            self._host = trees
+        if numbers.is_cpu:
+            self._host = numbers.clone()
             return
-        self._host = torch.empty(trees.shape, dtype=trees.dtype, pin_memory=True)
-        self._host.copy_(trees, non_blocking=True)
-        self._done = torch.get_device_module(trees.device).Event()
+        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        self._host.copy_(numbers, non_blocking=True)
+        self._done = torch.get_device_module(numbers.device).Event()
         self._done.record()
 
-    def read(self) -> Drafts:
-        """Wait for the copy, and return the trees."""
+    def read(self) -> Any:
+        """Wait for the copy, and return the numbers in lists of the tensor's shape."""
         if self._done is not None:
             self._done.synchronize()
-        return Drafts(self.width, *self._host.tolist())
+        return self._host.tolist()
+
+
+def _trees(verify_input: Any) -> Copy:
+    """Start the copy of the draft trees of one verify step, shape ``(3, requests, nodes)``."""
+    import torch
+
+    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+    width = verify_input.draft_token_num
+    parts = [verify_input.draft_token, *links]
+    return Copy(torch.stack([part.view(-1, width).to(torch.int64) for part in parts]))
 
 
 class _AfterGrammar:
@@ -71,12 +78,11 @@ class _AfterGrammar:
         self._edit(logits)
 
 
-def make_capture(may_act: Callable[[Any, int], bool]) -> Any:
+def make_capture(steps: Steps) -> Any:
     """Return the hook before a forward pass.
 
     Args:
-        may_act: Tells from a ``SamplingBatchInfo`` and the number of nodes whether any processor
-            may act within the step.
+        steps: Runs the processors.
     """
 
     def capture(
@@ -92,11 +98,12 @@ def make_capture(may_act: Callable[[Any, int], bool]) -> Any:
             return
         subject = forward_batch if batch is None else batch
         verify_input = subject.spec_info
+        if not hasattr(verify_input, "retrieve_next_token") or not has_processors(subject):
+            return  # of chains see sglang_lp.server.scheduler.chains
+        steps.verified = subject.sampling_info
         try:
-            if _has_processors(subject) and may_act(
-                subject.sampling_info, verify_input.draft_token_num
-            ):
-                setattr(verify_input, _TREES, _Trees(verify_input))
+            if steps.may_act(subject.sampling_info, verify_input.draft_token_num):
+                setattr(verify_input, _TREES, _trees(verify_input))
         except Exception:
             logger.exception("sglang-lp: a step reads its drafts later than it should")
 
@@ -119,12 +126,12 @@ def make_verify(edit: Callable[..., None]) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not _has_processors(batch):
+        if not has_processors(batch):
             return None
 
         def read() -> Drafts:
-            trees = getattr(verify_input, _TREES, None) or _Trees(verify_input)
-            return trees.read()
+            trees = getattr(verify_input, _TREES, None) or _trees(verify_input)
+            return Drafts(verify_input.draft_token_num, *trees.read())
 
         def apply(logits: torch.Tensor) -> None:
             masked = [req.grammar is not None for req in batch.reqs] if batch.has_grammar else ()
@@ -136,6 +143,11 @@ def make_verify(edit: Callable[..., None]) -> Any:
     return verify
 
 
-def _has_processors(batch: Any) -> bool:
-    info = batch.sampling_info
-    return info is not None and info.has_custom_logit_processor and not batch.forward_mode.is_idle()
+def has_processors(batch: Any) -> bool:
+    """Tell whether a request of a ``ScheduleBatch`` or ``ForwardBatch`` has a processor.
+
+    What SGLang captures a graph with may lack what a batch has, and has no processors.
+    """
+    info = getattr(batch, "sampling_info", None)
+    has = getattr(info, "has_custom_logit_processor", False)
+    return has and not batch.forward_mode.is_idle()

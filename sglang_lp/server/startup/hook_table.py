@@ -22,7 +22,9 @@ from sglang_lp.server.front import (
 )
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
+    chains,
     disaggregated,
+    foresight,
     gate,
     release,
     sampling,
@@ -52,6 +54,7 @@ class Shared:
         self.arrivals = Arrivals()
         self.waiting_queue = waiting_queue.WaitingQueue(self.arrivals)
         self.steps = sampling.Steps(self.pending)
+        self.chains = chains.ChainSteps(self.steps)
 
 
 def _always(_guard: Guard) -> bool:
@@ -102,6 +105,7 @@ _SCHEDULER = _SRT + "managers.scheduler.Scheduler."
 _BATCH = _SRT + "managers.schedule_batch."
 _REQUEST = _BATCH + "Req."
 _DECODE = _SRT + "disaggregation.decode."
+_CHAINS = _SRT + "speculative.dflash_info."
 _CONNECTION = _SRT + "disaggregation.common.conn.CommonKV"
 _CHAT = _OPENAI + "serving_chat.OpenAIServingChat._convert_to_internal_request"
 _COMPLETION = _OPENAI + "serving_completions.OpenAIServingCompletion._convert_to_internal_request"
@@ -246,12 +250,40 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _SRT + "managers.tp_worker.TpModelWorker.forward_batch_generation",
         "before",
-        lambda shared: speculation.make_capture(shared.steps.may_act),
+        lambda shared: speculation.make_capture(shared.steps),
     ),
     Hook(
         _SRT + "speculative.eagle_utils.eagle_sample",
         "before",
         lambda shared: speculation.make_verify(shared.steps.run_drafts),
+    ),
+    Hook(
+        _CHAINS + "DFlashVerifyInput.prepare_for_verify",
+        "before",
+        lambda shared: shared.chains.begin,
+    ),
+    Hook(
+        _SRT + "speculative.dflash_worker_v2.DFlashWorkerV2._accept_block",
+        "before",
+        lambda shared: shared.chains.accept_block,
+    ),
+    Hook(
+        _SRT
+        + "speculative.dspark_components.dspark_verify.TargetVerifyExecutor.accept_and_finalize",
+        "before",
+        lambda shared: shared.chains.accept_and_finalize,
+    ),
+    Hook(_SCHEDULER + "run_batch", "after", lambda shared: shared.steps.end_unseen),
+    # Drafts that know what will be forced.
+    Hook(
+        _SRT + "speculative.dspark_components.dspark_draft.DraftBlockProposer.propose",
+        "after",
+        lambda _: foresight.foresee_block,
+    ),
+    Hook(
+        _SRT + "speculative.eagle_worker_common.build_eagle_verify_input",
+        "before",
+        lambda _: foresight.foresee_chain,
     ),
     Hook(_REQUEST + "update_finish_state", "around", lambda _: release.finish),
     Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
@@ -343,23 +375,35 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _BATCH + "ReqKvInfo": ("kv_committed_len",),
     _BATCH + "FINISH_ABORT": ("message", "status_code"),
     _BATCH + "ScheduleBatch": (
-        *("forward_mode", "has_grammar", "is_empty", "reqs", "sampling_info", "spec_info"),
+        *("forward_mode", "has_grammar", "is_empty", "reqs", "sampling_info", "seq_lens"),
+        *("spec_algorithm", "spec_info"),
     ),
     _SRT + "model_executor.forward_batch_info.ForwardBatch": (
         *("forward_mode", "sampling_info", "spec_info"),
     ),
     _SRT + "model_executor.forward_batch_info.ForwardMode": ("is_decode", "is_idle"),
     _SRT + "sampling.sampling_batch_info.SamplingBatchInfo": (
-        *("custom_params", "grammars", "has_custom_logit_processor"),
+        *("custom_params", "grammars", "has_custom_logit_processor", "is_all_greedy"),
+        "vocab_size",
     ),
     _SRT + "managers.utils.GenerationBatchResult": (
         *("accept_lens", "copy_done", "next_token_ids", "speculative_num_draft_tokens"),
         "speculative_output_stride",
     ),
     _SRT + "managers.tp_worker.TpModelWorker": ("model_runner",),
-    _SRT + "speculative.spec_info.SpeculativeAlgorithm": ("is_none",),
+    _SRT + "speculative.spec_info.SpeculativeAlgorithm": ("is_dflash", "is_none"),
     _SRT + "speculative.eagle_info.EagleVerifyInput": _DRAFTS,
     _SRT + "speculative.ngram_info.NgramVerifyInput": _DRAFTS,
+    _SRT + "speculative.dflash_worker_v2.DFlashWorkerV2": ("_selector_sample",),
+    _SRT + "speculative.dspark_components.dspark_draft.DraftProposal": (
+        *("confidence", "draft_block"),
+    ),
+    _SRT + "speculative.dspark_components.dspark_draft.DraftBlockResult": (
+        *("corrected_logits", "draft_tokens"),
+    ),
+    _SRT + "environ.Envs": ("SGLANG_SIMULATE_ACC_LEN",),
+    _CHAINS + "DFlashVerifyInput": ("draft_token", "draft_token_num", "ragged_verify_layout"),
+    _SRT + "speculative.ragged_verify.RaggedVerifyLayout": ("verify_lens",),
     _CONNECTION + "BootstrapServer": ("app",),
     _CONNECTION + "Manager": ("conclude_failure", "prefill_info_table", "record_failure"),
     _CONNECTION + "Receiver": (

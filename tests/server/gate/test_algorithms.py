@@ -58,15 +58,11 @@ def test_an_algorithm_that_nobody_knows_is_refused():
         check(served("something"), History.NONE)
 
 
-@pytest.mark.parametrize(
-    ("name", "taken"), [("DFLASH", True), ("DSPARK", True), ("UNO", False), ("OTHER", False)]
-)
-def test_edits_that_never_change_are_exact_where_processors_are_called_at_all(name, taken):
-    if taken:
-        check(served(name), History.NONE)
-    else:
-        with pytest.raises(Unsupported):
-            check(served(name), History.NONE)
+@pytest.mark.parametrize("needs", History)
+def test_a_server_that_pretends_to_accept_takes_none(monkeypatch, needs):
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.5")
+    with pytest.raises(Unsupported, match="SGLANG_SIMULATE_ACC_LEN"):
+        check(served("EAGLE"), needs, sampled=False)
 
 
 @pytest.mark.parametrize("thresholds", [{"single": 0.9}, {"acc": 0.5}])
@@ -76,6 +72,10 @@ def test_a_server_that_accepts_unlikely_drafts_takes_greedy_requests_only(thresh
     option = next(iter(thresholds))
     with pytest.raises(Unsupported, match=f"--speculative-accept-threshold-{option} 0"):
         check(speculation, sampled=True)
+
+
+def test_thresholds_mean_nothing_where_sglang_does_not_read_them():
+    check(served("DSPARK", single=0.5, acc=0.5), sampled=True)
 
 
 def test_processors_that_compute_on_whole_rows_are_refused():

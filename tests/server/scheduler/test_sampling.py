@@ -52,8 +52,8 @@ def steps(monkeypatch):
         def rests(self, custom_params, width):
             return False
 
-        def step(self, logits, rows, custom_params, masked, *, repeated):
-            given.append((logits, list(rows), list(custom_params), list(masked), repeated))
+        def step(self, logits, rows, custom_params, masked):
+            given.append((logits, list(rows), list(custom_params), list(masked)))
 
     monkeypatch.setattr(sampling, "Batch", Recorded)
     return given
@@ -63,24 +63,24 @@ def test_a_step_gets_the_rows_of_its_requests(steps):
     (a, row), logits = ban(0), torch.zeros(2, 3)
     apply()(logits, info(None, a))
 
-    assert steps == [(logits, [None, row], [None, a], [], False)]
+    assert steps == [(logits, [None, row], [None, a], [])]
 
 
 @pytest.mark.parametrize("drafted", [2, 3])
-def test_each_drafted_token_has_the_row_of_its_request(steps, drafted):
-    (a, one), (b, two), logits = ban(0), ban(1), torch.zeros(2 * drafted, 3)
-    apply()(logits, info(a, b), drafted)
+def test_drafted_rows_that_nobody_expects_end_their_requests(steps, drafted, caplog):
+    (a, _), (b, _) = ban(0), ban(1)
+    apply()(torch.zeros(2 * drafted, 3), info(a, b), drafted)
 
-    rows, params = [one] * drafted + [two] * drafted, [a] * drafted + [b] * drafted
-    assert steps == [(logits, rows, params, [], True)]
+    assert not steps
+    assert a["__req__"].to_finish.status_code == b["__req__"].to_finish.status_code == 500
+    assert "a step that sglang-lp does not know" in caplog.text
 
 
-@pytest.mark.parametrize(("drafted", "masked"), [(1, [1, 3]), (2, [2, 3, 6, 7])])
-def test_the_rows_that_a_grammar_masked_are_known(steps, drafted, masked):
+def test_the_rows_that_a_grammar_masked_are_known(steps):
     given = info(*[None] * 4, grammars=[None, object(), None, object()])
-    apply()(torch.zeros(4 * drafted, 3), given, drafted)
+    apply()(torch.zeros(4, 3), given)
 
-    assert steps[0][3] == masked
+    assert steps[0][3] == [1, 3]
 
 
 def test_the_edits_of_all_steps_go_through_one_batch():

@@ -9,6 +9,10 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.rows import attach_row
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.speculation import make_capture, make_verify
 
 WIDTH = 3
@@ -38,6 +42,10 @@ def step(trees=None, *, mode=ForwardMode.TARGET_VERIFY, processors=True, grammar
         has_grammar=any(grammars),
         reqs=[SimpleNamespace(grammar=grammar) for grammar in grammars],
     )
+
+
+def steps(may_act):
+    return SimpleNamespace(may_act=may_act, verified=None)
 
 
 class Edit:
@@ -104,7 +112,7 @@ def test_whatever_else_sglang_passes_is_passed_on():
 @pytest.mark.parametrize("batch", [step(processors=False), step(mode=ForwardMode.IDLE)])
 def test_a_step_without_processors_or_requests_is_left_alone(batch):
     asked = []
-    make_capture(lambda *given: asked.append(given))(None, batch, is_verify=True)
+    make_capture(steps(lambda *given: asked.append(given)))(None, batch, is_verify=True)
     assert make_verify(Edit())(batch.spec_info, batch, "logits_output", None) is None
     assert not asked
 
@@ -112,7 +120,8 @@ def test_a_step_without_processors_or_requests_is_left_alone(batch):
 @pytest.mark.parametrize("which", ["batch", "forward_batch"])
 def test_the_trees_are_copied_before_the_forward(which):
     batch = step()
-    hook = make_capture(lambda info, width: (info, width) == (batch.sampling_info, WIDTH))
+    may_act = steps(lambda info, width: (info, width) == (batch.sampling_info, WIDTH))
+    hook = make_capture(may_act)
     hook("worker", **{"batch": None, which: batch}, is_verify=True)
     edit = Edit()
     # What is drafted next may be written into the same tensors.
@@ -126,7 +135,7 @@ def test_the_trees_are_copied_before_the_forward(which):
 def test_nothing_is_copied_while_nobody_may_act_or_nothing_is_verified(may_act, is_verify):
     batch = step()
     before = dict(vars(batch.spec_info))
-    make_capture(lambda *_: may_act)("worker", None, batch, None, is_verify)
+    make_capture(steps(lambda *_: may_act))("worker", None, batch, None, is_verify)
     assert vars(batch.spec_info) == before
 
 
@@ -135,8 +144,70 @@ def test_what_fails_before_the_forward_leaves_the_reading_to_the_step(caplog):
         raise MemoryError("no room")
 
     batch, edit = step(), Edit()
-    make_capture(fails)("worker", None, batch, None, True)
+    make_capture(steps(fails))("worker", None, batch, None, True)
     sample(make_verify(edit), batch)
 
     assert edit.calls[0][-1]() == TREES
     assert "no room" in caplog.text
+
+
+# What upstream is about to change, see docs/versions.md
+
+
+def test_what_a_graph_is_captured_with_has_no_processors():
+    captured = SimpleNamespace(spec_info=verify_input(), forward_mode=ForwardMode.TARGET_VERIFY)
+    assert make_verify(Edit())(captured.spec_info, captured, "logits_output", None) is None
+    captured.sampling_info = SimpleNamespace(temperatures=None)
+    make_capture(steps(None))(None, None, captured, is_verify=True)
+    assert make_verify(Edit())(captured.spec_info, captured, "logits_output", None) is None
+
+
+def served(count=2):
+    """Return steps, and what SGLang has of requests with a ban each."""
+    params = []
+    for _ in range(count):
+        req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None, grammar=None)
+        params.append({"token_ids": [0], "__req__": req})
+        ban = DisallowedTokensLogitsProcessor()
+        attach_row(params[-1], ban, ban.parse_params({"token_ids": [0]}))
+    info = SimpleNamespace(custom_params=params, has_custom_logit_processor=True)
+    return Steps(PendingResults()), info
+
+
+def ended(info):
+    return [one["__req__"].to_finish for one in info.custom_params]
+
+
+def test_drafts_that_are_verified_past_the_processors_end_their_requests(caplog):
+    """A verify step that is fused, or replayed from a graph, calls no function of SGLang's."""
+    made, info = served()
+    batch = step()
+    batch.sampling_info = info
+    make_capture(made)(None, None, batch, is_verify=True)
+    made.end_unseen(None, "scheduler", batch)
+
+    assert all(one.status_code == 500 for one in ended(info))
+    assert "verifies drafted tokens in a step that sglang-lp does not know" in caplog.text
+
+
+def test_drafts_that_processors_have_seen_end_nothing():
+    made, info = served()
+    batch = step()
+    batch.sampling_info = info
+    make_capture(made)(None, None, batch, is_verify=True)
+    sample(make_verify(made.run_drafts), batch)
+    made.end_unseen(None, "scheduler", batch)
+    made.end_unseen(None, "scheduler", batch)
+
+    assert ended(info) == [None, None]
+
+
+@pytest.mark.parametrize("logits", [None, torch.zeros(2, 5), torch.zeros(1, 5)])
+def test_a_verify_step_that_does_not_show_the_logits_of_every_node_ends_its_requests(
+    caplog, logits
+):
+    made, info = served()
+    made.run_drafts(logits, info, WIDTH, (), None)
+
+    assert all(one.status_code == 500 for one in ended(info))
+    assert "verifies drafted tokens in a step that sglang-lp does not know" in caplog.text

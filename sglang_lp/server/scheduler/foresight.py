@@ -1,0 +1,177 @@
+"""Drafts that know: drafted tokens give way to those that processors will force.
+
+A draft model says what the target would say, so while a processor forces tokens its drafts are
+wrong. What is forced is known, by position, from the newest history that the host has seen; where
+a draft stands, the device knows. So the tokens go there before the drafts are verified, and nobody
+waits. A token that does not come after all costs its place in the draft and nothing else: it is
+verified like every other one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp._engine.device import send
+from sglang_lp._engine.faults import from_signal
+from sglang_lp._engine.foresight import foreseen
+from sglang_lp._engine.rows import rows_of
+from sglang_lp.edits import NEVER
+from sglang_lp.server.scheduler.reasons import fail
+from sglang_lp.server.scheduler.speculation import has_processors
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.rows import Row
+
+__all__ = ["Known", "foresee", "foresee_block", "foresee_chain"]
+
+logger = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """What is known of the drafted tokens of a batch, on the device.
+
+    Attributes:
+        token_ids: Shape ``(requests, drafted)``.
+        places: Where there is one; the same shape.
+    """
+
+    token_ids: torch.Tensor
+    places: torch.Tensor
+
+    def put(self, drafts: torch.Tensor) -> None:
+        """Write the known tokens over drafts of the same shape, in place."""
+        drafts.copy_(self.token_ids.to(drafts.dtype).where(self.places, drafts))
+
+    def make_certain(self, probabilities: torch.Tensor) -> None:
+        """Turn the distributions that known tokens were drafted from into certainty, in place.
+
+        Args:
+            probabilities: Shape ``(requests, drafted, vocab)``.
+        """
+        self._replace_rows(probabilities, 0.0, 1.0)
+
+    def make_certain_logits(self, logits: torch.Tensor) -> None:
+        """As :meth:`make_certain`, for logits."""
+        self._replace_rows(logits, float("-inf"), 0.0)
+
+    def make_drawn(
+        self, candidates: torch.Tensor, probabilities: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return candidates and their probabilities as if known tokens had been drawn for certain.
+
+        Args:
+            candidates: Shape ``(requests, drafted, candidates)``, of tokens.
+            probabilities: The same shape.
+        """
+        places = self.places[:, :, None]
+        known = self.token_ids[:, :, None].to(candidates.dtype)
+        return known.where(places, candidates), probabilities.masked_fill(places, 1.0)
+
+    def _replace_rows(self, rows: torch.Tensor, others: float, own: float) -> None:
+        chosen = self.token_ids.clamp(min=0)[:, :, None]
+        before = rows.gather(2, chosen)
+        rows.masked_fill_(self.places[:, :, None], others)
+        rows.scatter_(2, chosen, before.masked_fill(self.places[:, :, None], own))
+
+
+def foresee(batch: Any, drafted: int) -> Known | None:
+    """Return what is known of the drafts of a batch; ``None``, without a kernel, if nothing is.
+
+    Requests with a grammar are left as they are: the grammar has followed their drafts by then.
+
+    Args:
+        batch: SGLang's ``ScheduleBatch``.
+        drafted: How many tokens follow the newest one in each chain.
+    """
+    try:
+        return _known(batch, drafted) if has_processors(batch) else None
+    except Exception:
+        logger.exception("sglang-lp: a step drafts what the draft model says")
+        return None
+
+
+def _known(batch: Any, drafted: int) -> Known | None:
+    import torch
+
+    # The newest step is not known here, so the drafts begin up to a whole chain later.
+    reach = 2 * drafted + 1
+    windows: list[list[int]] = []
+    some = False
+    for row, begin, forced in _forced(batch, reach):
+        prompt = 0 if row is None else len(row.request.prompt_ids)
+        windows.append([prompt + begin, *forced, *[-1] * (reach - len(forced))])
+        some = some or bool(forced)
+    if not some:
+        return None
+    lengths = batch.seq_lens
+    sent = send(torch.tensor(windows), lengths.device)
+    # The newest token stands at the length, which leaves it out; drafts stand behind it.
+    at = lengths[:, None] - sent[:, :1] + torch.arange(1, drafted + 1, device=lengths.device)
+    inside = (at >= 0) & (at < reach)
+    token_ids = sent[:, 1:].gather(1, at.clamp(0, reach - 1))
+    return Known(token_ids, inside & (token_ids >= 0))
+
+
+def _forced(batch: Any, count: int) -> Iterator[tuple[Row | None, int, Sequence[int]]]:
+    """Yield for each request its row, and which tokens are forced from which position on."""
+    info = batch.sampling_info
+    rows = rows_of(info.custom_params)
+    for row, req in zip(rows, batch.reqs, strict=True):
+        forced: Sequence[int] = ()
+        if row is not None and row.forces and req.grammar is None:
+            forced = _ask(row, count, info.vocab_size)
+        yield row, 0 if row is None else row.request.position, forced
+
+
+def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
+    """Ask a processor; one that fails ends its request."""
+    try:
+        return foreseen(row, count, vocab_size)
+    except BaseException as error:
+        if from_signal(error):
+            raise
+        fault = row.fault(error)
+        logger.warning("request ended: %s", fault)
+        row.wake = NEVER
+        fail(row.source, str(fault))
+        return ()
+
+
+def foresee_block(proposal: Any, _proposer: Any, *, batch: Any, **_given: Any) -> Any:
+    """Change what DSPARK proposes."""
+    block = proposal.draft_block
+    known = foresee(batch, block.draft_tokens.shape[1])
+    if known is None:
+        return proposal
+    known.put(block.draft_tokens)
+    verified = getattr(proposal, "verify_ids", None)
+    if verified is not None:
+        known.put(verified[:, 1:])
+    if proposal.confidence is not None:  # else what is sure is not verified
+        proposal.confidence.masked_fill_(known.places, 1.0)
+    drawn_from = block.corrected_logits
+    if drawn_from is not None and not batch.sampling_info.is_all_greedy:
+        known.make_certain_logits(drawn_from)
+    return proposal
+
+
+def foresee_chain(
+    batch: Any, *drafted: Any, **given: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Change the chain that a draft model of EAGLE's kind has drafted; its trees stay."""
+    steps = given["num_steps"]
+    if given["topk"] != 1 or given["num_draft_tokens"] != steps + 1:
+        return None
+    known = foresee(batch, steps)
+    if known is None:
+        return None
+    *others, draft_tokens, draft_probs = drafted
+    draft_tokens = draft_tokens.clone()  # it may lie in what a captured graph writes
+    known.put(draft_tokens)
+    if draft_probs is not None:
+        known.make_certain(draft_probs)
+    return (batch, *others, draft_tokens, draft_probs), given
