@@ -183,7 +183,10 @@ def test_links_that_contradict_each_other_end_their_request_alone(server, oracle
     ("params", "says"),
     [
         ({"chain": ["json:JSONDecoder"]}, "json:JSONDecoder"),
-        ({"chain": ["support.recording:DenseRaises"] * 2}, "at most one DenseRaises"),
+        (
+            {"chain": ["support.recording:DenseRaises"] * 2, "0.at": 9, "1.at": 9},
+            "at most one DenseRaises",
+        ),
         ({"chain": ["DRYLogitProcessor"], "0.dry_base": 0.5}, "0.dry_base"),
         ({"chain": ["DisallowedTokensLogitsProcessor"], "0.token_ids": [1024]}, "another model"),
     ],

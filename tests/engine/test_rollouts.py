@@ -65,7 +65,7 @@ EXCLUDING = [
     attach(
         [
             attach("ThinkingBudgetLogitProcessor", thinking_budget=5, **THINKING),
-            attach("DisallowedTokensLogitsProcessor", token_ids=[FREQUENT[2]]),
+            attach("DisallowedTokensLogitsProcessor", token_ids=[FREQUENT[3]]),
         ]
     ),
 ]

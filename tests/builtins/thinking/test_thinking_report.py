@@ -26,13 +26,13 @@ def naive(params, prompt, output, who):
     end = params.get("thinking_end_token_ids") or [params["thinking_end_token_id"]]
     tokens, opened, found = [*prompt, *output], None, []
     for count in range(1, len(tokens) + 1):
-        opens = tokens[:count][-len(start) :] == start
-        ends = not opens and tokens[:count][-len(end) :] == end
         generated = count > len(prompt)
-        if opened is not None and (opens or ends) and generated:
-            long = count - opened - len(start if opens else end)
-            ended = who[count - len(prompt) - 1] if ends else None
-            found.append({"tokens": long, "ended": ended})
+        inside = generated and opened is not None  # where a start is a part of the block
+        opens = not inside and tokens[:count][-len(start) :] == start
+        ends = not opens and tokens[:count][-len(end) :] == end
+        if inside and ends:
+            long = count - opened - len(end)
+            found.append({"tokens": long, "ended": who[count - len(prompt) - 1]})
         if opens or ends:
             opened = count if opens else None
     if opened is not None and len(tokens) > max(opened, len(prompt)):

@@ -33,7 +33,7 @@ class TestContract(ProcessorContract):
         {"words": ["STRASSE"], "ignore_case": True, "across_prompt": True},
         {"words": ["o"], "token_ids": [1], "lengths": [1]},
         {"words": ["Bär"], "normalize": True},
-        {"words": ["Bär"], "normalize": True, "ignore_case": True, "whole_words": True},
+        {"words": ["Bär"], "normalize": True, "ignore_case": True},
     )
     invalid_params = (
         ({"token_ids": [1]}, "lengths"),
