@@ -78,7 +78,7 @@ def test_the_bounds_of_security_are_the_real_ones():
 def test_every_rule_of_security_is_shown_by_a_test():
     rules = security().partition("| rule | shown by |")[2].partition("\n\n")[0]
     for rule in rules.splitlines()[2:]:
-        shown_by = re.findall(r"\]\((tests/[a-z]+/test_[a-z_]+\.py)\)", rule)
+        shown_by = re.findall(r"\]\((tests/[a-z/]+/test_[a-z_]+\.py)\)", rule)
         assert shown_by, rule
 
 
