@@ -269,10 +269,14 @@ def test_no_answer_is_wrong_and_a_success_whatever_part_of_a_step_raises(server)
     assert len(names) >= len(CHOSEN) - drafts
     found: list[str] = []
     for name in names:
-        faults.inject(name, calls[name] // 2 if calls[name] > FEW else 0)
-        got = answers(server)
-        found += [*wrong(name, got, good), *disturbed(name, got, good)]
-        if not faults.raised():
+        # How often a function is called depends on how SGLang batches; the first call always comes.
+        for before in dict.fromkeys((calls[name] // 2 if calls[name] > FEW else 0, 0)):
+            faults.inject(name, before)
+            got = answers(server)
+            found += [*wrong(name, got, good), *disturbed(name, got, good)]
+            if faults.raised():
+                break
+        else:
             found.append(f"{name}: was not called")
     assert found == []
     assert answers(server) == good
