@@ -33,9 +33,10 @@ def in_all_forms(vocabulary: Vocabulary, texts: tuple[str, ...]) -> tuple[str, .
     left = MAX_BYTES
     for text in texts:
         for form in canonical_forms(text, _MOST):
-            if form == text or alphabet.issuperset(form.encode()):
+            written = form.encode()
+            left -= len(written)
+            if form == text or alphabet.issuperset(written):
                 found.append(form)
-                left -= len(form.encode())
         if left < 0:
             raise RequestError(
                 f"expected words that have at most {MAX_BYTES} bytes of UTF-8 in all of their "

@@ -71,6 +71,11 @@ EDITED: list[tuple[str, dict[str, Any]]] = [
 #: Hooks that SGLang calls in the thread that serves everybody, where no request can be told: what
 #: they let through ends the server. The table of docs/operating.md has them, too.
 ENDS = {
+    ("server/scheduler/chains", "accept_and_finalize"),
+    ("server/scheduler/chains", "accept_block"),
+    ("server/scheduler/chains", "begin"),
+    ("server/scheduler/foresight", "foresee_block"),
+    ("server/scheduler/foresight", "foresee_chain"),
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
     ("server/scheduler/release", "finish"),
@@ -105,6 +110,7 @@ KINDS = [
     "no overlap, no radix cache",
     "data parallel",
     "eagle chains",
+    "dflash",
 ]
 #: What was made to raise, and what ended a server, on any kind.
 raised: set[str] = set()

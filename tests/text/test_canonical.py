@@ -1,6 +1,7 @@
 """A text in every form that Unicode holds to be the same."""
 
 from itertools import permutations
+from types import SimpleNamespace
 from unicodedata import normalize
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.errors import RequestError
-from sglang_lp.text.canonical import canonical_forms
+from sglang_lp.text.canonical import canonical_forms, in_all_forms
 
 #: Characters that compose, singletons, marks of two classes, Hangul, and ones that never compose.
 SOME = "eaoEnAkK\u0301\u0302\u0323\u0307é\u1ebfệÅ\u212b\u212a한글\u1112\u1161\u11ab\u0958x"
@@ -59,3 +60,12 @@ def test_partly_composed_marks_singletons_and_excluded_characters_are_forms():
 def test_too_many_forms_are_refused():
     with pytest.raises(RequestError, match="99 canonically equivalent"):
         canonical_forms("é" * 7, 99)
+
+
+def test_forms_that_a_vocabulary_cannot_write_count_like_the_others():
+    vocabulary = type("Plain", (), {"exact": SimpleNamespace(alphabet=frozenset(range(128)))})()
+    texts = tuple("é" * 6 + end for end in "abcd")  # 729 forms of 13 to 19 bytes each
+
+    assert in_all_forms(vocabulary, texts[:1]) == texts[:1]
+    with pytest.raises(RequestError, match="32768 bytes of UTF-8 in all of their"):
+        in_all_forms(vocabulary, texts)

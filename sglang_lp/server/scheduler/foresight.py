@@ -10,7 +10,7 @@ verified like every other one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.device import send
@@ -95,18 +95,16 @@ def foresee(batch: Any, drafted: int) -> Known | None:
 
 
 def _known(batch: Any, drafted: int) -> Known | None:
-    import torch
-
     # The newest step is not known here, so the drafts begin up to a whole chain later.
     reach = 2 * drafted + 1
-    windows: list[list[int]] = []
-    some = False
-    for row, begin, forced in _forced(batch, reach):
-        prompt = 0 if row is None else len(row.request.prompt_ids)
-        windows.append([prompt + begin, *forced, *[-1] * (reach - len(forced))])
-        some = some or bool(forced)
-    if not some:
+    forced = _forced(batch, reach)
+    if not forced:
         return None
+    import torch
+
+    windows = [[0, *[-1] * reach] for _ in batch.reqs]
+    for index, (begin, known) in forced.items():
+        windows[index] = [begin, *known, *[-1] * (reach - len(known))]
     lengths = batch.seq_lens
     sent = send(torch.tensor(windows), lengths.device)
     # The newest token stands at the length, which leaves it out; drafts stand behind it.
@@ -116,15 +114,18 @@ def _known(batch: Any, drafted: int) -> Known | None:
     return Known(token_ids, inside & (token_ids >= 0))
 
 
-def _forced(batch: Any, count: int) -> Iterator[tuple[Row | None, int, Sequence[int]]]:
-    """Yield for each request its row, and which tokens are forced from which position on."""
+def _forced(batch: Any, count: int) -> dict[int, tuple[int, Sequence[int]]]:
+    """Return for each request of which tokens are known where the first stands, and the tokens."""
     info = batch.sampling_info
-    rows = rows_of(info.custom_params)
-    for row, req in zip(rows, batch.reqs, strict=True):
-        forced: Sequence[int] = ()
-        if row is not None and row.forces and req.grammar is None:
-            forced = _ask(row, count, info.vocab_size)
-        yield row, 0 if row is None else row.request.position, forced
+    found: dict[int, tuple[int, Sequence[int]]] = {}
+    for index, row in enumerate(rows_of(info.custom_params)):
+        if row is None or not row.forces or batch.reqs[index].grammar is not None:
+            continue
+        begin = len(row.request.prompt_ids) + row.request.position
+        forced = _ask(row, count, info.vocab_size)
+        if forced:
+            found[index] = begin, forced
+    return found
 
 
 def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
