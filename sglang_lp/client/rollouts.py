@@ -30,14 +30,20 @@ def loss_mask(answer: Mapping[str, Any]) -> list[int]:
             f'loss_mask: expected meta_info with "{KEY}", got {shown([*(meta or ())], 200)}; a '
             "server with sglang-lp says it of requests with a processor"
         )
-    if report["truncated"] is not None:
+    try:
+        tokens, spans, told = meta["completion_tokens"], report["forced_at"], report["truncated"]
+    except KeyError as error:
         raise NotRun(
-            "loss_mask: what was forced is told up to token "
-            f"{report['truncated']} of {meta['completion_tokens']}: there are too many spans; "
-            "leave this answer out"
+            "loss_mask: expected a report with forced_at and truncated, beside completion_tokens, "
+            f"got one without {error}; sglang-lp 0.2.0 and later says it"
+        ) from None
+    if told is not None:
+        raise NotRun(
+            f"loss_mask: what was forced is told up to token {told} of {tokens}: there are too "
+            "many spans; leave this answer out"
         )
-    mask = [1] * meta["completion_tokens"]
-    for start, stop in report["forced_at"]:
+    mask = [1] * tokens
+    for start, stop in spans:
         mask[start:stop] = [0] * (stop - start)
     return mask
 
@@ -70,10 +76,10 @@ def resume(
     sampling = copy_mapping(body.get("sampling_params") or {}, "sampling_params")
     limit = sampling.get("max_new_tokens")
     if limit is not None:
-        if limit <= len(so_far):
+        if type(limit) is not int or limit <= len(so_far):
             raise RequestError(
-                f"max_new_tokens: expected more than the {len(so_far)} tokens so far, got "
-                f"{shown(limit)}; this answer is complete"
+                f"max_new_tokens: expected a whole number above the {len(so_far)} tokens so far, "
+                f"got {shown(limit)}; an answer with all of its tokens is complete"
             )
         sampling["max_new_tokens"] = limit - len(so_far)
     body |= {"input_ids": [*prompt_ids, *so_far], "sampling_params": sampling}

@@ -5,6 +5,7 @@ import pytest
 from sglang_lp.client import attach, loss_mask, resume
 from sglang_lp.errors import NotRun, RequestError
 
+LIMIT = "max_new_tokens"
 BAN = attach("DisallowedTokensLogitsProcessor", token_ids=[3])
 
 
@@ -27,6 +28,16 @@ def test_there_is_no_mask_where_not_all_that_was_forced_is_told():
     for untold in ({}, {"meta_info": {"completion_tokens": 5}}):
         with pytest.raises(NotRun, match=r'^loss_mask: expected meta_info with "sglang_lp"'):
             loss_mask(untold)
+
+
+@pytest.mark.parametrize("missing", ["forced_at", "truncated", "completion_tokens"])
+def test_a_report_of_an_older_server_makes_no_mask(missing):
+    told = answer()
+    for said in (told["meta_info"], told["meta_info"]["sglang_lp"]):
+        said.pop(missing, None)
+
+    with pytest.raises(NotRun, match=f"^loss_mask: expected .* got one without '{missing}'"):
+        loss_mask(told)
 
 
 def test_a_cut_answer_is_resumed_with_its_tokens_behind_the_prompt():
@@ -53,7 +64,10 @@ def test_a_cut_answer_is_resumed_with_its_tokens_behind_the_prompt():
     [
         ({"text": "a"}, answer(), "input_ids"),
         ({"input_ids": [[1]]}, answer(), "input_ids"),
-        ({"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}, answer(), "max_new_tokens"),
+        *(
+            ({"input_ids": [1], "sampling_params": {"max_new_tokens": limit}}, answer(), LIMIT)
+            for limit in (5, "9", 9.0, True)
+        ),
         ({"input_ids": [1]}, {"text": "b"}, "output_ids"),
     ],
 )
