@@ -268,17 +268,66 @@ def test_a_field_is_read_on_anthropics_messages(server):
 # What is said about it
 
 
+ENDPOINTS = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "#"}], "max_tokens": 80},
+    "/v1/completions": {"prompt": START, "max_tokens": 80},
+    "/v1/responses": {"input": "#", "max_output_tokens": 80},
+}
+
+
+def reported(reply):
+    """Return the reports of an answer, and what SGLang says of its reasoning."""
+    assert reply.status == 200, reply.body
+    events = reply.events or [reply.body]
+    last = events[-1].get("response") or events[-1]
+    if last["object"] == "response":
+        return [last["meta_info"]], last["usage"]["output_tokens_details"]["reasoning_tokens"]
+    usage = next(event["usage"] for event in events if event.get("usage"))
+    ordered = sorted(last["choices"], key=lambda choice: choice["index"])
+    return [choice["meta_info"] for choice in ordered], usage["reasoning_tokens"]
+
+
 @pytest.mark.parametrize("budget", [0, 3, 9])
-def test_the_report_of_a_chat_agrees_with_what_sglang_counts(server, budget):
-    reply = ask(server, thinking_budget=budget, return_meta_info=True)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_an_answer_has_its_report_and_it_agrees_with_what_sglang_counts(
+    server, path, stream, budget
+):
+    body = {"model": "tiny", "temperature": 0, "thinking_budget": budget, **ENDPOINTS[path]}
+    if stream and "responses" not in path:
+        body["stream_options"] = {"include_usage": True}
+
+    plain = (server.stream if stream else server.post)(path, body)
+    reply = (server.stream if stream else server.post)(path, {**body, "return_meta_info": True})
+
+    assert "sglang_lp" not in str(plain.body)
+    (meta_info,), counted = reported(reply)
+    (block, *_) = meta_info["sglang_lp"]["thinking"]
+    assert block["ended"] == "budget"
+    assert budget <= block["tokens"] <= budget + 1
+    # SGLang counts the tokens of the end, too, here one for each character; and no completions.
+    assert counted == (0 if path == "/v1/completions" else block["tokens"] + len(END))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_choice_has_the_report_of_its_own_answer(server, stream):
+    fields = {"prompt": [START, "#"], "n": 2, "return_meta_info": True, "thinking_budget": 4}
+    body = {"model": "tiny", "temperature": 1, "max_tokens": 20, **fields}
+
+    reply = (server.stream if stream else server.post)("/v1/completions", body)
+
+    events = reply.events or [reply.body]
+    reports = [one["meta_info"]["sglang_lp"] for one in events[-1]["choices"]]
+    ended = [[block["ended"] for block in one["thinking"]][:1] for one in reports]
+    assert ended == [["budget"]] * 2 + [[]] * 2
+
+
+def test_the_report_of_a_chat_counts_what_sglang_returns_as_reasoning(server):
+    reply = ask(server, thinking_budget=5, return_meta_info=True)
 
     ((message,),) = messages_of(reply)
     (block, *_) = reply.body["choices"][0]["meta_info"]["sglang_lp"]["thinking"]
-    assert block["ended"] == "budget"
-    assert budget <= block["tokens"] <= budget + 1
-    assert count(message["reasoning_content"] or "") in (block["tokens"], block["tokens"] - 1)
-    # SGLang counts the tokens of the end, too: here one for each character.
-    assert reply.body["usage"]["reasoning_tokens"] == block["tokens"] + len(END)
+    assert count(message["reasoning_content"]) in (block["tokens"], block["tokens"] - 1)
 
 
 # Beside a grammar

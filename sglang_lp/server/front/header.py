@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.client.answers import HEADER, POLICY_HEADER
+from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.gate.metrics import start
 from sglang_lp.server.versions import untested
 
@@ -39,13 +40,6 @@ def _warnings() -> list[str]:
     """Return what stands behind the names in every header."""
     found = untested()
     return [] if found is None else [f"untested SGLang {found}"]
-
-
-def _begins_stream(message: dict[str, Any]) -> bool:
-    return message["type"] == "http.response.start" and any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in message.get("headers", ())
-    )
 
 
 class AnswerHeader:
@@ -77,7 +71,7 @@ class AnswerHeader:
 
         async def sending(message: dict[str, Any]) -> None:
             named = answering[0]
-            if named is None and _begins_stream(message):
+            if named is None and begins_stream(message):
                 held.append(message)  # some streams begin before their request is admitted
                 return
             ready = [*held, message]
@@ -115,5 +109,6 @@ def make_begin(guard: Guard) -> Any:
         if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
             return  # an Engine without HTTP
         app.add_middleware(AnswerHeader, fingerprint=guard.fingerprint)
+        app.add_middleware(AnswerReports)
 
     return begin

@@ -17,6 +17,7 @@ from sglang_lp.server.front import (
     efforts,
     header,
     meta_info,
+    reports,
     routed,
     xargs,
 )
@@ -110,6 +111,8 @@ _CONNECTION = _SRT + "disaggregation.common.conn.CommonKV"
 _CHAT = _OPENAI + "serving_chat.OpenAIServingChat._convert_to_internal_request"
 _COMPLETION = _OPENAI + "serving_completions.OpenAIServingCompletion._convert_to_internal_request"
 _RESPONSES = _OPENAI + "protocol.ResponsesRequest.to_sampling_params"
+_CREATE_RESPONSES = _OPENAI + "serving_responses.OpenAIServingResponses.create_responses"
+_HANDLE = _OPENAI + "serving_base.OpenAIServingBase.handle_request"
 _ANTHROPIC = _SRT + "entrypoints.anthropic.serving.AnthropicServing."
 
 #: What verify steps of drafts read.
@@ -170,7 +173,7 @@ HOOKS: tuple[Hook, ...] = (
         for target in (_CHAT, _COMPLETION)
     ),
     Hook(
-        _OPENAI + "serving_responses.OpenAIServingResponses.create_responses",
+        _CREATE_RESPONSES,
         "before",
         lambda _: budget_fields.make_keep_budget(),
         serves=_reads_fields,
@@ -225,6 +228,9 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda shared: admission.make_admit(shared.guard),
     ),
+    Hook(_HANDLE, "before", lambda _: reports.ask),
+    Hook(_CREATE_RESPONSES, "before", lambda _: reports.ask),
+    Hook(_MANAGER + "generate_request", "around", lambda _: reports.collect),
     Hook(_MANAGER + "_handle_abort_finish_reason", "before", lambda _: meta_info.take_report),
     # The scheduler: a request's way from its gate to its end.
     Hook(

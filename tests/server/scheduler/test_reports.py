@@ -6,6 +6,7 @@ from array import array
 from itertools import pairwise
 from types import SimpleNamespace
 
+import orjson
 import pytest
 import torch
 from hypothesis import given
@@ -21,6 +22,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import header
 from sglang_lp.server.front.header import AnswerHeader, ran
 from sglang_lp.server.front.meta_info import expect, take_report
+from sglang_lp.server.front.reports import AnswerReports, ask, collect
 from sglang_lp.server.scheduler import report as report_module
 from sglang_lp.server.scheduler.report import report
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -372,3 +374,112 @@ def test_an_answer_without_its_report_is_an_error(finish, mode):
 )
 def test_an_answer_that_needs_no_report_is_left_alone(finish, given):
     assert answer(finish, **given) == finish
+
+
+# The report in answers of OpenAI's endpoints
+
+
+REPORTS = {0: {"forced": 1}, 2: {"forced": 2}}
+
+
+def written(*bodies, wants=True, kind=b"application/json", reports=REPORTS):
+    """Return the body of an answer that SGLang sends in these parts, and its length as sent."""
+    given = {"return_meta_info": wants}
+    request = SimpleNamespace(stream=True, return_meta_info=True)
+
+    async def generating():
+        for index, made in reports.items():
+            yield {"meta_info": {"sglang_lp": made}, "index": index}
+
+    async def app(_scope, _receive, send):
+        ask(None, request, SimpleNamespace(_json=given))
+        assert request.return_meta_info is not (wants is True)
+        async for _answer in collect(generating):
+            pass
+        headers = [(b"content-type", kind), (b"content-length", b"7")]
+        await send({"type": "http.response.start", "headers": headers})
+        for place, body in enumerate(bodies, 1):
+            more = place < len(bodies)
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(AnswerReports(app)({"type": "http"}, None, send))
+    start, *parts = sent
+    return b"".join(part["body"] for part in parts), int(dict(start["headers"])[b"content-length"])
+
+
+def choices(*indexes, **more):
+    return [{"index": index, **more} for index in indexes]
+
+
+def test_each_choice_of_a_whole_answer_gets_its_own_report():
+    whole = orjson.dumps({"object": "text_completion", "choices": choices(0, 1, 2)})
+    body, length = written(whole[:9], whole[9:])
+
+    found = [choice.get("meta_info") for choice in orjson.loads(body)["choices"]]
+    assert found == [{"sglang_lp": REPORTS[0]}, None, {"sglang_lp": REPORTS[2]}]
+    assert length == len(body)
+
+
+def test_what_sglang_wrote_into_a_choice_stays():
+    own = {"id": "7", "sglang_lp": {"forced": 1}}
+    body, _ = written(orjson.dumps({"choices": choices(0, meta_info=own)}))
+
+    assert orjson.loads(body)["choices"] == choices(0, meta_info=own)
+
+
+@pytest.mark.parametrize("given", [{"wants": "yes"}, {"wants": None}, {"reports": {}}])
+def test_an_answer_without_a_report_or_a_wish_for_it_is_left_alone(given):
+    body = b'{"choices": [{"index": 0}]}'
+
+    assert written(body, **given)[0] == body
+
+
+STREAMED = b"text/event-stream; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("kind", "nothing"),
+    [("text_completion", {"text": ""}), ("chat.completion.chunk", {"delta": {}})],
+)
+def test_a_stream_has_the_reports_before_its_end(kind, nothing):
+    event = {"id": "7", "object": kind, "choices": choices(0, text="a"), "usage": {"n": 1}}
+    first = b"data: %s\n\n" % orjson.dumps(event)
+
+    body, _ = written(first, b"data: [DONE]\n\n", b"", kind=STREAMED)
+
+    assert body.startswith(first)
+    added, end = body[len(first) :].split(b"\n\n", 1)
+    added = orjson.loads(added.removeprefix(b"data: "))
+    assert end == b"data: [DONE]\n\n"
+    assert (added["id"], added["object"], added["usage"]) == ("7", kind, None)
+    assert added["choices"] == [
+        {"index": index, **nothing, "finish_reason": None, "meta_info": {"sglang_lp": report}}
+        for index, report in REPORTS.items()
+    ]
+
+
+def test_a_response_has_the_report_itself_whole_and_streamed():
+    response = {"object": "response", "output": []}
+    expected = {**response, "meta_info": {"sglang_lp": REPORTS[0]}}
+    begun = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
+    done = {"type": "response.completed", "response": response}
+
+    whole, _ = written(orjson.dumps(response))
+    end = b"event: response.completed\ndata: %s\n\n" % orjson.dumps(done)
+    streamed, _ = written(begun, end, kind=STREAMED)
+
+    assert orjson.loads(whole) == expected
+    assert streamed.startswith(begun)
+    last = orjson.loads(streamed[len(begun) :].partition(b"\ndata: ")[2])
+    assert last == {**done, "response": expected}
+
+
+def test_a_stream_that_ends_in_an_error_is_left_alone():
+    error, end = b'data: {"error": {"code": 500}}\n\n', b"data: [DONE]\n\n"
+
+    assert written(error, end, kind=STREAMED)[0] == error + end

@@ -1,0 +1,159 @@
+"""The report in answers of OpenAI's endpoints, where the request says ``return_meta_info``.
+
+SGLang itself has a place for it in whole chats alone, and what it writes there is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any
+
+import orjson
+
+from sglang_lp.client.answers import KEY
+
+__all__ = ["AnswerReports", "ask", "begins_stream", "collect"]
+
+
+class _Asked:
+    """What an HTTP request asks for.
+
+    Attributes:
+        reports: Of its choices, by index; ``None`` if it does not ask for them.
+        event: The newest event of the answer.
+    """
+
+    reports: dict[int, Any] | None = None
+    event = b""
+
+
+_asked: ContextVar[_Asked | None] = ContextVar("sglang_lp_asked", default=None)
+
+
+def ask(_serving: Any, request: Any, raw_request: Any = None) -> None:
+    """Take down that a request wants its report, before SGLang looks at it."""
+    asked, body = _asked.get(), getattr(raw_request, "_json", None)
+    if asked is None or not isinstance(body, Mapping) or body.get("return_meta_info") is not True:
+        return
+    asked.reports = {}
+    if getattr(request, "stream", False) and hasattr(request, "return_meta_info"):
+        request.return_meta_info = False  # SGLang refuses it with a stream
+
+
+def collect(original: Callable[..., AsyncIterator[Any]], *args: Any, **kwargs: Any) -> Any:
+    """Keep the reports of the answers that SGLang generates for a request: a hook around that."""
+    asked, answers = _asked.get(), original(*args, **kwargs)
+    if asked is None or asked.reports is None:
+        return answers
+    return _collecting(answers, asked.reports)
+
+
+async def _collecting(answers: Any, reports: dict[int, Any]) -> AsyncIterator[Any]:
+    async with aclosing(answers):
+        async for answer in answers:
+            for index, one in enumerate(answer if isinstance(answer, list) else [answer]):
+                if KEY in one["meta_info"]:
+                    reports[one.get("index", index)] = one["meta_info"][KEY]
+            yield answer
+
+
+def begins_stream(message: dict[str, Any]) -> bool:
+    """Tell whether a message of ASGI begins a stream of events."""
+    return message["type"] == "http.response.start" and any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in message.get("headers", ())
+    )
+
+
+class AnswerReports:
+    """Writes the reports into answers: middleware, as ASGI knows it.
+
+    A whole answer has them as ``meta_info`` of its choices, a stream in an event of its own before
+    the last one. A response has no choices, and has it itself.
+
+    Args:
+        app: What answers.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
+    ) -> None:
+        """Answer a request, with its reports if it asked for them."""
+        asked, held = _Asked(), []
+
+        async def sending(message: dict[str, Any]) -> None:
+            reports = asked.reports
+            if reports is None:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                if begins_stream(message):
+                    await send(message)
+                else:
+                    held.append(message)
+            elif not held:
+                await send({**message, "body": _in_event(asked, reports, message.get("body", b""))})
+            else:
+                held.append(message)
+                if not message.get("more_body"):
+                    await _send_whole(held, reports, send)
+
+        token = _asked.set(asked)
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            _asked.reset(token)
+
+
+async def _send_whole(
+    messages: list[dict[str, Any]], reports: Mapping[int, Any], send: Callable[..., Awaitable[None]]
+) -> None:
+    """Send an answer that is not streamed."""
+    start, *parts = messages
+    body = b"".join(part.get("body", b"") for part in parts)
+    if reports:
+        body = orjson.dumps(_with_reports(orjson.loads(body), reports))
+    headers = [one for one in start["headers"] if one[0].lower() != b"content-length"]
+    await send({**start, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[str, Any]:
+    """Write reports into a whole answer."""
+    if answer.get("object") == "response":
+        return {**answer, "meta_info": {KEY: reports[0]}}
+    for choice in answer.get("choices", ()):
+        if choice["index"] in reports:
+            choice.setdefault("meta_info", {KEY: reports[choice["index"]]})
+    return answer
+
+
+def _in_event(asked: _Asked, reports: Mapping[int, Any], body: bytes) -> bytes:
+    """Return an event of a stream, with the reports if it is the last one."""
+    if reports and body.startswith(b"event: response."):
+        name, _, data = body.partition(b"\ndata: ")
+        event = orjson.loads(data)
+        if event["type"] in ("response.completed", "response.incomplete"):
+            event["response"] = _with_reports(event["response"], reports)
+            return b"%s\ndata: %s\n\n" % (name, orjson.dumps(event))
+    elif reports and body.startswith(b"data: [DONE]") and b'"error"' not in asked.event[:16]:
+        return b"data: %s\n\n%s" % (orjson.dumps(_last_event(asked.event, reports)), body)
+    asked.event = body
+    return body
+
+
+def _last_event(newest: bytes, reports: Mapping[int, Any]) -> dict[str, Any]:
+    """Return an event with reports that says nothing else than the one before it."""
+    event = orjson.loads(newest.removeprefix(b"data: "))
+    nothing: dict[str, Any] = (
+        {"text": ""} if event["object"] == "text_completion" else {"delta": {}}
+    )
+    event["choices"] = [
+        {"index": index, **nothing, "finish_reason": None, "meta_info": {KEY: report}}
+        for index, report in sorted(reports.items())
+    ]
+    return {**event, "usage": None}
