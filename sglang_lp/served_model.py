@@ -47,6 +47,11 @@ class ServedModel(NamedTuple):
         limit = vocab_size or 1 << 31  # tokenizers may have more tokens than the model has logits
         return cls(tokenizer, vocab_size, tuple(sorted(i for i in found if 0 <= i < limit)))
 
+    def by_effort(self) -> list[Self]:
+        """Return this, and the same as it thinks at other levels of effort."""
+        others = () if self.reasoning is None else self.reasoning.others
+        return [self, *(self._replace(reasoning=one) for one in others)]
+
 
 def ends_for(
     processor: str, name: str, given: tuple[int, ...] | None, served: ServedModel

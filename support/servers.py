@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.startup.workers import can_be_guarded
-from support import cpu_chains, cpu_lora, cpu_speculation, foreseeing
+from support import cpu_chains, cpu_lora, cpu_speculation, cpu_strict, foreseeing
 from support.lora_models import RANK
 from support.server import SGLANG
 
@@ -170,6 +170,19 @@ SERVERS: Mapping[str, Settings] = {
         },
         {"SGLANG_LP_POLICY": str(REASONING)},
     ),
+    "strict thinking": (
+        {
+            "model_path": "demo",
+            "reasoning_parser": "qwen3",
+            "grammar_backend": "xgrammar",
+            "enable_strict_thinking": True,
+            "served_model_name": "demo",
+        },
+        {
+            "SGLANG_MAX_THINK_TOKENS": "32",
+            "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{cpu_strict.NAME}",
+        },
+    ),
     "tokenizer workers": (
         {"tokenizer_worker_num": 2},
         {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
@@ -186,7 +199,8 @@ ADAPTED = ("lora", "lora, eagle chains")
 BLIND = "dflash, blind"
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-_OTHERS = {*STOCK, *ADAPTED, BLIND, "decided", "reasoning", "tokenizer workers"}
+_REASONING = {"reasoning", "strict thinking"}
+_OTHERS = {*STOCK, *ADAPTED, BLIND, "decided", *_REASONING, "tokenizer workers"}
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.

@@ -30,6 +30,7 @@ from sglang_lp.trust.decisions import Above
 from sglang_lp.trust.policy import parse_entry
 
 if TYPE_CHECKING:
+    from sglang_lp.builtins.thinking.known import ReasoningFormat
     from sglang_lp.trust.decisions import Chosen, Decisions, Profile
 
 __all__ = ["Asked", "Decided", "Rules"]
@@ -104,7 +105,7 @@ class Rules:
         #: Whether requests run what they bring, and nothing else is decided.
         self.is_empty = decisions.is_empty
         self._always: list[Link] = []
-        self._delimiters: tuple[Any, Any] | None = None
+        self._delimiters: dict[ReasoningFormat | None, tuple[Any, Any]] = {}
         self._always_chosen = [
             _load(chosen, f"always[{index}]") for index, chosen in enumerate(decisions.always)
         ]
@@ -166,9 +167,10 @@ class Rules:
                 self._always.append(_fit(_parse(processor, params, served), served))
         if self.budgets:
             with _naming("thinking budgets"):
-                template = _fit(_parse(*self._template, served), served)
-                self._delimiters = template.params.start, template.params.end
-                self._with_budget(template, 0)
+                for one in served.by_effort():
+                    template = _fit(_parse(*self._template, one), one)
+                    self._delimiters[one.reasoning] = template.params.start, template.params.end
+                    self._with_budget(template, 0)
         if self._default is not None:
             with _naming("defaults"):
                 self.decide(Asked(None), served)
@@ -218,7 +220,7 @@ class Rules:
             params = ChainLogitProcessor.join(every, unnamed=len(self._always))
             fitted = Link(ChainLogitProcessor, params)
         for link in parts(fitted):
-            self._check_delimiters(link)
+            self._check_delimiters(link, served)
         names = tuple(link.processor.__name__ for link in links)
         return Decided(fitted.processor, fitted.params, names)
 
@@ -335,12 +337,13 @@ class Rules:
             budget = max(0, min(budget, most - message - newline))
         return with_budget(link, budget)
 
-    def _check_delimiters(self, link: Link) -> None:
+    def _check_delimiters(self, link: Link, served: ServedModel) -> None:
         """Refuse a budget that watches something else than the served model's thinking."""
         no_ceiling = self._ceiling is None and self._total is None
-        if no_ceiling or not thinks(link) or self._delimiters is None:
+        expected = self._delimiters.get(served.reasoning)
+        if no_ceiling or not thinks(link) or expected is None:
             return
-        if (link.params.start, link.params.end) != self._delimiters:
+        if (link.params.start, link.params.end) != expected:
             raise InvalidParameter(
                 link.processor.__name__,
                 "thinking_start_token_id",

@@ -17,6 +17,7 @@ import pytest
 if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob = ["*"]
 else:
+    from demo.model import ensure_model
     from support import draft_models, tiny_model
     from support.greedy import Oracle
     from support.server import launch
@@ -30,7 +31,8 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def drafting(tiny, tmp_path_factory):
-    return draft_models.make_all(tmp_path_factory.mktemp("draft-models"), tiny)
+    made = draft_models.make_all(tmp_path_factory.mktemp("draft-models"), tiny)
+    return {**made, "demo": ensure_model()}
 
 
 @pytest.fixture(scope="session")

@@ -465,6 +465,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if not request.exact:
             raise Unsupported(f"{self.name}: {_NO_LAG}")
         left = _left(params, progress)
+        if progress.finder.strict and progress.opened >= 0 and len(request.top(2)) == 1:
+            return  # SGLang closes the block, and masks whatever else this would force
         if progress.opened >= 0 and (left <= 0 or progress.looped):
             # The start of a tool call is markup, and ends the block by itself.
             if not progress.may_call(-left):

@@ -76,6 +76,7 @@ class Finder:
         fresh: The state after a delimiter.
         tool_begun: The states in which a tool start is begun.
         reads_text: Whether delimiters count whichever tokens spell them.
+        strict: Whether SGLang masks what is no end once a budget of its own is spent.
         telling: Tokens without any of these change nothing, unless a delimiter or a closing is
             begun.
     """
@@ -92,6 +93,7 @@ class Finder:
         self.others = lasting(others)
         self.closing_signs = [lasting([token_id, *others]) for token_id in self.end]
         self.reads_text = form is not None and vocabulary is not None
+        self.strict = form is not None and form.strict
         self._tokens = () if vocabulary is None else vocabulary.tokens
         self._read_texts(closing, form)
         first = self.texts.children[0]

@@ -18,6 +18,8 @@ class ReasoningFormat(NamedTuple):
         tool_end: After a tool call in a block the block goes on from here; empty if it does not.
         other_ends: More texts that end a block.
         can_begin_inside: Whether reasoning may be open from the first token, without ``start``.
+        others: The same with the delimiters of other levels of effort.
+        strict: Whether SGLang masks what is no end once a budget of its own is spent.
     """
 
     start: str
@@ -27,6 +29,8 @@ class ReasoningFormat(NamedTuple):
     tool_end: str = ""
     other_ends: tuple[str, ...] = ()
     can_begin_inside: bool = False
+    others: tuple[ReasoningFormat, ...] = ()
+    strict: bool = False
 
 
 #: What opens a tool call without an end of the block before it, in the reasoning parsers of

@@ -18,18 +18,20 @@ from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
 from sglang_lp.params import RESUMED, take_resumed
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Decided, Rules
+from sglang_lp.rules.links import Link, parts, thinks
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
-from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
+from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, END_TOKEN_IDS
 from sglang_lp.server.versions import diffusion_algorithm
+from sglang_lp.text.encoding import encode
 from sglang_lp.text.vocabulary import vocabulary_of
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
 from sglang_lp.trust.audit import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sglang_lp.builtins.thinking.known import ReasoningFormat
     from sglang_lp.params import Parameters
@@ -63,6 +65,11 @@ class Admitted(NamedTuple):
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
     resumed: int
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a thinking budget runs."""
+        return any(thinks(link) for link in parts(Link(type(self.processor), self.params)))
 
 
 class Guard:
@@ -139,7 +146,8 @@ class Guard:
         tokenizer = getattr(process, "tokenizer", None)
         if tokenizer is not None and tokenizer is not self.tokenizer:
             name = getattr(process.server_args, "reasoning_parser", None)
-            self.reasoning = reasoning_format(name, tokenizer)
+            strict = getattr(process.server_args, "enable_strict_thinking", False)
+            self.reasoning = reasoning_format(name, tokenizer, strict=strict)
             with suppress(RequestError):  # which a request that wants to know is told
                 vocabulary = vocabulary_of(tokenizer)
                 vocabulary.prepare()
@@ -225,6 +233,8 @@ class Guard:
             RequestError: Refused.
         """
         served = self._served()
+        if isinstance(custom_params, dict) and END_TOKEN_IDS in custom_params:
+            served = _thinking_to(served, custom_params[END_TOKEN_IDS])
         # What room an answer has matters to the operator's rules alone.
         room = None if self.rules.is_empty else limit
         given = packed(custom_params)
@@ -308,6 +318,14 @@ class Guard:
                 f"beam_width: expected 1 with custom_logit_processor, got {shown(beam_width)}; "
                 "leave out one of them"
             )
+
+
+def _thinking_to(served: ServedModel, end: Sequence[int]) -> ServedModel:
+    """Return the model as it thinks at the level of effort at which thoughts end so."""
+    for one in served.by_effort()[1:]:
+        if one.reasoning and encode(one.tokenizer, one.reasoning.end) == tuple(end):
+            return one
+    return served
 
 
 def _asked_by(payload: Any, custom_params: Any, limit: int | None) -> Asked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 from sglang_lp.builtins.thinking.known import ReasoningFormat
@@ -27,20 +28,26 @@ _TOOLS = {
 }
 
 
-def reasoning_format(name: str | None, tokenizer: Any) -> ReasoningFormat | None:
+def reasoning_format(
+    name: str | None, tokenizer: Any, *, strict: bool = False
+) -> ReasoningFormat | None:
     """Return how a reasoning parser tells reasoning; ``None`` if there is no way to say it.
 
     Args:
         name: ``--reasoning-parser``, or ``None``.
         tokenizer: The served model's, which some parsers ask for their delimiters.
+        strict: ``--enable-strict-thinking``.
     """
     if not name:
         return None
-    from sglang.srt.parser.reasoning_parser import ReasoningParser
-
     try:
-        detector = ReasoningParser(name, force_reasoning=True, tokenizer=tokenizer).detector
-        return _format(name, detector)
+        detector = _detector(name, tokenizer)
+        others: tuple[ReasoningFormat, ...] = ()
+        if hasattr(detector, "request_selectable_think_end_tokens"):
+            others = tuple(
+                _format(name, _detector(name, tokenizer, effort)) for effort in ("medium", "low")
+            )
+        return _format(name, detector)._replace(others=others, strict=strict)
     except Exception as error:  # noqa: BLE001 - a parser raises what it likes
         logger.warning(
             "thinking budgets: the delimiters of the reasoning parser %s cannot be told (%s); they "
@@ -49,6 +56,15 @@ def reasoning_format(name: str | None, tokenizer: Any) -> ReasoningFormat | None
             error,
         )
         return None
+
+
+def _detector(name: str, tokenizer: Any, effort: str = "high") -> Any:
+    """Return SGLang's parser of a request that asks for a level of effort."""
+    from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+    request: Any = SimpleNamespace(chat_template_kwargs={"reasoning_effort": effort})
+    parser = ReasoningParser(name, force_reasoning=True, request=request, tokenizer=tokenizer)
+    return parser.detector
 
 
 def _format(name: str, detector: Any) -> ReasoningFormat:

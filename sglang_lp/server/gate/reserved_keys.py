@@ -18,6 +18,7 @@ from sglang_lp.trust.decisions import LEVELS
 __all__ = [
     "BUDGET_FIELD",
     "EFFORT",
+    "END_TOKEN_IDS",
     "MAX_KEYS",
     "REFUSAL",
     "ROUTED",
@@ -42,7 +43,8 @@ ROUTED = "__sglang_lp_routed"
 
 _REQUEST = "__req__"
 _PREFIX = "__sglang_"
-_END_TOKEN_IDS = "__sglang_reasoning_end_token_ids"  # noqa: S105 - no secret
+#: The tokens that end this request's thoughts, where its effort says which.
+END_TOKEN_IDS = "__sglang_reasoning_end_token_ids"  # noqa: S105 - no secret
 _IN_GRAMMAR = "__sglang_reasoning_in_grammar"
 #: Most end tokens that SGLang sets.
 _MAX_END_TOKEN_IDS = 32
@@ -136,7 +138,7 @@ def check_shape(custom_params: object, req: object) -> None:
         if key == _REQUEST:
             # SGLang before 0.5.23 puts the request itself there.
             fits = value is req or type(value) is ProxyType
-        elif key == _END_TOKEN_IDS:
+        elif key == END_TOKEN_IDS:
             fits = (
                 type(value) is list
                 and 0 < len(value) <= _MAX_END_TOKEN_IDS

@@ -15,6 +15,7 @@ from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.rules.budget import BUDGET
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import check_shape, check_stands
@@ -104,6 +105,9 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         return
     req.custom_logit_processor = admitted.payload
     own = admitted.custom_params
+    strict = guard.reasoning is not None and guard.reasoning.strict
+    if strict and isinstance(given, dict) and BUDGET in given and admitted.thinks:
+        own = {**given, BUDGET: -1}  # SGLang would keep the same budget in its own way
     is_same = own is None and given is sampling.custom_params
     # SGLang left the request out if there was no processor, or no dict.
     if not is_same or not isinstance(given, dict) or "__req__" not in given:

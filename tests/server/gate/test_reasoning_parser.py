@@ -3,8 +3,10 @@
 import re
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tokenizers
 
 pytest.importorskip("sglang.srt")
 
@@ -13,8 +15,14 @@ from hypothesis import strategies as st
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
 from sglang_lp.builtins.thinking.finder import Closing, find_blocks, finder_for
+from sglang_lp.errors import InvalidParameter
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
+from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
 from sglang_lp.text.vocabulary import Vocabulary
+from sglang_lp.trust import Policy
+from sglang_lp.trust.decisions import Ceiling
 
 #: Each letter stands once in a text, so that every token of reasoning is known by its own.
 LETTERS = [chr(0x4E00 + i) for i in range(400)]
@@ -22,6 +30,18 @@ LETTERS = [chr(0x4E00 + i) for i in range(400)]
 #: Parsers whose delimiters come from a template of the served tokenizer.
 TEMPLATES = {"response_template"}
 PARSERS = sorted({*ReasoningParser.DetectorMap} - TEMPLATES)
+#: One parser takes other delimiters from a request with another level of effort.
+EFFORTS = {"k2_horizon, medium": "medium", "k2_horizon, low": "low"}
+
+
+def parser_of(name, *, forced):
+    request = SimpleNamespace(chat_template_kwargs={"reasoning_effort": EFFORTS.get(name)})
+    return ReasoningParser(name.partition(",")[0], force_reasoning=forced, request=request)
+
+
+def format_of(name):
+    form = reasoning_format(name.partition(",")[0], None)
+    return form.others[[*EFFORTS].index(name)] if name in EFFORTS else form
 
 
 class Pieces:
@@ -58,7 +78,7 @@ def answers(draw, form, forced):
 
 
 def reasoning(name, pieces, forced, *, streamed):
-    parser = ReasoningParser(name, force_reasoning=forced)
+    parser = parser_of(name, forced=forced)
     detector = parser.detector
     if name == "ling3":  # which gives reasoning out as the answer if there is no other
         detector._force_nonempty_content = False
@@ -94,15 +114,15 @@ def counted(form, pieces, forced):
     # K2 Horizon's parser takes no answer that begins outside.
     [
         (name, forced)
-        for name in PARSERS
+        for name in [*PARSERS, *EFFORTS]
         for forced in (False, True)
-        if forced or name != "k2_horizon"
+        if forced or "k2_horizon" not in name
     ],
 )
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_is_counted_is_what_the_parser_returns_as_reasoning(name, forced, data):
-    form = reasoning_format(name, None)
+    form = format_of(name)
     pieces = data.draw(answers(form, forced))
     found = counted(form, pieces, forced)
     for streamed in (False, True):
@@ -122,6 +142,24 @@ def test_a_parser_whose_delimiters_cannot_be_told_is_named_in_the_log(caplog):
     assert reasoning_format("response_template", None) is None
     assert "response_template" in caplog.text
     assert reasoning_format(None, None) is None
+
+
+def test_a_request_is_closed_with_the_end_that_its_effort_has():
+    form = reasoning_format("k2_horizon", None)
+    assert len({one.end for one in (form, *form.others)}) == 3
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.add_special_tokens([text for one in (form, *form.others) for text in one[:2]])
+    guard = Guard(Policy(ceilings={"thinking_budget": Ceiling(at_most=20)}))
+    guard.tokenizer, guard.vocab_size, guard.reasoning = tokenizer, 6, form
+    guard.rules.fit(ServedModel(tokenizer, 6, reasoning=form))
+
+    for one in (form, *form.others):
+        start, end = ((tokenizer.token_to_id(text),) for text in one[:2])
+        params = guard.admit(None, {END_TOKEN_IDS: [*end]}, reasoning=True).params
+        assert (params.start, params.end, params.thinking_budget) == (start, end, 20)
+        own = {"thinking_start_token_id": start[0], "thinking_end_token_id": 5 - end[0]}
+        with pytest.raises(InvalidParameter, match="the served model's thinking delimiters"):
+            guard.admit("ThinkingBudgetLogitProcessor", {END_TOKEN_IDS: [*end], **own})
 
 
 def test_the_page_on_thinking_has_a_row_for_every_parser():
