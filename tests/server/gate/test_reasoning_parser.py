@@ -157,7 +157,7 @@ def test_a_request_is_closed_with_the_end_that_its_effort_has():
         start, end = ((tokenizer.token_to_id(text),) for text in one[:2])
         params = guard.admit(None, {END_TOKEN_IDS: [*end]}, reasoning=True).params
         assert (params.start, params.end, params.thinking_budget) == (start, end, 20)
-        own = {"thinking_start_token_id": start[0], "thinking_end_token_id": 5 - end[0]}
+        own = {"thinking_start_token_id": start[0], "thinking_end_token_id": (end[0] + 2) % 6}
         with pytest.raises(InvalidParameter, match="the served model's thinking delimiters"):
             guard.admit("ThinkingBudgetLogitProcessor", {END_TOKEN_IDS: [*end], **own})
 
