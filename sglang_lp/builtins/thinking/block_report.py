@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.budget import ThinkingBudgetLogitProcessor
 
 __all__ = ["ends_with_loop", "report_blocks"]
+
+#: Bytes of a token, and tokens that are looked for: more of them take longer where few differ.
+_WIDTH, _PROBE = 8, 4
 
 
 def report_blocks(
@@ -81,19 +85,29 @@ def _rule(
 
 def ends_with_loop(params: ThinkingBudgetLogitProcessor.Params, token_ids: Sequence[int]) -> bool:
     """Tell whether tokens end with a pattern as often as makes it a loop."""
-    largest = min(params.max_pattern_size or 0, len(token_ids) // params.min_count)
-    newest = [*token_ids[-largest - 1 :]]
-    newest.reverse()
-    size = params.min_pattern_size - 1
-    while size < largest:
-        try:  # most tokens end no pattern, and this takes a tenth of looking at each size
-            size = newest.index(newest[0], size + 1, largest + 1)
-        except ValueError:
-            return False
-        again, stop = size * (params.min_count - 1), len(token_ids) - size
-        if token_ids[-again:] == token_ids[stop - again : stop]:
+    count, least = params.min_count, params.min_pattern_size
+    largest = min(params.max_pattern_size or 0, len(token_ids) // count)
+    if largest < least:
+        return False
+    text = array("q", token_ids[-largest * count :]).tobytes()
+    # A pattern of so many tokens ends with these, and so does the one before it. Bytes are searched
+    # in a tenth of the time of tokens.
+    probe = text[-min(least, _PROBE) * _WIDTH :]
+    end = len(text) - least * _WIDTH
+    first = len(text) - largest * _WIDTH - len(probe)
+    while (at := text.rfind(probe, first, end)) >= 0:
+        size = len(text) - len(probe) - at
+        if size % _WIDTH == 0 and _is_repeated(text, size, count):
             return True
+        end = at + len(probe) - 1
     return False
+
+
+def _is_repeated(text: bytes, size: int, count: int) -> bool:
+    """Tell whether a text ends with its last bytes so many times in a row."""
+    if text[-size:] != text[-2 * size : -size]:  # which most are not: the rest takes longer
+        return False
+    return text[-size * (count - 1) :] == text[-size * count : len(text) - size]
 
 
 def _holds_position(spans: Sequence[Sequence[int]], position: int) -> bool:

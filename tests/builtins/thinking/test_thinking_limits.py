@@ -1,12 +1,14 @@
 """What ends a block besides its budget: all blocks together, a loop, the end of the answer."""
 
 from array import array
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking import block_report
 from sglang_lp.edits import LENGTH, End
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import Recording, prepare
@@ -105,6 +107,23 @@ def ends_with_loop(tokens, smallest, largest, count):
         )
         for size in range(smallest, largest + 1)
     )
+
+
+@given(
+    # Bytes of one token within those of two others; two letters make loops likely.
+    opening=st.lists(st.sampled_from([0, 1, 256]), max_size=30),
+    pattern=st.lists(st.sampled_from([1, 256]), max_size=12),
+    times=st.integers(1, 6),
+    sizes=st.tuples(st.integers(1, 9), st.integers(0, 12)),
+    count=st.integers(2, 5),
+)
+def test_a_loop_is_found_as_its_definition_says(opening, pattern, times, sizes, count):
+    tokens, smallest, largest = opening + pattern * times, sizes[0], sum(sizes)
+    params = SimpleNamespace(max_pattern_size=largest, min_pattern_size=smallest, min_count=count)
+
+    found = block_report.ends_with_loop(params, tokens)
+
+    assert found == ends_with_loop(tokens, smallest, largest, count)
 
 
 @settings(max_examples=60)
