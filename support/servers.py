@@ -199,8 +199,8 @@ ADAPTED = ("lora", "lora, eagle chains")
 BLIND = "dflash, blind"
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
-_REASONING = {"reasoning", "strict thinking"}
-_OTHERS = {*STOCK, *ADAPTED, BLIND, "decided", *_REASONING, "tokenizer workers"}
+STRICT = "strict thinking"
+_OTHERS = {*STOCK, *ADAPTED, BLIND, STRICT, "decided", "reasoning", "tokenizer workers"}
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
@@ -227,6 +227,6 @@ def on_servers(*names: str, always: bool = False) -> pytest.MarkDecorator:
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
     if name == "tokenizer workers" and not can_be_guarded():
         return (pytest.mark.skip("this SGLang's tokenizer workers load no plugin"),)
-    if name not in ADAPTED and "speculative_algorithm" not in SERVERS[name][0]:
+    if name not in {*ADAPTED, STRICT} and "speculative_algorithm" not in SERVERS[name][0]:
         return ()
     return () if name in _ALWAYS else (pytest.mark.drafts,)
