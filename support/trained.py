@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["END", "byte_level"]
+__all__ = ["END", "byte_fallback", "byte_level"]
 
 #: The end of sequence, a special token with id 0.
 END = "<|end|>"
@@ -30,4 +30,23 @@ def byte_level(corpus: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     made.train_from_iterator(corpus, trainer)
+    return made
+
+
+def byte_fallback(pieces: Sequence[str]) -> tokenizers.Tokenizer:
+    """Return a BPE as SentencePiece makes them: what no piece spells is written in byte tokens.
+
+    Args:
+        pieces: Tokens besides those of the bytes and the end of sequence, ``▁`` for a space. Of
+            the longer ones those are written that a piece and one more character make.
+    """
+    names = [END, *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    merges = [(piece[:-1], piece[-1]) for piece in pieces if len(piece) > 1]
+    vocab = {name: token_id for token_id, name in enumerate(names)}
+    made = tokenizers.Tokenizer(models.BPE(vocab, merges, byte_fallback=True))
+    made.add_special_tokens([END])
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     return made

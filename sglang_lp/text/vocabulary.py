@@ -14,12 +14,13 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.text.byte_runs import NO_RUNS, ByteRuns
 from sglang_lp.text.utf8 import folded, unfinished
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Pieces", "Vocabulary", "unmapped_ids", "vocabulary_of"]
+__all__ = ["Pieces", "Vocabulary", "byte_runs_of", "unmapped_ids", "vocabulary_of"]
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -333,10 +334,12 @@ class Vocabulary:
     Attributes:
         tokens: The bytes of each id that the tokenizer has. Special tokens have none: they are
             left out of the text that a client gets. There may be more logits in a row, or fewer.
+        byte_runs: What is special about its byte tokens.
     """
 
-    def __init__(self, tokens: Sequence[bytes]) -> None:
+    def __init__(self, tokens: Sequence[bytes], byte_ids: Iterable[int] = ()) -> None:
         self.tokens = tokens
+        self.byte_runs = ByteRuns(tokens, frozenset(byte_ids))
 
     def prepare(self) -> None:
         """Make what every search needs, for 200,000 tokens in a second: no request waits for it."""
@@ -421,6 +424,16 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     return found
 
 
+def byte_runs_of(tokenizer: Any) -> ByteRuns:
+    """Return the byte runs of the vocabulary of a tokenizer; none where nobody can tell.
+
+    Args:
+        tokenizer: As for :func:`vocabulary_of`, or ``None``.
+    """
+    found = None if tokenizer is None else _vocabulary_of(tokenizer)
+    return found.byte_runs if isinstance(found, Vocabulary) else NO_RUNS
+
+
 @lru_cache(maxsize=4)
 def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
     """Return what ``vocabulary_of`` does, or the message of its error, which is kept as well."""
@@ -428,7 +441,7 @@ def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
     try:
         _check_clean_up(tokenizer)
         if hasattr(fast, "get_added_tokens_decoder"):
-            return Vocabulary(_fast_tokens(fast))
+            return _fast_vocabulary(fast)
         return Vocabulary(_other_tokens(tokenizer))
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return (
@@ -466,8 +479,8 @@ def _check_clean_up(tokenizer: Any) -> None:
         )
 
 
-def _fast_tokens(fast: Any) -> list[bytes]:
-    """Return the tokens of a tokenizer of ``tokenizers``.
+def _fast_vocabulary(fast: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer of ``tokenizers``.
 
     Not by xgrammar, which takes 1.3 s for 200,000 of them and is not there in a client.
     """
@@ -477,17 +490,20 @@ def _fast_tokens(fast: Any) -> list[bytes]:
     }
     spell = _spelled_by_bytes if decoder and decoder.decode(["a", "Ġ"]) == "a " else _spelled
     tokens = [b""] * (max(names.values(), default=-1) + 1)
-    checked, ours = ["a"], [b"a"]
+    checked, ours, byte_ids = ["a"], [b"a"], list[int]()
     for name, token_id in names.items():
         if token_id not in special:
             tokens[token_id] = token = spell(name)
-            if not name.startswith("<0x"):  # of whose bytes it drops what makes no character
+            if _BYTE_TOKEN.fullmatch(name):  # of whose bytes it drops what makes no character
+                byte_ids.append(token_id)
+            else:
                 checked.append(name)
                 ours.append(token)
     # The library has the last word.
     if decoder is None or decoder.decode(checked) != b"".join(ours).decode(errors="replace"):
         raise ValueError("its decoder does more than to join tokens")
-    return tokens
+    has_runs = decoder.decode(["<0x61>", "<0xFF>"]) == "\ufffd\ufffd"
+    return Vocabulary(tokens, byte_ids if has_runs else ())
 
 
 def _other_tokens(tokenizer: Any) -> list[bytes]:

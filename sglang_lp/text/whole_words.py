@@ -16,11 +16,12 @@ import unicodedata
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
+from sglang_lp.text.byte_runs import BROKEN
 from sglang_lp.text.encoding import served_vocabulary
 from sglang_lp.text.kept_ids import KeptIds
 from sglang_lp.text.utf8 import becoming, folded, lacking, unfinished
@@ -188,9 +189,10 @@ class WholeWords:
         self.always: Sequence[int] = array(
             "q", np.unique(token[bounded]).astype(np.int64).tobytes()
         )
-        #: Tokens that begin with no letter.
-        filled = pieces.lengths > 0
-        self._no_letter = np.flatnonzero(filled & edges.opens[edges.starts])
+        #: Tokens that begin with no letter, or with one that may be taken back.
+        open_first = edges.opens[edges.starts]
+        open_first[[*vocabulary.byte_runs.ids]] = True
+        self._no_letter = np.flatnonzero((pieces.lengths > 0) & open_first)
         if len(self._no_letter) == len(pieces):
             raise RequestError(
                 "expected a model whose tokens begin with letters, which whole words need; leave "
@@ -206,15 +208,15 @@ class WholeWords:
             prompt_ids: Special tokens and pad values of images in it end every word.
         """
         tokens = self._vocabulary.tokens
-        last: list[bytes] = []
+        last: list[int] = []
         length = 0
         for token_id in reversed(prompt_ids):
             token = tokens[token_id] if 0 <= token_id < len(tokens) else b""
             if not token or length > self._longest + 4:
                 break
-            last.append(token)
+            last.append(token_id)
             length += len(token)
-        return self._remembered(_OTHER + b"".join(reversed(last)))
+        return self._remembered(reduce(self._vocabulary.byte_runs.joined, reversed(last), _OTHER))
 
     def after(self, end: bytes, token_id: int) -> bytes:
         """Return what to remember after one more token.
@@ -223,9 +225,8 @@ class WholeWords:
             end: What was to be remembered before it.
             token_id: One without text, a special one, changes nothing.
         """
-        tokens = self._vocabulary.tokens
-        token = tokens[token_id] if token_id < len(tokens) else b""
-        return self._remembered(end + token) if token else end
+        text = self._vocabulary.byte_runs.joined(end, token_id)
+        return end if text == end else self._remembered(text)
 
     def after_word(self, end: bytes, vocab_size: int) -> Iterable[int] | None:
         """Return the tokens that begin with no letter, if a word has just been written.
@@ -263,6 +264,8 @@ class WholeWords:
         return array("q", self._found(end).tobytes())
 
     def _remembered(self, text: bytes) -> bytes:
+        if text.endswith(BROKEN):
+            return BROKEN  # and so whatever comes until the run of bytes ends
         if self._ignore_case:
             text = folded(text)
         whole = len(text) - unfinished(text)

@@ -134,6 +134,17 @@ def test_special_tokens_and_ids_that_the_tokenizer_lacks_spell_nothing(made, kin
     assert vocabulary.text([tokenizer.eos_token_id, 999_999, -1]) == b""
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_byte_tokens_are_known_whose_decoder_takes_back_what_was_right(made, kind):
+    ids = vocabulary_of(made[kind]).byte_runs.ids
+
+    assert len(ids) == (256 if kind == "SentencePiece" else 0)
+    if ids:
+        right, wrong = made[kind].convert_tokens_to_ids(["<0x61>", "<0xFF>"])
+        assert {right, wrong} <= ids
+        assert made[kind].decode([right, wrong]) == "��"
+
+
 def test_a_tokenizer_of_a_client_gives_the_same(made):
     here = vocabulary_of(made["byte level"].backend_tokenizer)
 

@@ -11,6 +11,7 @@ from sglang_lp.params import FewTokenIds, ForcedText, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.text.encoding import check_texts, forced_text
+from sglang_lp.text.vocabulary import byte_runs_of
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
@@ -70,7 +71,11 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
         if request.position < len(token_ids):
             edits.force(token_ids[request.position])
         elif eos is None:
-            edits.rest()
+            runs = byte_runs_of(request.tokenizer)
+            if request.position == len(token_ids) and (banned := runs.after(token_ids)):
+                edits.ban(banned)
+            else:
+                edits.rest()
         elif len(eos) == 1:
             edits.force(eos[0])
         else:

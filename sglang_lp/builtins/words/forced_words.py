@@ -20,6 +20,7 @@ from sglang_lp.text.automaton import (
     check_lengths,
     split,
 )
+from sglang_lp.text.byte_runs import BROKEN, NO_RUNS
 from sglang_lp.text.encoding import check_texts, forced_text, served_vocabulary
 
 if TYPE_CHECKING:
@@ -53,14 +54,12 @@ class _Texts:
         automaton: Follows them, byte by byte.
         newest: For each state, the nearest one on its way to shorter prefixes, itself included,
             at which a word is complete; 0 if there is none.
-        tokens: The bytes of each token.
     """
 
-    __slots__ = ("automaton", "newest", "tokens")
+    __slots__ = ("automaton", "newest")
 
-    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary) -> None:
+    def __init__(self, texts: Sequence[str]) -> None:
         self.automaton = automaton = Automaton([text.encode() for text in texts])
-        self.tokens = vocabulary.tokens
         self.newest = [0] * len(automaton.children)
         for state in automaton.by_length():
             complete = automaton.complete[state]
@@ -79,15 +78,19 @@ class _Words:
 
     Attributes:
         automaton: Follows them.
+        byte_runs: Those of the vocabulary that spells the texts.
         words: Each of them once, in the given order.
         lengths: For the state in which a word ends its number of tokens.
         total: How many tokens all words have together.
+        spare: How many more may be needed before the first of them.
         texts: The words as texts, if they were given so.
         spelled: For each state of ``texts`` in which one is complete, the state in which its
             tokens are.
     """
 
-    __slots__ = ("automaton", "lengths", "spelled", "texts", "total", "words")
+    __slots__ = (
+        "automaton", "byte_runs", "lengths", "spare", "spelled", "texts", "total", "words",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,8 +106,10 @@ class _Words:
         self.total = sum(self.lengths.values())
         self.texts: _Texts | None = None
         self.spelled: dict[int, int] = {}
+        self.byte_runs = NO_RUNS if vocabulary is None else vocabulary.byte_runs
+        self.spare = int(any(word.token_ids[0] in self.byte_runs.ids for word in self.words))
         if vocabulary is not None:
-            self.texts = found = _Texts(texts, vocabulary)
+            self.texts = found = _Texts(texts)
             own = map(self._word, split(token_ids, lengths))
             self.spelled = {
                 found.end_of(text): word.end for text, word in zip(texts, own, strict=True)
@@ -136,50 +141,59 @@ class _Progress:
     Attributes:
         words: What is asked for.
         missing: How many tokens the missing words have together.
+        is_open: Whether a word stands only if the run of byte tokens that it ends goes no further.
     """
 
-    __slots__ = ("_held", "_next", "_said", "_state", "missing", "words")
+    __slots__ = ("_held", "_next", "_said", "_state", "_unsettled", "is_open", "missing", "words")
 
     def __init__(self, words: _Words) -> None:
         self.words = words
         self.missing = words.total
+        self.is_open = False
         #: The state of the output, and a bit for each state of a prefix of words in it. A number,
         #: because it is copied for every drafted token.
         self._state = 0
         self._held = 1
-        #: The state of the output as text.
+        #: The state of the output as text, and what keeps its last run of bytes from being whole.
         self._said = 0
+        self._unsettled = b""
         #: Index of the word that is forced next.
         self._next = 0
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Take in generated tokens."""
         words = self.words
-        if words.texts is not None:  # before the tokens: a text holds all that its tokens do
-            self._read_text(words.texts, token_ids)
-        automaton, lengths, held = words.automaton, words.lengths, self._held
+        automaton, lengths, texts = words.automaton, words.lengths, words.texts
         for token_id in token_ids:
-            self._state = state = automaton.step(self._state, token_id)
+            if texts is not None:  # before the tokens: a text holds all that its tokens do
+                self._read_text(texts, token_id)
+            # What is broken holds no word and begins none.
+            state = 0 if self._unsettled == BROKEN else automaton.step(self._state, token_id)
+            self._state = state
             # Stops at the first known state, so a token takes a constant time on average.
-            while not held >> state & 1:
-                held |= 1 << state
+            while not self._held >> state & 1:
+                self._held |= 1 << state
                 self.missing -= lengths.get(state, 0)
                 state = automaton.shorter[state]
-        self._held = held
-        while self.missing and held >> words.words[self._next].end & 1:
+        while self.missing and self._held >> words.words[self._next].end & 1:
             self._next += 1
 
-    def _read_text(self, texts: _Texts, token_ids: Sequence[int]) -> None:
+    def _read_text(self, texts: _Texts, token_id: int) -> None:
         """Note the words that were completed, whichever tokens spelled them."""
-        words, automaton, newest = self.words, texts.automaton, texts.newest
-        for token_id in token_ids:
-            for byte in texts.tokens[token_id] if token_id < len(texts.tokens) else b"":
-                self._said = automaton.step(self._said, byte)
-                found = newest[self._said]
-                while found and not self._held >> words.spelled[found] & 1:
-                    self._held |= 1 << words.spelled[found]
-                    self.missing -= words.lengths[words.spelled[found]]
-                    found = newest[automaton.shorter[found]]
+        words, automaton, missing = self.words, texts.automaton, self.missing
+        runs = words.byte_runs
+        said = runs.joined(self._unsettled, token_id)
+        added = said[len(self._unsettled) :]
+        for byte in added:
+            self._said = automaton.step(self._said, byte)
+            found = texts.newest[self._said]
+            while found and not self._held >> words.spelled[found] & 1:
+                self._held |= 1 << words.spelled[found]
+                self.missing -= words.lengths[words.spelled[found]]
+                found = texts.newest[automaton.shorter[found]]
+        self._unsettled = runs.unsettled(said)
+        if added:
+            self.is_open = self.missing < missing and token_id in runs.ids
 
     def begun(self) -> int:
         """Return how many tokens of the next missing word the output ends with."""
@@ -189,9 +203,12 @@ class _Progress:
             state = shorter[state]
         return path[state]
 
-    def next_of(self, begun: int) -> int:
-        """Return the token that continues it."""
-        return self.words.words[self._next].token_ids[begun]
+    def next_of(self, begun: int) -> int | None:
+        """Return the token that continues it, ``None`` if a run of bytes has to end before."""
+        token_id = self.words.words[self._next].token_ids[begun]
+        if self._unsettled and not begun and token_id in self.words.byte_runs.ids:
+            return None
+        return token_id
 
 
 class ForcedWordsLogitProcessor(LogitProcessor):
@@ -314,17 +331,27 @@ class ForcedWordsLogitProcessor(LogitProcessor):
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the next missing word if a rule asks for it, else ban the end."""
         progress, params = request.state, request.params
+        runs = progress.words.byte_runs
         if not progress.missing:
-            edits.rest()
+            if progress.is_open:
+                edits.ban(runs.listed)
+            else:
+                edits.rest()
             return
         begun = progress.begun()
         last = params.within_tokens is not None and (
-            request.position + progress.missing >= params.within_tokens
+            request.position + progress.missing + progress.words.spare >= params.within_tokens
         )
-        if begun or last or request.is_among_top(params.eos_token_ids, 1):
-            edits.force(progress.next_of(begun))
-        else:
-            edits.ban(params.eos_token_ids)
+        is_due = begun or last or request.is_among_top(params.eos_token_ids, 1)
+        token_id = progress.next_of(begun) if is_due else None
+        if token_id is not None:
+            edits.force(token_id)
+            return
+        edits.ban(params.eos_token_ids)
+        if is_due:
+            edits.ban(runs.leaving_open(edits.vocab_size))
+        elif progress.is_open:
+            edits.ban(runs.listed)
 
     def explain(self, request: Request) -> str:
         """Say how much is missing."""

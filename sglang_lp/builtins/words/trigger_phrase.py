@@ -19,13 +19,15 @@ from sglang_lp.params import (
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import SequenceIds, automaton_of
+from sglang_lp.text.characters import MOST_LACKING
 from sglang_lp.text.encoding import check_texts, forced_text, served_vocabulary
+from sglang_lp.text.vocabulary import byte_runs_of
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
-    from sglang_lp.text.vocabulary import Vocabulary
+    from sglang_lp.text.byte_runs import ByteRuns
 
 #: Tokens that may come before they are read: 100 rows that wake at once read them in 10 ms.
 _LONGEST_SLEEP = 128
@@ -69,16 +71,14 @@ class _Text:
 
     start = b""
 
-    def __init__(self, vocabulary: Vocabulary, text: str) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, runs: ByteRuns, text: str) -> None:
+        self._runs = runs
         self._text = text.encode()
 
     def after(self, begun: bytes, token_id: int) -> bytes | None:
-        """Return the last bytes of the output that may be its beginning."""
-        said = begun + self._vocabulary.text([token_id])
-        if self._text in said:
-            return None
-        return said[max(0, len(said) - len(self._text) + 1) :]
+        """Return the last bytes of the output that may be its beginning, or that of a character."""
+        said = self._runs.joined(begun, token_id)
+        return None if self._text in said else said[-max(len(self._text) - 1, MOST_LACKING) :]
 
     def lacking(self, begun: bytes) -> int:  # noqa: ARG002 - a token may hold all of it
         """Return 1."""
@@ -88,16 +88,32 @@ class _Text:
 class _Progress:
     """How far the trigger and the phrase have come."""
 
-    __slots__ = ("begun", "said", "times", "trigger")
+    __slots__ = ("begun", "is_open", "runs", "said", "times", "trigger", "unsettled")
 
-    def __init__(self, trigger: _Trigger) -> None:
+    def __init__(self, trigger: _Trigger, runs: ByteRuns) -> None:
         self.trigger = trigger
+        #: Those of the served model, and what keeps the last one from being whole.
+        self.runs = runs
+        self.unsettled = b""
+        #: Whether the phrase stands only if the run of bytes that it ends with goes no further.
+        self.is_open = False
         #: How much there is of the trigger.
         self.begun = trigger.start
         #: How many tokens of the phrase were generated, or -1 outside of it.
         self.said = -1
         #: How many times the phrase was begun.
         self.times = 0
+
+    def follow(self, token_id: int) -> None:
+        """Take in how a generated token leaves the run of bytes."""
+        if self.runs.ids:
+            said = self.runs.joined(self.unsettled, token_id)
+            self.is_open &= said == self.unsettled
+            self.unsettled = self.runs.unsettled(said)
+
+    def is_early(self, phrase: Sequence[int]) -> bool:
+        """Tell whether a run of bytes has to end first, which would take the phrase with it."""
+        return bool(self.unsettled) and self.said <= 0 and phrase[0] in self.runs.ids
 
 
 class TriggerPhraseLogitProcessor(LogitProcessor):
@@ -190,7 +206,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                     "trigger",
                     f"expected text that the served model can write, got {shown(params.trigger)}",
                 )
-            return _Text(vocabulary, params.trigger)
+            return _Text(vocabulary.byte_runs, params.trigger)
         # Without a trigger the first token of the phrase is its own.
         return _Tokens(params.trigger_token_ids or params.phrase_token_ids[:1])
 
@@ -202,24 +218,27 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> _Progress:
         """Begin outside the trigger."""
-        return _Progress(self._trigger(request.params, request.tokenizer))
+        runs = byte_runs_of(request.tokenizer)
+        return _Progress(self._trigger(request.params, request.tokenizer), runs)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the trigger, or the phrase while it is being forced."""
         progress, params = request.state, request.params
         phrase, trigger = params.phrase_token_ids, progress.trigger
         for token_id in token_ids:
+            is_early = progress.is_early(phrase)
+            progress.follow(token_id)
             if progress.said >= 0:
-                progress.said += 1
-                if progress.said == len(phrase):
-                    progress.said = -1
+                progress.said += not is_early
             elif progress.times < params.max_times:
                 progress.begun = trigger.after(progress.begun, token_id)
                 if progress.begun is None:
                     progress.begun = trigger.start
                     progress.times += 1
-                    said = 0 if params.has_trigger else 1
-                    progress.said = said if said < len(phrase) else -1
+                    progress.said = 0 if params.has_trigger else 1
+            if progress.said == len(phrase):
+                progress.said = -1
+                progress.is_open = bool(progress.runs.after(phrase))
 
     def fork(self, request: Request) -> _Progress:
         """Copy how far the trigger and the phrase are."""
@@ -228,21 +247,29 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     def edit(self, request: Request, edits: Edits) -> None:
         """Force the next token of the phrase."""
         progress, params = request.state, request.params
-        if progress.said >= 0:
-            edits.force(params.phrase_token_ids[progress.said])
+        phrase = params.phrase_token_ids
+        is_early = progress.is_early(phrase)
+        if progress.is_open:
+            edits.ban(progress.runs.listed)
+        elif is_early and progress.said == 0:
+            edits.ban(progress.runs.leaving_open(edits.vocab_size))
+        elif progress.said >= 0:
+            edits.force(phrase[progress.said])
         elif progress.times == params.max_times:
             edits.rest()
         elif params.has_trigger:
             # The trigger cannot be complete earlier. Tokens are read all at once, so not too late.
             lacking = progress.trigger.lacking(progress.begun)
             edits.wake_at(request.position + min(lacking, _LONGEST_SLEEP))
+        elif is_early:
+            edits.ban([*params.before_token_ids, phrase[0]])
         else:
-            edits.pool(params.before_token_ids, params.phrase_token_ids[0])
+            edits.pool(params.before_token_ids, phrase[0])
 
     def foresee(self, request: Request) -> Sequence[int]:
         """Name the rest of the phrase."""
-        said: int = request.state.said
-        return request.params.phrase_token_ids[said:] if said >= 0 else ()
+        phrase, progress = request.params.phrase_token_ids, request.state
+        return () if progress.said < 0 or progress.is_early(phrase) else phrase[progress.said :]
 
     def explain(self, request: Request) -> str:
         """Say how far the phrase is."""
