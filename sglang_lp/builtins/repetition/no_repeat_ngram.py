@@ -5,9 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -69,9 +68,6 @@ class _Followers:
             self.ids.remove(token_id)
 
 
-#: For the bytes of n - 1 tokens the index of what followed them, or several of them.
-_Layer: TypeAlias = dict[bytes, "int | _Followers"]
-
 #: Bytes of a token.
 _WIDTH = 8
 
@@ -83,8 +79,7 @@ class _Window:
 
     What follows in the prompt is a :class:`Text`, which copies of it share; what follows in the
     output is a dict by the bytes of the n - 1 tokens before, of at most as many entries as the
-    window has tokens. A fork lays a dict of its own over that, so the window that it is a fork of
-    must not move meanwhile.
+    window has tokens.
 
     An n-gram cannot come again unless its thirds do. So a third that is new to the window puts off
     the next repetition to when it lies outside the newest n - 1 tokens. Until then thirds alone are
@@ -95,8 +90,8 @@ class _Window:
         "_before",
         "_end",
         "_entered",
+        "_followers",
         "_keys",
-        "_layers",
         "_new",
         "_start",
         "_text",
@@ -124,20 +119,18 @@ class _Window:
         self._text: Text = text_of(prompt_ids, self._start, self._before, self._third_size)
         #: End of the newest third that was new to the window.
         self._new = self._start + self._text.new
-        #: What followed in the output; and in the drafts of this fork, and of those before it.
-        self._layers: tuple[_Layer, ...] = ({},)
+        #: For the bytes of n - 1 tokens of the output, what followed: its number, or several.
+        self._followers: dict[bytes, int | _Followers] = {}
         #: For each third of the output where it ended last.
         self._thirds: dict[bytes, int] = {}
-        #: Under which keys each token of the window's last layer was entered.
+        #: Under which keys the tokens of the window were entered.
         self._keys: deque[bytes] = deque()
         self._third_keys: deque[bytes] = deque()
 
-    def fork(self, history: Request | _History) -> _Window:
-        """Return a window that moves on by itself."""
+    def fork(self, history: Request | _History) -> _Drafted:
+        """Return the window as it moves along a draft; this one must not move meanwhile."""
         self._enter(history)  # once for all forks
-        forked = copy(self)
-        forked._layers, forked._keys = (*self._layers, {}), deque()  # noqa: SLF001 - of its own kind
-        return forked
+        return _Drafted(self, self._end, self._end)
 
     @property
     def due(self) -> int:
@@ -148,7 +141,7 @@ class _Window:
         """Take in the next tokens."""
         end = self._end
         self._end = end + len(token_ids)
-        if self._third_size and len(self._layers) == 1:  # a fork sleeps no more
+        if self._third_size:
             self._note(history, end)
         if self._window > _SMALL:
             self._enter(history)
@@ -191,29 +184,28 @@ class _Window:
             return
         token_ids = _tokens(history, begin - before, end)
         written, size = token_ids.tobytes(), before * _WIDTH
-        layer, keys, whitelist = self._layers[-1], self._keys, self._whitelist
+        followers, keys, whitelist = self._followers, self._keys, self._whitelist
         for place, new in enumerate(token_ids[before:], begin):
             at = (place - begin) * _WIDTH
             key = written[at : at + size]
             if new not in whitelist:
-                if key in layer:
+                if key in followers:
                     self._enter_again(history, key, place, new)
                 else:
-                    layer[key] = place
+                    followers[key] = place
             keys.append(key)
 
     def _enter_again(
         self, history: Request | _History, key: bytes, place: int, token_id: int
     ) -> None:
         """Note that a token followed the same ones as another has before."""
-        layer = self._layers[-1]
-        known = layer[key]
+        known = self._followers[key]
         if isinstance(known, int):
             (other,) = _tokens(history, known, known + 1)
             if other == token_id:
-                layer[key] = place
+                self._followers[key] = place
             else:
-                layer[key] = several = _Followers()
+                self._followers[key] = several = _Followers()
                 several.add(other, known)
                 several.add(token_id, place)
         else:
@@ -221,17 +213,17 @@ class _Window:
 
     def _drop(self, history: Request | _History, oldest: int) -> None:
         """Forget what followed before number ``oldest``."""
-        keys, layer = self._keys, self._layers[-1]
+        keys, followers = self._keys, self._followers
         for place in range(self._entered - len(keys), oldest):
             key = keys.popleft()
-            known = layer.get(key)
+            known = followers.get(key)
             if known == place:  # nearly always
-                del layer[key]
+                del followers[key]
             elif isinstance(known, _Followers):
                 (token_id,) = _tokens(history, place, place + 1)
                 known.leave(token_id, place)
                 if not known.places:
-                    del layer[key]
+                    del followers[key]
 
     def banned(self, history: Request | _History, vocab_size: int) -> Iterator[Collection[int]]:
         """Yield the tokens that would complete an n-gram of the window now, in several lists.
@@ -242,24 +234,50 @@ class _Window:
                 history but not in the vocabulary.
         """
         self._enter(history)
-        if self._end - self._start < self._before:
+        yield from self.banned_at(history, self._end, vocab_size)
+
+    def banned_at(
+        self, history: Request | _History, end: int, vocab_size: int
+    ) -> Iterator[Collection[int]]:
+        """Yield as :meth:`banned` after ``end`` tokens, from what has been entered."""
+        before = self._before
+        if end - self._start < before:
             return
-        newest = _tokens(history, self._end - self._before, self._end)
+        newest = _tokens(history, end - before, end)
         # The first token that may have followed: the n-gram that it ends begins in the window.
-        oldest = self._end - self._window + self._before
+        oldest = end - self._window + before
         if oldest < self._text_end:
             yield from self._prompted(newest, oldest - self._start, vocab_size)
-        key = newest.tobytes()
-        for layer in self._layers:
-            known = layer.get(key)
-            if isinstance(known, int):
-                if known >= oldest:
-                    yield _tokens(history, known, known + 1)
-            elif known is not None:
-                if next(iter(known.places.values())) >= oldest:
-                    yield known.ids
-                else:
-                    yield [i for i, place in known.places.items() if place >= oldest]
+        known = self._followers.get(newest.tobytes())
+        if isinstance(known, int):
+            if known >= oldest:
+                yield _tokens(history, known, known + 1)
+        elif known is not None:
+            if next(iter(known.places.values())) >= oldest:
+                yield known.ids
+            else:
+                yield [i for i, place in known.places.items() if place >= oldest]
+
+    def banned_since(
+        self, history: Request | _History, since: int, end: int
+    ) -> Iterator[Collection[int]]:
+        """Yield what followed the newest of ``end`` tokens from number ``since`` on.
+
+        Looks at each: for the few tokens of a draft.
+        """
+        before, size = self._before, self._before * _WIDTH
+        begin = max(since, end - self._window + before, self._start + before)
+        if begin >= end:
+            return
+        token_ids = _tokens(history, begin - before, end)
+        written = token_ids.tobytes()
+        newest = written[len(written) - size :]
+        for at, token_id in enumerate(token_ids[before:]):
+            if (
+                written[at * _WIDTH : at * _WIDTH + size] == newest
+                and token_id not in self._whitelist
+            ):
+                yield (token_id,)
 
     def _prompted(
         self, newest: array[int], since: int, vocab_size: int
@@ -276,6 +294,39 @@ class _Window:
             ]
         else:
             yield from self._text.later(group, since, self._whitelist, vocab_size)
+
+
+class _Drafted:
+    """A window that moves along a draft, whose tokens it does not enter.
+
+    Args:
+        window: The window before the draft.
+        begin: Number of the first drafted token.
+        end: Number of the token that comes next.
+    """
+
+    __slots__ = ("_begin", "_end", "_window")
+
+    def __init__(self, window: _Window, begin: int, end: int) -> None:
+        self._window, self._begin, self._end = window, begin, end
+
+    @property
+    def due(self) -> int:
+        """As that of the window: drafted tokens only put it off."""
+        return self._window.due
+
+    def fork(self, _history: Request | _History) -> _Drafted:
+        """Return another one at the same place."""
+        return _Drafted(self._window, self._begin, self._end)
+
+    def slide(self, _history: Request | _History, token_ids: Sequence[int]) -> None:
+        """Take in drafted tokens."""
+        self._end += len(token_ids)
+
+    def banned(self, history: Request | _History, vocab_size: int) -> Iterator[Collection[int]]:
+        """Yield the tokens that would complete an n-gram, as the window does."""
+        yield from self._window.banned_at(history, self._end, vocab_size)
+        yield from self._window.banned_since(history, self._begin, self._end)
 
 
 def _counted(request: Request) -> Request | _History:
@@ -355,8 +406,8 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         """Slide the window."""
         request.state.slide(_counted(request), token_ids)
 
-    def fork(self, request: Request) -> _Window:
-        """Lay an empty window over the one of the request."""
+    def fork(self, request: Request) -> _Drafted:
+        """Go on with the window of the request, as far as a draft reaches."""
         return request.state.fork(_counted(request))  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
