@@ -1,9 +1,10 @@
 """Whatever of the toolkit raises while a server serves, no answer is both wrong and a success.
 
 Which functions there are is seen on the server itself: every one that it calls is made to raise,
-once, in turn; on further kinds of servers those that meet what is different there. A neighbour without a processor gets its answer, unless the server ends: only what
-the hooks of ``ENDS`` let through does that, and the log says what. The short form makes a few
-functions raise, on servers that other tests share.
+once, in turn; on further kinds of servers those that meet what is different there. A neighbour
+without a processor gets its answer, unless the server ends: only what the hooks of ``ENDS`` let
+through does that, and the log says what. The short form makes a few functions raise, on servers
+that other tests share.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ KINDS = [
     "eagle chains",
     "dflash",
 ]
-#: Rooms that meet what the kinds differ in, schedules and drafts: their functions raise on each kind.
+#: Rooms that meet schedules and drafts, in which the kinds differ: they raise on each kind.
 DIFFER = ("_engine.", "edits:", "processor:", "request:", "server.scheduler.")
 #: What was made to raise, and what ended a server, on any kind.
 raised: set[str] = set()
