@@ -12,7 +12,7 @@ help:
 	@echo "make quick  ruff, mypy and the tests that need no SGLang: a minute"
 	@echo "make test   env, check and every test"
 	@echo "make test-versions  the engine tests on each supported SGLang, every one in its own .venv"
-	@echo "make test-drafts  the engine tests on further servers: speculative decoding, LoRA adapters"
+	@echo "make test-drafts  the engine tests on further servers: drafts, LoRA adapters, ranks"
 	@echo "make test-faults  every function of the toolkit raises, in turn, on servers at work"
 	@echo "make test-fleet  several servers: behind a router, prefill and decode apart"
 	@echo "make canary  try the newest SGLang on the registry, and say what moved"

@@ -1,8 +1,9 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; ``decided`` has an
-operator who decides for requests, ``tokenizer workers`` several front ends; those in ``ADAPTED``
-take LoRA adapters; those in ``STOCK`` are SGLang without this toolkit's plugin. Models are named as
+Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``RANKS``
+share a model between processes; ``decided`` has an operator who decides for requests, ``tokenizer
+workers`` several front ends; those in ``ADAPTED`` take LoRA adapters; those in ``STOCK`` are SGLang
+without this toolkit's plugin. Models are named as
 in :mod:`support.draft_models`.
 """
 
@@ -41,6 +42,13 @@ _SQUEEZED = {
 }
 #: One list for each process.
 _CORES = "0|1"
+#: SGLang takes gloo where it finds no NCCL; its GPT-2 does not run on two ranks, its Llama does.
+_RANKS = {"tp_size": 2, "model_path": "llama"}
+_RANKS_VARIABLES = {
+    **cpu_speculation.VARIABLES,
+    "SGLANG_NCCL_SO_PATH": "none",
+    "SGLANG_CPU_OMP_THREADS_BIND": _CORES,
+}
 #: Drafts need their own room.
 _ROOM = {"mem_fraction_static": 0.4, "max_running_requests": 32}
 _NGRAM = {**_ROOM, "speculative_algorithm": "NGRAM"}
@@ -157,6 +165,24 @@ SERVERS: Mapping[str, Settings] = {
     ),
     "lora": ({**_LORA, "model_path": "llama"}, _LORA_VARIABLES),
     "lora, eagle chains": ({**_LORA, **_EAGLE}, _LORA_VARIABLES),
+    "two ranks": (_RANKS, _RANKS_VARIABLES),
+    "two ranks, ngram trees": (
+        {
+            **_RANKS,
+            **_NGRAM,
+            "speculative_num_draft_tokens": 8,
+            "speculative_ngram_max_bfs_breadth": 4,
+        },
+        _RANKS_VARIABLES,
+    ),
+    "two ranks, eagle chains": (
+        {**_RANKS, **_EAGLE},
+        _RANKS_VARIABLES,
+    ),
+    "two ranks, data parallel": (
+        {**_RANKS, "dp_size": 2},
+        {**_RANKS_VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": "0|1|0|1"},
+    ),
     "decided": (
         {"enable_metrics": True, "served_model_name": "tiny"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
@@ -200,12 +226,13 @@ BLIND = "dflash, blind"
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 STRICT = "strict thinking"
-_OTHERS = {*STOCK, *ADAPTED, BLIND, STRICT, "decided", "reasoning", "tokenizer workers"}
+RANKS = tuple(name for name in SERVERS if name.startswith("two ranks"))
+_OTHERS = {*STOCK, *ADAPTED, *RANKS, BLIND, STRICT, "decided", "reasoning", "tokenizer workers"}
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
 #: The others differ from them in who drafts, and take as long again (``make test-drafts``).
-_ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains"})
+_ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains", "two ranks"})
 
 
 def command(name: str) -> Sequence[str | Path]:
@@ -227,6 +254,5 @@ def on_servers(*names: str, always: bool = False) -> pytest.MarkDecorator:
 def _marks(name: str) -> Sequence[pytest.MarkDecorator]:
     if name == "tokenizer workers" and not can_be_guarded():
         return (pytest.mark.skip("this SGLang's tokenizer workers load no plugin"),)
-    if name not in {*ADAPTED, STRICT} and "speculative_algorithm" not in SERVERS[name][0]:
-        return ()
-    return () if name in _ALWAYS else (pytest.mark.drafts,)
+    further = name in {*ADAPTED, *RANKS, STRICT} or "speculative_algorithm" in SERVERS[name][0]
+    return (pytest.mark.drafts,) if further and name not in _ALWAYS else ()

@@ -112,6 +112,7 @@ KINDS = [
     "data parallel",
     "eagle chains",
     "dflash",
+    "two ranks",
 ]
 #: Rooms that meet schedules and drafts, in which the kinds differ: they raise on each kind.
 DIFFER = ("_engine.", "edits:", "processor:", "request:", "server.scheduler.")
