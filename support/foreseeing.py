@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["VARIABLE", "install"]
@@ -26,13 +25,14 @@ def install() -> None:
     vars(foresight)["_forced"] = _at_random
 
 
-def _at_random(batch: Any, count: int) -> Iterator[Any]:
+def _at_random(batch: Any, count: int) -> dict[int, tuple[int, list[int]]]:
     """Guess for every other request that has edits at each step, from a wrong place on."""
     from sglang_lp._engine.rows import rows_of
 
-    for row, req in zip(rows_of(batch.sampling_info.custom_params), batch.reqs, strict=True):
-        forced: list[int] = []
-        if row is not None and row.wake == 0 and req.grammar is None and _RNG.randrange(2):
-            forced = [_RNG.randrange(2, _VOCAB) for _ in range(_RNG.randint(1, count))]
-        begin = 0 if row is None else row.request.position
-        yield row, max(0, begin + _RNG.randint(-2, 2)), forced
+    guesses = {}
+    for index, row in enumerate(rows_of(batch.sampling_info.custom_params)):
+        if row is None or row.wake or batch.reqs[index].grammar is not None or _RNG.randrange(2):
+            continue
+        begin = len(row.request.prompt_ids) + row.request.position + _RNG.randint(-2, 2)
+        guesses[index] = begin, [_RNG.randrange(2, _VOCAB) for _ in range(_RNG.randint(1, count))]
+    return guesses

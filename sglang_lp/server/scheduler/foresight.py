@@ -22,11 +22,12 @@ from sglang_lp.server.scheduler.reasons import fail
 from sglang_lp.server.scheduler.speculation import has_processors
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Known", "foresee", "foresee_block", "foresee_chain"]
+__all__ = ["Known", "foresee", "foresee_block", "foresee_chain", "foresee_trees"]
 
 logger = logging.getLogger(__name__)
 
@@ -176,3 +177,40 @@ def foresee_chain(
     if draft_probs is not None:
         known.make_certain(draft_probs)
     return (batch, *others, draft_tokens, draft_probs), given
+
+
+def foresee_trees(
+    trees: tuple[np.ndarray, np.ndarray], worker: Any, batch: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Change what NGRAM found: the tree of a request whose next tokens are known becomes a chain.
+
+    Its nodes behind them keep their tokens. NGRAM itself has waited for the newest step, so all of
+    this is on the host.
+    """
+    try:
+        return _rewritten(trees, worker, batch) if has_processors(batch) else trees
+    except Exception:
+        logger.exception("sglang-lp: a step drafts what was found in the text")
+        return trees
+
+
+def _rewritten(
+    trees: tuple[np.ndarray, np.ndarray], worker: Any, batch: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    width: int = worker.draft_token_num
+    forced = _forced(batch, 2 * width)
+    if not forced:
+        return trees
+    import numpy as np
+
+    # One after the other: of each request its nodes, and for each node which are above it.
+    token_ids, above = (part.copy() for part in trees)
+    for index, (begin, tokens) in forced.items():
+        req = batch.reqs[index]
+        drafted = len(req.origin_input_ids) + len(req.output_ids) + worker.prev_accept_lens[index]
+        known = tokens[drafted - begin :][: width - 1] if drafted >= begin else ()
+        if known:
+            node = index * width + 1
+            token_ids[node : node + len(known)] = known
+            above.reshape(-1, width, width)[index] = np.tri(width)
+    return token_ids, above

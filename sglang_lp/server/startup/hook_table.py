@@ -291,6 +291,11 @@ HOOKS: tuple[Hook, ...] = (
         "before",
         lambda _: foresight.foresee_chain,
     ),
+    Hook(
+        _SRT + "speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens",
+        "after",
+        lambda _: foresight.foresee_trees,
+    ),
     Hook(_REQUEST + "update_finish_state", "around", lambda _: release.finish),
     Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
     Hook(_SCHEDULER + "_release_aborted_request", "after", lambda _: release.abandon),
@@ -401,6 +406,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _SRT + "speculative.eagle_info.EagleVerifyInput": _DRAFTS,
     _SRT + "speculative.ngram_info.NgramVerifyInput": _DRAFTS,
     _SRT + "speculative.dflash_worker_v2.DFlashWorkerV2": ("_selector_sample",),
+    _SRT + "speculative.ngram_worker.NGRAMWorker": ("draft_token_num", "prev_accept_lens"),
     _SRT + "speculative.dspark_components.dspark_draft.DraftProposal": (
         *("confidence", "draft_block"),
     ),

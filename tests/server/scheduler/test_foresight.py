@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -203,3 +204,42 @@ def test_blocks_of_dspark_are_changed_wherever_they_stand(folded, greedy):
     assert proposal.confidence.tolist() == [[1.0, *[0.5] * (DRAFTED - 1)]]
     certain = proposal.draft_block.corrected_logits[0, 0].softmax(-1)[7] == 1
     assert bool(certain) is not greedy
+
+
+def trees_of(batch, rng, width=DRAFTED + 1, newer=2):
+    """Return random trees as NGRAM finds them, and call the hook on them."""
+    token_ids, above = [], np.zeros((len(batch.reqs), width, width), dtype=bool)
+    for i in range(len(batch.reqs)):
+        token_ids += [0, *range(100, 99 + width)]
+        for node in range(width):
+            above[i, node] = above[i, rng.randrange(node)] if node else False
+            above[i, node, node] = True
+    trees = np.array(token_ids), above.flatten()
+    worker = SimpleNamespace(draft_token_num=width, prev_accept_lens=[newer] * len(batch.reqs))
+    return trees, foresight.foresee_trees(trees, worker, batch)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_trees_of_ngram_become_chains_of_what_is_known(seed):
+    rng = random.Random(seed)
+    foreseen = [[rng.randrange(500, 600) for _ in range(rng.randint(0, 9))] for _ in range(4)]
+    newer = rng.randint(0, DRAFTED + 1)
+    batch = requests(*foreseen, newer=newer)
+    before, after = trees_of(batch, rng, newer=newer)
+    # What NGRAM shares with its next step is not written over.
+    assert {*before[0].tolist()} <= {0, *range(100, 100 + DRAFTED)}
+
+    shape = len(foreseen), DRAFTED + 1
+    for i, tokens in enumerate(foreseen):
+        known = tokens[newer:][:DRAFTED]
+        chain = [0, *known, *range(100 + len(known), 100 + DRAFTED)]
+        assert after[0].reshape(shape)[i].tolist() == chain
+        expected = np.tri(DRAFTED + 1) if known else before[1].reshape(*shape, -1)[i]
+        assert (after[1].reshape(*shape, -1)[i] == expected).all()
+
+
+def test_trees_stay_where_nothing_is_known_and_where_a_processor_cannot_say():
+    for batch in (requests([], "no processor"), requests([7] * 9, grammars=[0]), requests(None)):
+        before, after = trees_of(batch, random.Random(0))
+        assert all(one is other for one, other in zip(before, after, strict=True))
+    assert "Foresees failed at token 3: " in batch.reqs[0].to_finish.message
