@@ -201,7 +201,9 @@ class LogitProcessor:
         """Compute the rows of all requests of this kind at one step.
 
         For classes that need the requests; :meth:`__call__` gets ``custom_params`` alone. If it
-        raises, each row is computed again alone, which tells whose fault it was.
+        raises, each row is computed again alone, which tells whose fault it was. With speculative
+        decoding every node of a draft has a row and a request of its own, after those above it;
+        its state is a fork, so what is written there does not reach the request.
 
         Args:
             logits: Shape ``(rows, vocab)``, any float dtype: a copy, to be changed or not.

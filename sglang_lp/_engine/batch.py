@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.clock import clock
 from sglang_lp._engine.device import index_on
-from sglang_lp._engine.drafts import visit_drafts
+from sglang_lp._engine.drafts import edit_computed, visit_drafts
 from sglang_lp._engine.placing import Cells, place, place_standing
 from sglang_lp._engine.plan import Plan
 from sglang_lp._engine.pools import pool
 from sglang_lp._engine.reading import Logits
 from sglang_lp._engine.rows import rows_of
-from sglang_lp._engine.step import Step, ask, schedule
+from sglang_lp._engine.step import Step, ask, end, schedule
 from sglang_lp._engine.whole_rows import compute, spoiled, write_back
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import ProcessorFault, Unsupported
@@ -120,7 +120,7 @@ class Batch:
             until = 0
             if repeated and row.needs is not _NONE:
                 _refuse_repeated(row)
-            elif width > 1 and row.needs is not _NONE and drafts is not None:
+            elif width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
                 step.drafts = step.drafts or drafts()
                 visit_drafts(step, index, row, step.drafts)
             else:
@@ -224,17 +224,24 @@ def _edit(step: Step, index: int, row: Row) -> None:
 
 def _edit_computed(step: Step, index: int) -> None:
     """Let a processor edit a row after others computed it."""
-    row = step.rows[index]
+    row = step.rows[index // step.width]
     if row is None:
         return
-    row.acts.note(row.request.position, forced=False)
+    position, path = step.nodes.get(index, (row.request.position, None))
+    if path is None:
+        row.acts.note(position, forced=False)
+    else:
+        row.acts.note_drafted(position, path, forced=False)
     if not row.processor.edits:
         return
     step.rewritten.append(index)
     try:
-        _edit(step, index, row)
+        if step.width > 1:
+            edit_computed(step, index, row)
+        else:
+            _edit(step, index, row)
     except BaseException as error:  # noqa: BLE001 - as in _visit
-        row.end(row.fault(error))
+        end(step, index, row, row.fault(error, position))
 
 
 def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
@@ -296,11 +303,8 @@ def _end(step: Step, index: int, fault: Exception) -> None:
     row = step.rows[index // step.width]
     if row is None:
         return
-    if index in step.nodes:
-        position, drafted = step.nodes[index]
-        row.host.end_at(position, drafted, row.fault(fault, position))
-    else:
-        row.end(row.fault(fault))
+    position, _ = step.nodes.get(index, (None, None))
+    end(step, index, row, row.fault(fault, position))
 
 
 def _refuse_repeated(row: Row) -> None:

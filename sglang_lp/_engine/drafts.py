@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.step import Step, ask, schedule
+from sglang_lp.edits import NEVER
 
 if TYPE_CHECKING:
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Drafts", "visit_drafts"]
+__all__ = ["Drafts", "edit_computed", "visit_drafts"]
 
 
 class Drafts(NamedTuple):
@@ -36,18 +38,18 @@ def visit_drafts(step: Step, index: int, row: Row, drafts: Drafts) -> None:
     """Let one request's processor look at every node of its draft."""
     request = row.request
     first = index * step.width
+    wake = 0
     try:
         if not row.look():
             return
-        root = ask(step, first, row)
-        schedule(step, row, root)
-        if root.end is not None:
-            row.host.finish_at(request.position, (), root.end)
+        if row.dense:
+            step.dense[first] = row.processor.wholes(request, step.custom_params[index])
+        else:
+            wake = _edit_root(step, first, row)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(row.fault(error))
         return
-    wake = 0 if root.wake is None else root.wake
-    if root.end is not None or request.position + step.width <= wake:
+    if request.position + step.width <= wake:
         return
     state, position, length = request.state, request.position, len(row.tokens)
     try:
@@ -57,6 +59,41 @@ def visit_drafts(step: Step, index: int, row: Row, drafts: Drafts) -> None:
         del row.tokens[length:]
 
 
+def edit_computed(step: Step, index: int, row: Row) -> None:
+    """Let a processor edit a node after others computed its row."""
+    seen = step.views.get(index)
+    if seen is None:
+        _edit_root(step, index, row)
+        return
+    request = row.request
+    before = request.state, request.position, request.output_ids
+    request.state, request.position, request.output_ids = seen.state, seen.position, seen.output_ids
+    try:
+        _edit_node(step, index, row)
+    finally:
+        request.state, request.position, request.output_ids = before
+
+
+def _edit_root(step: Step, index: int, row: Row) -> int:
+    """Ask for the edits of a request's newest token; return until where nodes need no look."""
+    root = ask(step, index, row)
+    schedule(step, row, root)
+    if root.end is not None:
+        row.host.finish_at(row.request.position, (), root.end)
+        return NEVER
+    return root.wake or 0
+
+
+def _edit_node(step: Step, index: int, row: Row) -> bool:
+    """Ask for the edits of a drafted node; tell whether its children are worth a look."""
+    recording = ask(step, index, row, drafted=True)
+    if recording.end is not None:
+        position, path = step.nodes[index]
+        row.host.finish_at(position, path, recording.end)
+        return False
+    return True
+
+
 class _Walk:
     """Goes through a draft, branch by branch, with states that are thrown away."""
 
@@ -64,6 +101,7 @@ class _Walk:
         self._step = step
         self._row = row
         self._first = index * step.width
+        self._custom_params = step.custom_params[index]
         self._token_ids = drafts.token_ids[index]
         self._first_child = drafts.first_child[index]
         self._next_sibling = drafts.next_sibling[index]
@@ -92,7 +130,8 @@ class _Walk:
             path.append(token_id)
             request.state, request.position = state, position
             try:
-                if not owned or sibling >= 0:
+                # What computes on whole rows has yet to see the rows of the nodes above.
+                if not owned or sibling >= 0 or row.dense:
                     request.state = row.processor.fork(request)
                 tokens.append(token_id)
                 row.processor.advance(request, [token_id])
@@ -107,10 +146,14 @@ class _Walk:
             child = sibling
 
     def _look(self, index: int, position: int) -> bool:
-        """Ask for the edits of a node; tell whether its children are worth a look."""
-        self._step.nodes[index] = position, [*self._path]
-        recording = ask(self._step, index, self._row, drafted=True)
-        if recording.end is not None:
-            self._row.host.finish_at(position, [*self._path], recording.end)
-            return False
+        """Look at a node; tell whether its children are worth a look."""
+        step, row = self._step, self._row
+        step.nodes[index] = position, [*self._path]
+        if not row.dense:
+            return _edit_node(step, index, row)
+        request = row.request
+        request.output_ids = row.tokens[:]  # it is computed when these tokens are gone
+        step.views[index] = seen = copy(request)
+        step.dense[index] = row.processor.wholes(seen, self._custom_params)
+        request.output_ids = row.tokens
         return True

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from sglang_lp._engine.recording import Recording
     from sglang_lp._engine.rows import Row
     from sglang_lp._engine.runs import Whole
+    from sglang_lp.errors import SglangLpError
+    from sglang_lp.request import Request
 
-__all__ = ["Step", "ask", "schedule"]
+__all__ = ["Step", "ask", "end", "schedule"]
 
 
 class Step:
@@ -34,6 +36,7 @@ class Step:
         rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
         nodes: For rows of drafted tokens, how many tokens their history has, and which of these
             are drafts.
+        views: The request as it was at each of those rows that is computed whole.
     """
 
     __slots__ = (
@@ -50,6 +53,7 @@ class Step:
         "read",
         "rewritten",
         "rows",
+        "views",
         "vocab_size",
         "width",
     )
@@ -78,6 +82,7 @@ class Step:
         self.copied: list[tuple[int, torch.Tensor]] = []
         self.rewritten: list[int] = []
         self.nodes: dict[int, tuple[int, list[int]]] = {}
+        self.views: dict[int, Request] = {}
 
 
 def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording:
@@ -141,3 +146,11 @@ def schedule(step: Step, row: Row, recording: Recording) -> None:
         row.wake = NEVER
     else:
         row.wake = step.now + recording.wake - row.request.position
+
+
+def end(step: Step, index: int, row: Row, error: SglangLpError) -> None:
+    """End the request of a row of the logits, along a draft only if that is accepted."""
+    if index in step.nodes:
+        row.host.end_at(*step.nodes[index], error)
+    else:
+        row.end(error)

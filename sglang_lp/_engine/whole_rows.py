@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sglang_lp._engine.device import index_on, send
 from sglang_lp._engine.faults import as_fault
+from sglang_lp._engine.step import end
 from sglang_lp.errors import ProcessorFault
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ def _compute(step: Step, group: list[tuple[int, Whole]]) -> None:
             return
         ((index, whole),) = group
         del step.dense[index]
-        row = step.rows[index]
+        row = step.rows[index // step.width]
         if row is not None:
-            row.end(as_fault(str(processor.name), f"at token {whole.request.position}", error))
+            at = f"at token {whole.request.position}"
+            end(step, index, row, as_fault(str(processor.name), at, error))
 
 
 def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:

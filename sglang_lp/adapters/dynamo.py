@@ -20,6 +20,10 @@ class _Run(Run):
     def call(self, made: Any, position: int, row: torch.Tensor) -> None:
         made(self._seen(position, len(row)), row)  # what it returns is ignored, as Dynamo does
 
+    def part_from(self, before: Run) -> None:
+        super().part_from(before)
+        self._tokens = self._tokens and [*self._tokens]
+
     def _seen(self, position: int, vocab_size: int) -> list[int]:
         """Return all tokens before a position: one list that grows."""
         prompt = self.prompt(vocab_size)

@@ -5,13 +5,18 @@ told from the history. It is therefore called exactly once for each position, in
 runs a position again, after a retraction, it gets the row that was computed there before: history
 and logits are the same. An object that starts behind the first position (decode apart from
 prefill) is first called for the positions before, with logits of zero.
+
+At a drafted token a copy of the object is called, made after the call at the token before. If the
+draft is accepted, the copy goes on with the request.
 """
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.adapters.arguments import Arguments, Constructor, Setting, count_arguments
@@ -39,6 +44,10 @@ class Run(ABC):
 
     Attributes:
         output_ids: Generated tokens: one list that grows.
+        made: The object.
+        called: Position of its last call.
+        before: Along a draft: the run that this one goes on from, until it is called itself.
+        drafted: The runs along a draft that go on from this one, by the token that follows.
     """
 
     def __init__(self, processor: RowwiseProcessor, request: Request) -> None:
@@ -46,10 +55,12 @@ class Run(ABC):
         self._prompt_ids: Sequence[int] = request.prompt_ids
         self._prompt: list[int] | None = None
         self.output_ids: list[int] = []
-        self._made: Any = None
-        #: Position of the last call, and the row that it computed there.
-        self._called = -1
+        self.made: Any = None
+        self.called = -1
+        #: The row that the last call computed.
         self._computed: torch.Tensor | None = None
+        self.before: Run | None = None
+        self.drafted: dict[int, Run] = {}
 
     @abstractmethod
     def call(self, made: Any, position: int, row: torch.Tensor) -> torch.Tensor | None:
@@ -67,29 +78,62 @@ class Run(ABC):
     def step(self, request: Request, row: torch.Tensor) -> None:
         """Compute the row of this step in place: float32, shape ``(vocab,)``."""
         position = request.position
-        if position == self._called and self._computed is not None:
+        if position == self.called and self._computed is not None:
             row.copy_(self._computed)
             return
-        if self._computed is None:
+        if self.before is not None:
+            self.made, self.called = deepcopy(self.before.made), self.before.called
+            self.before = None
+        elif self.made is None and self._computed is None:
             length = len(self.prompt(len(row)))
             setting = Setting(request.tokenizer, str(row.device), length)
-            self._made = self._processor.make(request, setting)
+            self.made = self._processor.make(request, setting)
             if self._processor.generation_only:
-                self._called = position - 1
-        if self._made is not None:
-            for missed in range(self._called + 1, position):
-                self.call(self._made, missed, row.new_zeros(row.shape))
-                self._called = missed
-            computed = self.call(self._made, position, row)
+                self.called = position - 1
+        if self.made is not None:
+            for missed in range(self.called + 1, position):
+                self.call(self.made, missed, row.new_zeros(row.shape))
+                self.called = missed
+            computed = self.call(self.made, position, row)
             if computed is not None and computed.data_ptr() != row.data_ptr():
                 row.copy_(computed)
-        self._called = position
+        self.called = position
         self._computed = row
 
+    def fork(self) -> Self:
+        """Return a run for a draft that goes on from here, once this one has been called."""
+        fork = copy(self)
+        fork.part_from(self)
+        return fork
+
+    def part_from(self, before: Run) -> None:
+        """Have what changes for oneself: this is a copy of another run."""
+        self.output_ids = [*before.output_ids]
+        self.before, self.drafted = before, {}
+
+    def after(self, token_ids: Sequence[int]) -> Run:
+        """Return the run that goes on after generated tokens: this one, or one along a draft."""
+        run: Run = self
+        for token_id in token_ids:
+            drafted = run.drafted.get(token_id)
+            if drafted is not None and drafted.before is None:  # it was called
+                run = drafted
+                continue
+            if run.before is not None:
+                run.before.drafted[token_id] = run
+            run.output_ids.append(token_id)
+            run.drafted = {}
+        return run
+
     def rewind(self) -> None:
-        """Keep the computed row, but not those of the requests that shared its step."""
+        """Keep the computed row, but not those of the requests that shared its step.
+
+        Those along drafts, too: what they belong to may have come.
+        """
         if self._computed is not None:
             self._computed = self._computed.clone()
+        for run in self.drafted.values():
+            run.rewind()
 
     def prompt(self, vocab_size: int) -> list[int]:
         """Return the prompt without SGLang's pad values, which are no tokens of the model."""
@@ -105,6 +149,8 @@ class Run(ABC):
 class RowwiseProcessor(AdaptedProcessor):
     """Runs a class that takes one request at a time."""
 
+    #: Where it is not known better, a copy at a drafted token that cannot be made is a fault.
+    can_fork = True
     #: Class of what is at work on a request.
     run: ClassVar[type[Run]]
     #: Whether this server leaves the class out, because it only prefills.
@@ -132,7 +178,12 @@ class RowwiseProcessor(AdaptedProcessor):
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Add tokens to the list that the object sees."""
-        request.state.output_ids.extend(token_ids)
+        request.state = request.state.after(token_ids)
+
+    def fork(self, request: Request) -> Run:
+        """Return a run along a draft."""
+        run: Run = request.state
+        return run.fork()
 
     def rewind(self, request: Request) -> None:
         """Be ready to give the last row once more."""
@@ -197,12 +248,31 @@ class ConstructedProcessor(RowwiseProcessor):
         values = cls.constructor.filled(params.values, served)
         cls.constructor.check(values, setting)
         if not cls._begun:  # a scheduler makes the object in its first step
-            try_out(cls.title, lambda: cls.constructor.make(values, setting))
+            try_out(cls.title, lambda: cls._try(values, setting))
         return Arguments(values=values)
+
+    @classmethod
+    def _try(cls, values: Mapping[str, Any], setting: Setting) -> None:
+        """Make an object; the first one tells whether those of the class can be copied."""
+        made = cls.constructor.make(values, setting)
+        if "can_fork" not in vars(cls):
+            cls.can_fork = _can_copy(made)
 
     def make(self, request: Request, setting: Setting) -> Any:
         """Make the object of a request."""
         return self.constructor.make(request.params.values, setting)
+
+
+def _can_copy(made: Any) -> bool:
+    """Tell whether a copy of an object shares nothing with it that changes.
+
+    What cannot be written down (a closure, a generator, a lock) is what a copy would share.
+    """
+    try:
+        pickle.dumps(made)
+    except Exception:  # noqa: BLE001 - the class's own code
+        return False
+    return True
 
 
 def checked(result: Any, row: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

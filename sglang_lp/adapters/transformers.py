@@ -45,6 +45,10 @@ class _Run(Run):
         scores = row[None]
         return checked(made(self._seen(position, row), scores), row, tuple(scores.shape))[0]
 
+    def part_from(self, before: Run) -> None:
+        super().part_from(before)
+        self._ids = None if self._ids is None else self._ids.clone()
+
     def _seen(self, position: int, row: torch.Tensor) -> torch.Tensor:
         """Return all tokens before a position, shape ``(1, tokens)``."""
         import torch

@@ -69,6 +69,7 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
     """
 
     interface = "vllm-v1"
+    can_fork = False  # what the class will make is not known before the scheduler asks it
     run = _Run
     compute = vllm_names()(RowwiseProcessor.compute)
     _engine: ClassVar[EngineSettings]

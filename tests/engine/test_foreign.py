@@ -6,7 +6,9 @@ import random
 from itertools import cycle, islice
 
 import pytest
+import torch
 
+from sglang_lp.adapters import load
 from sglang_lp.builtins import (
     ChainLogitProcessor,
     DeepseekOCRNoRepeatNGramLogitProcessor,
@@ -198,9 +200,40 @@ def test_in_a_chain_what_others_declare_holds_for_its_result(server, kind, param
 
 
 @on_servers(*DRAFTING)
-def test_servers_that_draft_refuse_them_by_name(server):
-    for kind in ("TargetToken", "SpelledAdapter", "NoRepeatV2", "Polite", "DynamoForced"):
+def test_servers_that_draft_refuse_by_name_whose_state_cannot_be_copied(server):
+    for kind in ("TargetToken", "SpelledAdapter", "NoRepeatV2"):
         params = next(params for name, params in KINDS if name == kind)
         reply = server.post("/generate", asked([5], kind, params))
         assert reply.status == 400
-        assert f", got support.foreign:{kind}: it computes on whole rows" in str(reply.body)
+        assert f", got support.foreign:{kind}: its state cannot be forked" in str(reply.body)
+
+
+@on_servers(*DRAFTING)
+def test_servers_that_draft_compute_whole_rows_at_every_drafted_token(server, oracle):
+    polite = load("support.foreign", "Polite", "test")
+
+    def politely(prompt, history, row):
+        return polite(1.4)(torch.tensor([[*prompt, *history]]), row[None])[0]
+
+    rng = random.Random(31)
+    prompts = [rng.sample(range(2, 1024), 9) for _ in range(4)]
+    chain = {"chain": ["support.foreign:Polite", "DisallowedTokensLogitsProcessor"]}
+    banned = {**chain, "0.penalty": 1.4, "1.token_ids": [*FREQUENT]}
+    requests = [
+        *(asked(prompt, "Polite", {"penalty": 1.4}, max_new_tokens=30) for prompt in prompts),
+        asked([5, 6], "Counted", {"first": 400}, max_new_tokens=20),
+        asked([5, 6], "DynamoForced", {"token_ids": [*range(340, 360)], "eos_token_id": EOS}),
+        asked([5, 6, 7], "echo", {}, max_new_tokens=8),
+        asked([5], "Misbehaving", {"how": "nothing"}),
+        body(prompts[0], ChainLogitProcessor, banned, max_new_tokens=20),
+    ]
+    *answers, counted, forced, echoed, failed, chained = server.at_once(requests)
+
+    for prompt, reply in zip(prompts, answers, strict=True):
+        oracle.check(prompt, reply.output_ids, politely)
+    assert counted.output_ids == [*range(400, 420)]
+    assert forced.output_ids == [*range(340, 360), EOS]
+    assert echoed.output_ids == [5, 6, 7, 5, 6, 7, 5, 6]
+    assert "Misbehaving (transformers) failed at token 3: it returned" in str(failed.body)
+    assert len(chained.output_ids) == 20
+    assert {*chained.output_ids}.isdisjoint(FREQUENT)

@@ -80,7 +80,7 @@ class Speculation(NamedTuple):
         fixed = processor.needs is History.NONE
         if why is None and self.simulated:
             why = "it was started with SGLANG_SIMULATE_ACC_LEN, which accepts drafted tokens unseen"
-        elif why is None and processor.dense:
+        elif why is None and processor.reads_request:
             why = "it computes on whole rows, without a view of the drafted tokens"
         elif why is None and not fixed and not processor.can_fork:
             why = "its state cannot be forked, which following a draft takes (can_fork)"

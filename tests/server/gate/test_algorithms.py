@@ -27,7 +27,8 @@ def served(algorithm, single=1.0, acc=1.0):
 
 
 def check(speculation, needs=History.TOKENS, *, sampled=True, **attributes):
-    processor = SimpleNamespace(**{"needs": needs, "dense": False, "can_fork": True} | attributes)
+    given = {"needs": needs, "reads_request": False, "can_fork": True}
+    processor = SimpleNamespace(**given | attributes)
     speculation.check("A processor", processor, sampled=sampled)
 
 
@@ -78,9 +79,9 @@ def test_thresholds_mean_nothing_where_sglang_does_not_read_them():
     check(served("DSPARK", single=0.5, acc=0.5), sampled=True)
 
 
-def test_processors_that_compute_on_whole_rows_are_refused():
+def test_processors_that_read_sglangs_request_are_refused():
     with pytest.raises(Unsupported, match="computes on whole rows"):
-        check(served("EAGLE"), History.NONE, dense=True)
+        check(served("EAGLE"), History.NONE, reads_request=True)
 
 
 def test_processors_that_cannot_be_forked_are_refused_if_they_follow_the_tokens():

@@ -1,0 +1,127 @@
+"""Verify steps of forced tokens, where the drafts know them and where they do not.
+
+Steps are counted, so the machine and what else it does are of no account. Without foresight the
+same tokens are forced by :mod:`benchmarks.drafts.unforeseen`. Each runs on a server that has
+forgotten what NGRAM has learned.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import orjson
+
+from benchmarks.drafts import unforeseen
+from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.client import attach
+from support import cpu_speculation, draft_models, tiny_model
+from support.processes import play
+from support.servers import SERVERS
+from support.settings import CPU_ARGUMENTS, environment
+
+__all__ = ["measure"]
+
+#: Title -> server of the tests, and what is different here.
+_ENGINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "DFLASH, blocks of 6": ("dflash", {}),
+    "EAGLE, chains of 5": (
+        "eagle chains",
+        {"speculative_num_steps": 5, "speculative_num_draft_tokens": 6},
+    ),
+    "NGRAM, trees of 8": ("ngram trees, mixed chunks", {}),
+}
+ROWS = 8
+_START, _END = tiny_model.FREQUENT[:2]
+#: Closing and budget, in tokens.
+_CLOSING, _BUDGET = 25, 4
+#: Title -> class with foresight, class without, and tokens of the answer.
+_CASES: Mapping[str, tuple[type, type, int]] = {
+    "40 forced tokens": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 40),
+    "the same, and 20 free ones": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 60),
+    f"{_BUDGET} thinking tokens, and a closing of {_CLOSING}": (
+        ThinkingBudgetLogitProcessor,
+        unforeseen.Budget,
+        _BUDGET + _CLOSING,
+    ),
+}
+
+
+def measure() -> list[dict[str, Any]]:
+    """Count on every engine.
+
+    Returns:
+        For each engine and case the tokens of an answer, and its verify steps with foresight and
+        without: means over ``ROWS`` prompts.
+    """
+    results: list[dict[str, Any]] = []
+    for name, (server, _) in _ENGINES.items():
+        with tempfile.TemporaryDirectory() as directory:
+            policy = Path(directory, "policy.toml")
+            module = unforeseen.__name__
+            policy.write_text(f'allow = ["{module}:Budget", "{module}:Sequence"]\n')
+            variables = {**SERVERS[server][1], "SGLANG_LP_POLICY": str(policy)}
+            env = environment(variables, [cpu_speculation.PLUGIN])
+            results += play(
+                __name__, {"engine": name, "models": directory}, Path(directory), env, 1800
+            )
+    return results
+
+
+def main(asked: str, answer: str) -> None:
+    """Start an engine in this process and count."""
+    from sglang import Engine
+
+    job = orjson.loads(Path(asked).read_bytes())
+    server, own = _ENGINES[job["engine"]]
+    directory = Path(job["models"])
+    tiny = tiny_model.make(directory / "tiny")
+    models = {"tiny": tiny, **draft_models.make_all(directory, tiny)}
+    arguments = {
+        name: str(models[value]) if name.endswith("model_path") else value
+        for name, value in {"model_path": "tiny", **SERVERS[server][0], **own}.items()
+    }
+    engine = Engine(skip_tokenizer_init=True, **{**CPU_ARGUMENTS, **arguments})
+    results = []
+    for case, (foreseen, silent, length) in _CASES.items():
+        sides = {"with": foreseen, "without": silent}
+        steps = {
+            f"steps_{side}": _steps(engine, processor, length) for side, processor in sides.items()
+        }
+        results.append({"engine": job["engine"], "case": case, "tokens": length, **steps})
+    Path(answer).write_bytes(orjson.dumps(results))
+    engine.shutdown()
+
+
+def _steps(engine: Any, processor: type, length: int) -> float:
+    """Return the mean number of verify steps of an answer."""
+    engine.flush_cache()  # NGRAM has learned the text
+    rng = random.Random(0)
+    prompts = [[_START, *rng.sample(range(2, 1024), 15)] for _ in range(ROWS)]
+    forced = rng.sample(range(300, 1000), 40)
+    params: dict[str, Any] = {"token_ids": forced}
+    if issubclass(processor, ThinkingBudgetLogitProcessor):
+        params = {
+            "thinking_budget": _BUDGET,
+            "thinking_start_token_id": _START,
+            "thinking_end_token_id": _END,
+            "closing_token_ids": forced[: _CLOSING - 1],
+        }
+    fields = attach(processor, **params).engine_kwargs(
+        input_ids=prompts,
+        sampling_params={"temperature": 0.0, "ignore_eos": True, "max_new_tokens": length},
+    )
+    answers = engine.generate(**fields)
+    for answer in answers:
+        if answer["meta_info"]["completion_tokens"] != length:
+            raise RuntimeError(f"expected {length} tokens, got {answer['meta_info']}")
+    return fmean(answer["meta_info"]["spec_verify_ct"] for answer in answers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
