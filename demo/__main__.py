@@ -52,6 +52,7 @@ def main() -> int:
             httpx.Client(base_url=url, timeout=120) as http,
         ):
             stage.play(scenes.drafts(http, model, expected))
+            stage.play(scenes.knowing(http, model))
         stage.say("Starting an engine in this process (another minute)")
         stage.play(in_process(directory, model))
         stage.say("The traces of these answers, to be opened in a browser:")

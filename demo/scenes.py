@@ -21,6 +21,7 @@ from demo.server import POLICY
 from demo.show import Scene, cut
 from sglang_lp import wire
 from sglang_lp.client import attach, attach_each
+from support import unforeseen
 from support.oracles import ngram_bans
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "drafts",
     "efforts",
     "forced",
+    "knowing",
     "no_loop",
     "overthinking",
     "stock",
@@ -44,6 +46,8 @@ QUESTION = next(iter(QUESTIONS))
 BUDGET = 32
 GREETING = "Hello world!"
 NGRAM, WINDOW = 12, 400
+#: What a thought is closed with.
+CLOSING = "\nI have thought for long enough now, so this is what I answer.\n"
 
 
 @dataclass(frozen=True)
@@ -347,6 +351,35 @@ def drafts(http: httpx.Client, model: Model, expected: Sequence[Sequence[int]]) 
     scene.proves(
         f"a budget that nothing uses up leaves them as they are: {idle:.2f}", seen=idle >= free
     )
+    return scene
+
+
+def knowing(http: httpx.Client, model: Model) -> Scene:
+    """The same closing, forced on drafts that know it and on drafts that do not.
+
+    Args:
+        http: A server with speculative decoding, whose policy allows :mod:`support.unforeseen`.
+        model: The model.
+    """
+    scene = Scene("Drafts that know what will be forced: the same closing in fewer steps")
+    closing = model.encode(CLOSING)
+    sides = {"drafts know it": "ThinkingBudgetLogitProcessor", "drafts do not": unforeseen.Budget}
+    steps, came = [], []
+    for how, processor in sides.items():
+        http.post("/flush_cache").raise_for_status()  # else the second one's drafts have seen it
+        request = attach(
+            processor,
+            thinking_budget=2,
+            thinking_start_token_id=model.ids.think,
+            thinking_end_token_id=model.ids.end_think,
+            closing_token_ids=closing,
+        ).generate_body(body(QUESTION, max_new_tokens=len(closing) + 4))
+        answer = generate(http, request)
+        steps.append(answer["meta_info"]["spec_verify_ct"])
+        came.append(answer["output_ids"])
+        scene.row(QUESTION, how, f"{steps[-1]} verify steps: {cut(answer['text'])}")
+    scene.proves(f"a closing of {len(closing) + 1} tokens, the same", seen=came[0] == came[1])
+    scene.proves(f"{steps[0]} verify steps in place of {steps[1]}", seen=2 * steps[0] <= steps[1])
     return scene
 
 

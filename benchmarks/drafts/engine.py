@@ -21,7 +21,7 @@ import orjson
 
 from benchmarks.cost.engine import MODEL, TIMING
 from sglang_lp.client import attach
-from support import cpu_speculation, draft_models, tiny_model
+from support import cpu_speculation, draft_models, tiny_model, unforeseen
 from support.processes import play
 from support.servers import SERVERS
 from support.settings import CPU_ARGUMENTS, environment
@@ -48,7 +48,7 @@ _PROCESSORS = {
         thinking_end_token_id=_CLOSE,
     ),
     "n-gram rule": attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=1, window_size=20),
-    "forced": attach("ForcedSequenceLogitProcessor", token_ids=[*range(300, 812)]),
+    "forced": attach(unforeseen.Sequence, token_ids=[*range(300, 812)]),
 }
 
 
@@ -70,7 +70,11 @@ def measure() -> list[dict[str, Any]]:
 def _in_new_process(name: str, directory: Path) -> list[dict[str, Any]]:
     timing = directory / "timing"
     timing.touch()
-    variables = {"SGLANG_LP_TIMING": str(timing), "SGLANG_LP_TIMING_SIDE": "ours"}
+    variables = {
+        "SGLANG_LP_TIMING": str(timing),
+        "SGLANG_LP_TIMING_SIDE": "ours",
+        "SGLANG_LP_POLICY": str(unforeseen.POLICY),
+    }
     plugins, paths = ["sglang_lp_timing"], [TIMING]
     if name == "EAGLE":
         variables |= cpu_speculation.VARIABLES

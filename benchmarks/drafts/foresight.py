@@ -1,7 +1,7 @@
 """Verify steps of forced tokens, where the drafts know them and where they do not.
 
 Steps are counted, so the machine and what else it does are of no account. Without foresight the
-same tokens are forced by :mod:`benchmarks.drafts.unforeseen`. Each runs on a server that has
+same tokens are forced by :mod:`support.unforeseen`. Each runs on a server that has
 forgotten what NGRAM has learned.
 """
 
@@ -17,10 +17,9 @@ from typing import Any
 
 import orjson
 
-from benchmarks.drafts import unforeseen
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client import attach
-from support import cpu_speculation, draft_models, tiny_model
+from support import cpu_speculation, draft_models, tiny_model, unforeseen
 from support.processes import play
 from support.servers import SERVERS
 from support.settings import CPU_ARGUMENTS, environment
@@ -61,15 +60,11 @@ def measure() -> list[dict[str, Any]]:
     """
     results: list[dict[str, Any]] = []
     for name, (server, _) in _ENGINES.items():
+        variables = {**SERVERS[server][1], "SGLANG_LP_POLICY": str(unforeseen.POLICY)}
+        env = environment(variables, [cpu_speculation.PLUGIN])
         with tempfile.TemporaryDirectory() as directory:
-            policy = Path(directory, "policy.toml")
-            module = unforeseen.__name__
-            policy.write_text(f'allow = ["{module}:Budget", "{module}:Sequence"]\n')
-            variables = {**SERVERS[server][1], "SGLANG_LP_POLICY": str(policy)}
-            env = environment(variables, [cpu_speculation.PLUGIN])
-            results += play(
-                __name__, {"engine": name, "models": directory}, Path(directory), env, 1800
-            )
+            job = {"engine": name, "models": directory}
+            results += play(__name__, job, Path(directory), env, 1800)
     return results
 
 

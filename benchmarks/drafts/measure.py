@@ -4,7 +4,8 @@
 in ``eagle_sample``, where the grammar's mask stands. The few operations on the logits are left out,
 which a GPU does beside the host: what is left is the toolkit's own code, in time of the thread's
 processor, so that other work on the machine counts little. Between calls every request generates
-tokens; that is not counted. Then whole engines run (:mod:`benchmarks.drafts.engine`).
+tokens; that is not counted. Then whole engines run (:mod:`benchmarks.drafts.engine`,
+:mod:`benchmarks.drafts.foresight`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 
 from benchmarks.cost.cases import NEWLINE, Case, forced, idle, interleave, median, ngram, per_step
 from benchmarks.cost.measure import ROUNDS, THREADS
-from benchmarks.drafts import engine, report
+from benchmarks.drafts import engine, foresight, report
 from benchmarks.drafts.verify_step import ACCEPTED, NODES, VerifyStep
 from benchmarks.machine import machine
 from sglang_lp._engine.plan import Plan
@@ -87,6 +88,7 @@ def main() -> int:
         "rounds": ROUNDS,
         "rules": measure(),
         "engines": engine.measure(),
+        "foresight": foresight.measure(),
     }
     report.PART.store(results)
     return report.show(results)

@@ -16,6 +16,8 @@ NODE_US = {"spent budget": 15.0, "forced sequence": 15.0, "n-gram rule": 40.0}
 IDLE_US = 50.0
 #: A long history may cost this much of a short one.
 GROWTH = 1.2
+#: Verify steps of forced tokens that drafts know, beside those where they do not.
+FORESEEN = 1 / 3
 #: Own code beside a step of the engine.
 SHARE = 0.01
 _ENGINE = (
@@ -69,6 +71,14 @@ def promises(results: Mapping[str, Any]) -> Iterator[Promise]:
         "EAGLE, accept length with an idle budget", f"{idle:.3f}", f"{alone:.3f} without",
         idle == alone,
     )  # fmt: skip
+    for one in results["foresight"]:
+        share = one["steps_with"] / one["steps_without"]
+        yield Promise(
+            f"{one['engine']}, {one['case']}, verify steps with foresight",
+            f"{one['steps_with']:.3g} of {one['steps_without']:.3g}, {share:.2f}",
+            f"{FORESEEN:.2f}",
+            share <= FORESEEN,
+        )
 
 
 def page_block(results: Mapping[str, Any]) -> str:
