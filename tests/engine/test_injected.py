@@ -77,6 +77,7 @@ ENDS = {
     ("server/scheduler/chains", "begin"),
     ("server/scheduler/foresight", "foresee_block"),
     ("server/scheduler/foresight", "foresee_chain"),
+    ("server/scheduler/foresight", "foresee_trees"),
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
     ("server/scheduler/release", "finish"),
