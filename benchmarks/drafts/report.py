@@ -71,7 +71,7 @@ def promises(results: Mapping[str, Any]) -> Iterator[Promise]:
         "EAGLE, accept length with an idle budget", f"{idle:.3f}", f"{alone:.3f} without",
         idle == alone,
     )  # fmt: skip
-    for one in results["foresight"]:
+    for one in results.get("foresight", ()):
         share = one["steps_with"] / one["steps_without"]
         yield Promise(
             f"{one['engine']}, {one['case']}, verify steps with foresight",
