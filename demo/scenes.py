@@ -363,7 +363,10 @@ def knowing(http: httpx.Client, model: Model) -> Scene:
     """
     scene = Scene("Drafts that know what will be forced: the same closing in fewer steps")
     closing = model.encode(CLOSING)
-    sides = {"drafts know it": "ThinkingBudgetLogitProcessor", "drafts do not": unforeseen.Budget}
+    sides: Mapping[str, str | type] = {
+        "drafts know it": "ThinkingBudgetLogitProcessor",
+        "drafts do not": unforeseen.Budget,
+    }
     steps, came = [], []
     for how, processor in sides.items():
         http.post("/flush_cache").raise_for_status()  # else the second one's drafts have seen it

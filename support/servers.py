@@ -120,7 +120,7 @@ SERVERS: Mapping[str, Settings] = {
             "disable_overlap_schedule": True,
             "grammar_backend": "xgrammar",
         },
-        cpu_speculation.VARIABLES,
+        _GUESSING,
     ),
     "standalone trees, squeezed": (
         {

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sglang_lp.request import Request
 
 __all__ = ["POLICY", "Budget", "Sequence"]
 
@@ -16,10 +21,14 @@ POLICY = Path(__file__).with_name("unforeseen.toml")
 class Sequence(ForcedSequenceLogitProcessor):
     """A forced sequence."""
 
-    foresee = LogitProcessor.foresee
+    def foresee(self, request: Request) -> Iterator[int]:
+        """Name nothing."""
+        return iter(())
 
 
 class Budget(ThinkingBudgetLogitProcessor):
     """A thinking budget with its closing."""
 
-    foresee = LogitProcessor.foresee
+    def foresee(self, request: Request) -> Iterator[int]:
+        """Name nothing."""
+        return iter(())

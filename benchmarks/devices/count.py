@@ -98,7 +98,7 @@ class Kind(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Whether it computes on whole rows, which drafted tokens do not have."""
+        """Whether it computes on whole rows; with drafts that is the same for more rows."""
         return not isinstance(self.processor, str) and self.processor not in {RawLogits, Likeliest}
 
 

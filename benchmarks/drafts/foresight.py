@@ -60,7 +60,11 @@ def measure() -> list[dict[str, Any]]:
     """
     results: list[dict[str, Any]] = []
     for name, (server, _) in _ENGINES.items():
-        variables = {**SERVERS[server][1], "SGLANG_LP_POLICY": str(unforeseen.POLICY)}
+        variables = {
+            **SERVERS[server][1],
+            "SGLANG_LP_POLICY": str(unforeseen.POLICY),
+            "SGLANG_PLUGINS": f"sglang_lp,{cpu_speculation.NAME}",
+        }
         env = environment(variables, [cpu_speculation.PLUGIN])
         with tempfile.TemporaryDirectory() as directory:
             job = {"engine": name, "models": directory}
