@@ -319,6 +319,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *ENV,
         Step("benchmarks", (PYTHON, "-m", "benchmarks.cost.measure")),
         Step("batches that sleep", (PYTHON, "-m", "benchmarks.cost.sleep")),
+        Step("what trainers ask for", (PYTHON, "-m", "benchmarks.cost.rollouts")),
     ),
     "bench-bounds": (
         *ENV,

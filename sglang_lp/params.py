@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +20,9 @@ from sglang_lp.errors import InvalidParameter, RequestError, shown
 __all__ = [
     "MAX_INT",
     "MAX_TOKEN_IDS",
+    "RAW",
     "RESUMED",
+    "Beside",
     "FewTokenIds",
     "ForcedText",
     "NonEmptyTokenIds",
@@ -36,7 +38,7 @@ __all__ = [
     "is_private",
     "parse",
     "replaced",
-    "take_resumed",
+    "take_beside",
 ]
 
 
@@ -59,6 +61,9 @@ MAX_INT = 2**31 - 1
 #: How many of the prompt's last tokens are the beginning of the answer; beside the parameters of
 #: any processor.
 RESUMED = "resumed_tokens"
+
+#: Whether the model's own logprobs of edited tokens are asked for; beside them, too.
+RAW = "raw_logprobs"
 
 _PRIVATE = "__sglang_reasoning_", "__sglang_lp_"
 
@@ -106,29 +111,48 @@ def is_private(key: object) -> bool:
     )
 
 
-def take_resumed(custom_params: Any, prompt_tokens: int | None = None) -> tuple[Any, int]:
-    """Return ``custom_params`` without ``resumed_tokens``, which goes with any processor.
+class Beside(NamedTuple):
+    """What a request says in ``custom_params`` beside the parameters of its processor.
+
+    Attributes:
+        resumed: How many of the prompt's last tokens are the beginning of the answer.
+        raw: Whether it asks for the model's own logprobs of edited tokens.
+    """
+
+    resumed: int
+    raw: bool
+
+
+def take_beside(custom_params: Any, prompt_tokens: int | None = None) -> tuple[Any, Beside]:
+    """Return ``custom_params`` without what goes with any processor, and that.
 
     Args:
         custom_params: What a request carries.
         prompt_tokens: How many tokens its prompt has, if known.
 
-    Returns:
-        The rest, and how many of the prompt's last tokens are the beginning of the answer.
-
     Raises:
-        RequestError: No number of tokens, or more than the prompt has.
+        RequestError: ``resumed_tokens`` is no number of tokens, or more than the prompt has;
+            ``raw_logprobs`` is neither true nor false.
     """
-    if not isinstance(custom_params, Mapping) or RESUMED not in custom_params:
-        return custom_params, 0
-    count, most = custom_params[RESUMED], MAX_INT if prompt_tokens is None else prompt_tokens
+    if not isinstance(custom_params, Mapping) or not (
+        RESUMED in custom_params or RAW in custom_params
+    ):
+        return custom_params, Beside(0, raw=False)
+    count, raw = custom_params.get(RESUMED, 0), custom_params.get(RAW, False)
+    most = MAX_INT if prompt_tokens is None else prompt_tokens
     if type(count) is not int or not 0 <= count <= most:
         whole = "" if prompt_tokens is None else ", all tokens of the prompt"
         raise RequestError(
             f"{RESUMED}: expected a whole number from 0 to {most}{whole}, got {shown(count)}; "
             "give how many tokens at the end of the prompt are the answer so far"
         )
-    return {name: value for name, value in custom_params.items() if name != RESUMED}, count
+    if type(raw) is not bool:
+        raise RequestError(
+            f"{RAW}: expected true or false, got {shown(raw)}; leave it out if the answer needs "
+            "no logprobs before processors"
+        )
+    rest = {name: value for name, value in custom_params.items() if name not in {RESUMED, RAW}}
+    return rest, Beside(count, raw)
 
 
 def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any] | None) -> P:

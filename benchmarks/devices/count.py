@@ -18,6 +18,7 @@ import torch
 from benchmarks.pages import renew
 from sglang_lp import builtins
 from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.raw import RawLogprobs
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
@@ -25,7 +26,7 @@ from sglang_lp.testing import Batch, Played
 from support.fake_gpu import FakeGpu
 from support.trained import byte_level
 
-__all__ = ["KINDS", "NODES", "VOCAB", "Counted", "Kind", "count", "main"]
+__all__ = ["KINDS", "NODES", "RAW_KINDS", "VOCAB", "Counted", "Kind", "count", "main"]
 
 VOCAB = 151_936
 EOS, START, STOP = 5, 151_667, 151_668
@@ -80,6 +81,7 @@ class Kind(NamedTuple):
         each: How many more for each row.
         copies: How many copies to the device a step may make for each row, besides its own.
         tokenizer: The model's, for text.
+        raw: Whether the requests ask for the model's own logprobs.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Kind(NamedTuple):
     each: int = 0
     copies: int = 0
     tokenizer: Any = None
+    raw: bool = False
 
     @property
     def is_declared(self) -> bool:
@@ -279,6 +282,13 @@ KINDS = (
     Kind("adapted class of Transformers", _foreign("transformers", Rows), _same(), 1, 8, 1, 1),
 )
 
+#: Rows that lose tokens, that one is forced in, and that change in another way.
+RAW_KINDS = tuple(
+    kind._replace(name=f"{kind.name}, with raw logprobs", raw=True, kernels=kind.kernels + 16)
+    for kind in KINDS
+    if kind.name in {"disallowed tokens, the same", "DRY", "forced sequence"}
+)
+
 
 class Counted(NamedTuple):
     """The most that one step of a kind of work did.
@@ -319,6 +329,9 @@ def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = Fa
         for row, (kind, processor) in zip(range(rows), cycle(made), strict=False)
     ]
     params = [one.custom_params for one in played]
+    asking = kinds[0].raw
+    for own in rows_of(params) if asking else ():
+        own.host.raw = RawLogprobs()  # type: ignore[union-attr]  # each has a row
     tokens = [6] * width
     links = [*range(1, width), -1], [-1] * width
     drafts = Drafts(width, [tokens] * rows, *([part] * rows for part in links))
@@ -326,14 +339,18 @@ def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = Fa
     steps: list[tuple[int, ...]] = []
     for _ in range(STEPS):
         with gpu.counting():
-            batch.step(
+            raw = batch.step(
                 logits,
                 rows_of(params),
                 params,
                 range(rows * width) if masked else (),
                 drafts=(lambda: drafts) if width > 1 else None,
                 width=width,
+                temperatures=gpu.tensor(rows, 1) if asking else None,
             )
+            if raw is not None:
+                token_ids = gpu.tensor(rows * width, dtype=torch.int64)
+                raw.logprobs(gpu.tensor(rows * width), token_ids)
         launched = sum(gpu.kernels.values())
         first = 0 if steps else gpu.to_device
         later = gpu.to_device if steps else 0
@@ -368,7 +385,7 @@ def table() -> str:
         "| " + " | ".join(heads) + " |",
         "|---" * len(heads) + "|",
     ]
-    for kind in KINDS:
+    for kind in (*KINDS, *RAW_KINDS):
         cells = [count([kind], rows) for rows in ROWS]
         if not kind.is_dense:
             cells.append(count([kind], ROWS[1], width=NODES))

@@ -21,6 +21,7 @@ from sglang_lp._engine.drafts import edit_computed, visit_drafts
 from sglang_lp._engine.placing import Cells, place, place_standing
 from sglang_lp._engine.plan import Plan
 from sglang_lp._engine.pools import pool
+from sglang_lp._engine.raw import take_raw
 from sglang_lp._engine.reading import Logits
 from sglang_lp._engine.rows import rows_of
 from sglang_lp._engine.step import Step, ask, end, schedule
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.drafts import Drafts
+    from sglang_lp._engine.raw import RawRows
     from sglang_lp._engine.rows import Row
 
 __all__ = ["Batch"]
@@ -91,7 +93,8 @@ class Batch:
         repeated: bool = False,
         drafts: Callable[[], Drafts] | None = None,
         width: int = 1,
-    ) -> None:
+        temperatures: torch.Tensor | None = None,
+    ) -> RawRows | None:
         """Let every processor edit its rows, in place.
 
         Args:
@@ -105,6 +108,11 @@ class Batch:
                 that cannot be seen. Only processors without history can serve those.
             drafts: Returns the drafted tokens; called at most once, and only if a row is awake.
             width: How many tokens a request can get in this step: the nodes of its draft.
+            temperatures: What logits are divided by for logprobs, shape ``(len(rows), 1)``;
+                ``None`` for 1.
+
+        Returns:
+            What the model says in edited rows, if a request with a processor asks for it.
         """
         step = Step(logits, rows, custom_param_list, masked, width, clock.now)
         reach = clock.now + width - 1
@@ -125,6 +133,7 @@ class Batch:
                 visit_drafts(step, index, row, step.drafts)
             else:
                 _visit(step, index, row)
+        raw = take_raw(step, temperatures)
         if step.dense:
             compute(step)
             step.read = Logits(logits, at_once=not logits.is_cpu)  # what was read is stale
@@ -135,6 +144,7 @@ class Batch:
         self._apply(step)
         if custom_param_list is self._params and self._unchanged[0] is None:
             self._until, self._changes = until, clock.changes
+        return None if raw is None else raw.compared_with(logits)
 
     def may_act(self, custom_param_list: Sequence[Any], width: int) -> bool:
         """Tell whether the next step will read what was drafted for these requests.

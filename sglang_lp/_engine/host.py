@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from sglang_lp.errors import SglangLpError, Unsupported
 
 if TYPE_CHECKING:
+    from sglang_lp._engine.raw import RawLogprobs
     from sglang_lp.edits import End
 
 __all__ = ["Host", "Seen", "host_of"]
@@ -33,17 +34,22 @@ class Host:
         restricted: Whether the host itself may set logits of the request to ``-inf``, grammars
             apart.
         masked: Whether the request gets SGLang's sampling masks, which tell of exclusion alone.
+        raw: Takes down the model's own logprobs of edited tokens, if the request asks for them.
         resumed: How many of the prompt's last tokens its processor takes for generated ones.
         limit: Number of tokens after which the request ends.
         tokenizer: The served model's, or ``None``.
     """
 
-    __slots__ = ("limit", "masked", "may_lag", "request", "restricted", "resumed", "tokenizer")
+    __slots__ = (
+        *("limit", "masked", "may_lag", "raw", "request", "restricted", "resumed"),
+        "tokenizer",
+    )
 
     def __init__(self, request: Any, *, may_lag: bool = False) -> None:
         self.request = request
         self.may_lag = may_lag
         self.restricted = self.masked = False
+        self.raw: RawLogprobs | None = None
         self.resumed = 0
         self.limit = 1 << 62
         self.tokenizer: Any = getattr(request, "tokenizer", None)

@@ -8,7 +8,7 @@ Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 
 from sglang_lp.client.attachment import Attachment, attach
 from sglang_lp.client.batches import Attachments, attach_each
-from sglang_lp.client.rollouts import loss_mask, resume
+from sglang_lp.client.rollouts import loss_mask, raw_logprobs, resume
 from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "attach",
     "attach_each",
     "loss_mask",
+    "raw_logprobs",
     "resume",
     "thinking_blocks",
 ]

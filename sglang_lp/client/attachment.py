@@ -12,7 +12,7 @@ from sglang_lp import builtins, wire
 from sglang_lp.client.answers import check_ran
 from sglang_lp.client.json_values import copy_value, to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError, shown
-from sglang_lp.params import is_private
+from sglang_lp.params import is_private, take_beside
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Attachment(msgspec.Struct, frozen=True):
                 )
         joined = given | self.custom_params
         if len(joined) > len(self._params) and issubclass(self.processor, LogitProcessor):
-            self.processor.parse_params(joined)
+            self.processor.parse_params(take_beside(joined)[0])
         fields["custom_params"] = joined
         return fields
 

@@ -8,9 +8,9 @@ from typing import Any
 from sglang_lp.client.answers import KEY
 from sglang_lp.client.attachment import Attachment, copy_mapping
 from sglang_lp.errors import NotRun, RequestError, shown
-from sglang_lp.params import RESUMED
+from sglang_lp.params import RAW, RESUMED
 
-__all__ = ["loss_mask", "resume"]
+__all__ = ["loss_mask", "raw_logprobs", "resume"]
 
 
 def loss_mask(answer: Mapping[str, Any]) -> list[int]:
@@ -23,13 +23,7 @@ def loss_mask(answer: Mapping[str, Any]) -> list[int]:
     Raises:
         NotRun: It does not say what was forced, or not of all of its tokens.
     """
-    meta = answer.get("meta_info")
-    report = meta.get(KEY) if isinstance(meta, Mapping) else None
-    if not isinstance(meta, Mapping) or not isinstance(report, Mapping):
-        raise NotRun(
-            f'loss_mask: expected meta_info with "{KEY}", got {shown([*(meta or ())], 200)}; a '
-            "server with sglang-lp says it of requests with a processor"
-        )
+    meta, report = _told("loss_mask", answer)
     try:
         tokens, spans, told = meta["completion_tokens"], report["forced_at"], report["truncated"]
     except KeyError as error:
@@ -46,6 +40,48 @@ def loss_mask(answer: Mapping[str, Any]) -> list[int]:
     for start, stop in spans:
         mask[start:stop] = [0] * (stop - start)
     return mask
+
+
+def raw_logprobs(answer: Mapping[str, Any]) -> list[float]:
+    """Return for each token of an answer its logprob before processors.
+
+    Where nothing was edited that is SGLang's own.
+
+    Args:
+        answer: As for :func:`loss_mask`, of a request with ``return_logprob`` and with
+            ``raw_logprobs`` in its ``custom_params``.
+
+    Raises:
+        NotRun: It does not say them.
+    """
+    meta, report = _told(RAW, answer)
+    try:
+        logprobs, edited = meta["output_token_logprobs"], report[RAW]
+    except KeyError as error:
+        raise NotRun(
+            f"{RAW}: expected output_token_logprobs, and {RAW} in the report, got an answer "
+            f"without {error}; ask for it with return_logprob, and {RAW} in custom_params"
+        ) from None
+    own = [logprob for logprob, *_ in logprobs]
+    for position, logprob in edited:
+        own[position] = logprob
+    return own
+
+
+def _told(name: str, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the ``meta_info`` of an answer, and the report in it.
+
+    Raises:
+        NotRun: There is none.
+    """
+    meta = answer.get("meta_info")
+    report = meta.get(KEY) if isinstance(meta, Mapping) else None
+    if not isinstance(meta, Mapping) or not isinstance(report, Mapping):
+        raise NotRun(
+            f'{name}: expected meta_info with "{KEY}", got {shown([*(meta or ())], 200)}; a '
+            "server with sglang-lp says it of requests with a processor"
+        )
+    return meta, report
 
 
 def resume(

@@ -17,7 +17,7 @@ from sglang_lp._engine.recording import Recording
 from sglang_lp._engine.rows import Row
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.edits import NEVER
-from sglang_lp.params import take_resumed
+from sglang_lp.params import take_beside
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
 
@@ -127,7 +127,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
     """
     import torch
 
-    custom_params, resumed = take_resumed(custom_params, len(prompt_ids))
+    custom_params, beside = take_beside(custom_params, len(prompt_ids))
     serving, params = prepare(processor, custom_params, served)
     notes, host = _Notes(), _PastHost(prompt_ids, served.tokenizer)
     runs: Any = serving
@@ -141,7 +141,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
         if not serving.dense:
             runs = _Watched(serving, 0, notes)
             watched = [runs]
-    host.resumed = resumed
+    host.resumed = beside.resumed
     row = Row(runs, params, host)
     row.request = request = _PastRequest(params, may_lag=False, tokenizer=served.tokenizer)
     batch, logits = Batch(), torch.zeros(1, vocab_size)
@@ -152,7 +152,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
             continue
         request.came, request.looked, request.rewrote = token_id, 0, runs.dense
         batch.step(logits, [row], [given])
-        found = [edit for one in watched for edit in one.at(position + resumed)]
+        found = [edit for one in watched for edit in one.at(position + beside.resumed)]
         if request.rewrote:
             by = next((by for by, one in enumerate(watched) if one.dense), 0)
             found += notes.changed(logits, by)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from sglang_lp import builtins
-from sglang_lp.client import attach, loss_mask, resume
+from sglang_lp.client import attach, loss_mask, raw_logprobs, resume
 from support.asking import body
 from support.eager import THINKING
 from support.greedy import TOLERANCE, free, rule
@@ -234,6 +234,58 @@ def test_the_prompts_own_logprobs_are_the_models(server, oracle):
     rows = rows_of(oracle, None, reply.output_ids)
     for (logprob, token_id, *_), (_, own) in zip(told, rows, strict=True):
         assert logprob == pytest.approx(float(least(own)[token_id]), abs=TOLERANCE)
+
+
+# The model's own logprobs
+
+
+def raw_asked(attachment, **more):
+    request = asked(attachment, return_logprob=True, **more)
+    request["sampling_params"]["custom_params"]["raw_logprobs"] = True
+    return request
+
+
+def check_raw(oracle, answer, temperature=1.0):
+    """Check what an answer says of the model's own logprobs; return at how many positions."""
+    report = answer["meta_info"]["sglang_lp"]
+    spans = [*report["forced_at"], *report["edited"]]
+    told = [position for position, _ in report["raw_logprobs"]]
+    assert told == sorted(at for start, stop in spans for at in range(start, stop))
+    logprobs = raw_logprobs(answer)
+    for position, own in enumerate(oracle.logits(PROMPT, answer["output_ids"])):
+        expected = (own / temperature).log_softmax(-1)[answer["output_ids"][position]]
+        assert logprobs[position] == pytest.approx(float(expected), abs=TOLERANCE)
+    return len(told)
+
+
+@with_and_without_drafts
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.7, "n": 2}])
+def test_raw_logprobs_are_the_models_own(server, oracle, sampling):
+    replies = answers(server, [raw_asked(one, sampling=sampling) for one in EVERY])
+
+    edited = 0
+    for reply in replies:
+        for copy in reply.body if isinstance(reply.body, list) else [reply.body]:
+            edited += check_raw(oracle, copy, sampling["temperature"] or 1.0)
+    assert edited > 5 * len(EVERY)
+
+
+@on_the_default_server
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("raw", "more", "expected"),
+    [
+        (True, {"return_logprob": False}, "raw_logprobs: expected return_logprob beside it"),
+        (1, {"return_logprob": True}, "raw_logprobs: expected true or false, got 1"),
+    ],
+)
+def test_raw_logprobs_go_with_logprobs_alone(server, stream, raw, more, expected):
+    request = asked(EVERY[0], **more)
+    request["sampling_params"]["custom_params"]["raw_logprobs"] = raw
+    reply = (server.stream if stream else server.post)("/generate", request)
+
+    assert reply.status == 400
+    assert expected in str(reply.body)
 
 
 # What was forced

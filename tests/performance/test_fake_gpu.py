@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.devices.count import KINDS, NODES, VOCAB, count
+from benchmarks.devices.count import KINDS, NODES, RAW_KINDS, VOCAB, count
 from sglang_lp import builtins
 from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.server.scheduler.speculation import make_capture
@@ -36,6 +36,16 @@ def test_a_step_launches_copies_and_waits_the_same_whatever_the_rows(kind, rows)
 @pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.name)
 def test_so_does_a_verify_step(kind):
     check(count([kind], 8, width=NODES), kind.kernels, kind.waits, 8 * NODES)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (32, 1), (256, 1), (8, NODES)])
+@pytest.mark.parametrize("kind", RAW_KINDS, ids=lambda kind: kind.name)
+def test_raw_logprobs_take_one_copy_more_and_no_wait(kind, rows, width):
+    counted = count([kind], rows, width=width)
+
+    assert (counted.ended, counted.to_host, counted.waits) == (0, 0, 0)
+    assert counted.kernels <= kind.kernels
+    assert counted.to_device <= 2
 
 
 @pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.name)

@@ -180,8 +180,8 @@ def test_the_range_of_sglang_versions_is_written_once():
         (
             "sglang_lp.client",
             (
-                "Attachment Attachments ThinkingBlock attach attach_each loss_mask resume "
-                "thinking_blocks"
+                "Attachment Attachments ThinkingBlock attach attach_each loss_mask raw_logprobs "
+                "resume thinking_blocks"
             ),
         ),
         ("sglang_lp.trust", "Allowed Audit Gate Limits Pin Policy Verifier"),

@@ -51,6 +51,7 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> bool:
     if payload is not None or decides:
         check_entries([custom_params])
     masked = bool(getattr(tokenized, "return_sampling_mask", False))
+    logprobs = bool(getattr(tokenized, "return_logprob", False))
     tokens = len(getattr(tokenized, "input_ids", None) or ())
     admitted = _admit(
         guard,
@@ -61,6 +62,7 @@ def _admit_one(guard: Guard, manager: Any, tokenized: Any) -> bool:
         sampled=sampled,
         limit=limit,
         masked=masked,
+        logprobs=logprobs,
         prompt_tokens=tokens,
     )
     if admitted is not None:
@@ -160,8 +162,8 @@ def _admit_all(
     # First: what is too much is not looked through either.
     marks = check_entries(texts, copies)
     admitted = set()
-    wanted = getattr(obj, "return_sampling_mask", None)
-    masks = wanted if wanted and isinstance(wanted, list) else [wanted]
+    masks = _listed(getattr(obj, "return_sampling_mask", None))
+    shows = _listed(getattr(obj, "return_logprob", None))
     lengths = _lengths(obj)
     for index, ((payload, sampling), mark) in enumerate(zip(pairs, marks, strict=True)):
         found, merged, custom_params = listed[id(payload), id(sampling)]
@@ -169,9 +171,9 @@ def _admit_all(
         sampled = merged.get("temperature") != 0 and merged.get("top_k") != 1
         # What runs nothing has no mark of its own.
         own = id(merged) if found is None else mark
-        masked = bool(masks[index % len(masks)])
+        masked, logprobs = bool(masks[index % len(masks)]), bool(shows[index % len(shows)])
         tokens = lengths[index % len(lengths)]
-        same = id(found), own, id(beam_width), id(limit), sampled, masked, tokens
+        same = id(found), own, id(beam_width), id(limit), sampled, masked, logprobs, tokens
         if same not in admitted:
             admitted.add(same)
             _admit(
@@ -183,8 +185,14 @@ def _admit_all(
                 sampled=sampled,
                 limit=limit,
                 masked=masked,
+                logprobs=logprobs,
                 prompt_tokens=tokens,
             )
+
+
+def _listed(wanted: Any) -> list[Any]:
+    """Return what each of a list wants, or what all of it does."""
+    return wanted if wanted and isinstance(wanted, list) else [wanted]
 
 
 def _unfold(guard: Guard, payload: Any, custom_params: Any) -> tuple[Any, Any]:

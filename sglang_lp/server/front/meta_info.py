@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from sglang_lp.client.answers import KEY
+from sglang_lp.params import RAW
 
 __all__ = ["expect", "take_report"]
 
@@ -46,9 +47,11 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any) -> N
     """
     meta_info = out["meta_info"]
     reason = meta_info["finish_reason"]
-    report = reason.pop(KEY, None)
+    report, raw = reason.pop(KEY, None), reason.pop(RAW, None)
     if report is not None:
         meta_info[KEY] = orjson.loads(report)
+        if raw is not None:
+            meta_info[KEY][RAW] = orjson.loads(raw)
         return
     if not getattr(state.obj, _RUNS, False) or not meta_info.get("completion_tokens", 1):
         return

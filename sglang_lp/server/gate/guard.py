@@ -15,7 +15,7 @@ from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
-from sglang_lp.params import RESUMED, take_resumed
+from sglang_lp.params import RAW, RESUMED, Beside, take_beside
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules import Asked, Decided, Rules
 from sglang_lp.rules.links import Link, parts, thinks
@@ -56,7 +56,7 @@ class Admitted(NamedTuple):
         custom_params: What a class that reads them itself gets in place of the request's own;
             ``None`` to leave those.
         names: Of the processors that the client may know of.
-        resumed: How many of the prompt's last tokens are the beginning of the answer.
+        beside: What it says beside the parameters.
     """
 
     payload: str
@@ -64,7 +64,7 @@ class Admitted(NamedTuple):
     params: Parameters
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
-    resumed: int
+    beside: Beside
 
     @property
     def thinks(self) -> bool:
@@ -81,6 +81,7 @@ class Guard:
         rules: What the operator decided.
         fingerprint: The same in every process, of every server, that enforces the same policy.
         diffusion: The server's diffusion language model algorithm, once known.
+        apart: Whether prefill and decode are on two servers, once known.
         speculation: The server's speculative decoding, once known and if there is any.
         tokenizer: The served model's, once known and if there is one.
         vocab_size: Number of logits in a row of the served model, once known.
@@ -99,6 +100,7 @@ class Guard:
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
         self.gate = Gate.ADMISSION
         self.diffusion: str | None = None
+        self.apart = False
         self.speculation: Speculation | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
@@ -142,6 +144,7 @@ class Guard:
         self.vocab_size = process.model_config.vocab_size
         self.eos_token_ids = process.model_config.hf_eos_token_id
         self.diffusion = diffusion_algorithm(process.server_args)
+        self.apart = getattr(process.server_args, "disaggregation_mode", "null") != "null"
         self.speculation = Speculation.of(process.server_args)
         tokenizer = getattr(process, "tokenizer", None)
         if tokenizer is not None and tokenizer is not self.tokenizer:
@@ -177,6 +180,7 @@ class Guard:
         sampled: bool = True,
         limit: int | None = None,
         masked: bool = False,
+        logprobs: bool = False,
         prompt_tokens: int | None = None,
         reasoning: bool = False,
     ) -> Admitted | None:
@@ -189,6 +193,7 @@ class Guard:
             sampled: Whether its tokens are sampled, not the most likely ones.
             limit: How many tokens it can get, if known.
             masked: Whether it asks for SGLang's ``return_sampling_mask``.
+            logprobs: Whether it asks for SGLang's ``return_logprob``.
             prompt_tokens: How many tokens its prompt has, if known.
             reasoning: Whether its answer is parsed as one that may begin with reasoning.
 
@@ -203,7 +208,7 @@ class Guard:
         if payload is None and (self.rules.is_empty or limit == 0):
             return None
         with self.counting():
-            custom_params, resumed = take_resumed(custom_params, prompt_tokens)
+            custom_params, beside = take_beside(custom_params, prompt_tokens)
             stands, name = self._named(payload)
             try:
                 if payload is not None:
@@ -216,13 +221,15 @@ class Guard:
                 made, params, own = self._make(decided)
                 if masked:
                     _check_mask(made)
-                if resumed:
+                if beside.resumed:
                     _check_resumed(made)
+                if beside.raw:
+                    self._check_raw(logprobs=logprobs)
                 if self.speculation is not None:
                     self.speculation.check(name, made, sampled=sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
-        return Admitted(stands, made, params, own, decided.names, resumed)
+        return Admitted(stands, made, params, own, decided.names, beside)
 
     def _decide(
         self, payload: Any, custom_params: Any, limit: int | None, *, reasoning: bool
@@ -318,6 +325,20 @@ class Guard:
                 f"beam_width: expected 1 with custom_logit_processor, got {shown(beam_width)}; "
                 "leave out one of them"
             )
+
+    def _check_raw(self, *, logprobs: bool) -> None:
+        """Refuse where the model's own logprobs cannot come.
+
+        Raises:
+            Unsupported: With the reason.
+        """
+        if self.apart:
+            raise Unsupported(
+                f"{RAW}: expected none, as prefill and decode are on two servers, and SGLang hands "
+                "no logits of the first token over; score the answer as a prompt"
+            )
+        if not logprobs:
+            raise Unsupported(f"{RAW}: expected return_logprob beside it, got none; set it to true")
 
 
 def _thinking_to(served: ServedModel, end: Sequence[int]) -> ServedModel:

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp._engine.faults import as_fault
+from sglang_lp._engine.raw import RawLogprobs
 from sglang_lp._engine.rows import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
 from sglang_lp.processor import LogitProcessor
@@ -95,6 +96,7 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         sampled=getattr(sampling, "top_k", None) != 1,
         limit=_limit(req, pending.scheduler),
         masked=bool(getattr(req, "return_sampling_mask", False)),
+        logprobs=bool(getattr(req, "return_logprob", False)),
         prompt_tokens=len(req.origin_input_ids),
         reasoning=bool(getattr(req, "require_reasoning", False)),
     )
@@ -114,7 +116,8 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         given = _own_params(req, own if own is not None else given or {})
     host = SglangHost(given["__req__"], pending, admitted.names)
     host.policy = guard.fingerprint
-    host.resumed = admitted.resumed
+    host.resumed = admitted.beside.resumed
+    host.raw = RawLogprobs() if admitted.beside.raw else None
     host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
     try:
         row = attach_row(given, admitted.processor, admitted.params, host)

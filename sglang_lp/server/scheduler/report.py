@@ -13,6 +13,7 @@ from sglang_lp._engine.faults import as_fault
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.client.answers import KEY
 from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.scheduler.raw_logprobs import tell
 from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
 
 __all__ = ["report"]
@@ -54,3 +55,5 @@ def report(req: Any) -> None:
         metrics.finish(orjson.loads(text), failed=failed)
     said = {**req.finished_reason.to_json(), KEY: text}
     req.finished_reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
+    if row.host.raw is not None:
+        tell(req.finished_reason, row.host.raw)

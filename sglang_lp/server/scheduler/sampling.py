@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.faults import from_signal
+from sglang_lp._engine.raw import RawLogprobs
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.errors import Unsupported
 from sglang_lp.server.gate.metrics import writing
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.drafts import Drafts
+    from sglang_lp._engine.raw import RawRows
     from sglang_lp._engine.rows import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
@@ -40,10 +42,12 @@ class Steps:
     Attributes:
         verified: SGLang's ``SamplingBatchInfo`` of drafted tokens that are being verified, if
             requests among them have processors, until these have acted.
+        raw: What the model says in the rows that the step edited, until the tokens are known.
     """
 
     def __init__(self, pending: PendingResults) -> None:
         self.verified: Any = None
+        self.raw: RawRows | None = None
         self._batch = Batch()
         self._pending = pending
 
@@ -57,6 +61,7 @@ class Steps:
         """
         if self.verified is not None:
             return  # too early: what was drafted is not shown here, and penalties are to come
+        self.raw = None
         try:
             began = perf_counter()
             self._pending.begin()
@@ -71,7 +76,9 @@ class Steps:
         rows = rows_of(info.custom_params)
         custom_params = self._complete(info.custom_params, rows)
         masked = _spread([grammar is not None for grammar in info.grammars or ()], 1)
-        self._batch.step(logits, rows, custom_params, masked)
+        self.raw = self._batch.step(
+            logits, rows, custom_params, masked, temperatures=_temperatures(info)
+        )
 
     def run_drafts(
         self,
@@ -90,7 +97,7 @@ class Steps:
             masked: For each request whether a grammar has masked its rows; empty if none has.
             drafts: Reads the drafted tokens.
         """
-        self.verified = None
+        self.verified = self.raw = None
         try:
             began = perf_counter()
             self._pending.begin()
@@ -98,7 +105,12 @@ class Steps:
             _check_shown(logits, width * len(custom_params))
             if not self._batch.rests(custom_params, width):
                 rows, cells = rows_of(custom_params), _spread(masked, width)
-                self._batch.step(logits, rows, custom_params, cells, drafts=drafts, width=width)
+                self.raw = self._batch.step(
+                    *(logits, rows, custom_params, cells),
+                    drafts=drafts,
+                    width=width,
+                    temperatures=_temperatures(info),
+                )
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
@@ -152,6 +164,16 @@ class _Whole:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._req, name)
+
+
+def _temperatures(info: Any) -> torch.Tensor | None:
+    """Return what SGLang divides logits by for logprobs; ``None`` for 1, or if nobody asks."""
+    if not RawLogprobs.asked or info.is_all_greedy:
+        return None
+    from sglang.srt.environ import envs
+
+    temperatures: torch.Tensor = info.temperatures
+    return None if envs.SGLANG_RETURN_ORIGINAL_LOGPROB.get() else temperatures
 
 
 def _check_shown(logits: torch.Tensor | None, rows: int) -> None:

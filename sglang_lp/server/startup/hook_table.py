@@ -27,6 +27,7 @@ from sglang_lp.server.scheduler import (
     disaggregated,
     foresight,
     gate,
+    raw_logprobs,
     release,
     sampling,
     speculation,
@@ -280,6 +281,17 @@ HOOKS: tuple[Hook, ...] = (
         lambda shared: shared.chains.accept_and_finalize,
     ),
     Hook(_SCHEDULER + "run_batch", "after", lambda shared: shared.steps.end_unseen),
+    # The model's own logprobs.
+    Hook(
+        _SRT + "model_executor.model_runner.ModelRunner.sample",
+        "after",
+        lambda shared: raw_logprobs.make_after_sample(shared.steps),
+    ),
+    Hook(
+        _SRT + "layers.logprob_processor.compute_spec_logprobs",
+        "after",
+        lambda shared: raw_logprobs.make_after_verify(shared.steps),
+    ),
     # Drafts that know what will be forced.
     Hook(
         _SRT + "speculative.dspark_components.dspark_draft.DraftBlockProposer.propose",
@@ -354,11 +366,12 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
         *("bootstrap_room", "custom_logit_processor", "decode_tp_size", "disagg_prefill_dp_rank"),
         *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
-        *("parallel_sample_num", "return_sampling_mask", "routed_dp_rank", "sampling_params"),
-        "text",
+        *("parallel_sample_num", "return_logprob", "return_sampling_mask", "routed_dp_rank"),
+        *("sampling_params", "text"),
     ),
     _SRT + "managers.io_struct.TokenizedGenerateReqInput": (
-        *("custom_logit_processor", "input_ids", "return_sampling_mask", "sampling_params"),
+        *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
+        "sampling_params",
     ),
     _SRT + "configs.model_config.ModelConfig": (
         *("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),
@@ -380,8 +393,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender"),
         *("finished", "finished_len", "finished_reason", "grammar", "inflight_middle_chunks"),
         *("is_retracted", "kv", "origin_input_ids", "output_ids", "pending_bootstrap"),
-        *("return_sampling_mask", "sampling_params", "set_finish_with_abort", "to_finish"),
-        *("tokenizer", "vocab_size"),
+        *("return_logprob", "return_sampling_mask", "sampling_params", "set_finish_with_abort"),
+        *("to_finish", "tokenizer", "vocab_size"),
     ),
     _BATCH + "ReqKvInfo": ("kv_committed_len",),
     _BATCH + "FINISH_ABORT": ("message", "status_code"),
@@ -395,8 +408,12 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _SRT + "model_executor.forward_batch_info.ForwardMode": ("is_decode", "is_idle"),
     _SRT + "sampling.sampling_batch_info.SamplingBatchInfo": (
         *("custom_params", "grammars", "has_custom_logit_processor", "is_all_greedy"),
-        "vocab_size",
+        *("temperatures", "vocab_size"),
     ),
+    _SRT + "layers.logits_processor.LogitsProcessorOutput": (
+        *("auxiliary_device_output", "next_token_logprobs"),
+    ),
+    _SRT + "managers.auxiliary_output.CommittedTokens": ("output_index", "token_ids"),
     _SRT + "managers.utils.GenerationBatchResult": (
         *("accept_lens", "copy_done", "next_token_ids", "speculative_num_draft_tokens"),
         "speculative_output_stride",

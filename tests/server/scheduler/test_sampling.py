@@ -52,7 +52,7 @@ def steps(monkeypatch):
         def rests(self, custom_params, width):
             return False
 
-        def step(self, logits, rows, custom_params, masked):
+        def step(self, logits, rows, custom_params, masked, *, temperatures):
             given.append((logits, list(rows), list(custom_params), list(masked)))
 
     monkeypatch.setattr(sampling, "Batch", Recorded)

@@ -1,0 +1,137 @@
+"""The model's own logprobs on their way from the device to the report.
+
+They travel with a step's result, by SGLang's own transport for what a plugin adds to it: copied
+with the rest, and read when SGLang commits the tokens. That is after a request's report was
+written, so they stand beside it in the finish reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sglang_lp._engine.faults import from_signal
+from sglang_lp.params import RAW
+from sglang_lp.server.scheduler.reasons import fail, fail_finished
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.raw import RawLogprobs
+    from sglang_lp.server.scheduler.sampling import Steps
+
+__all__ = ["make_after_sample", "make_after_verify", "tell"]
+
+logger = logging.getLogger(__name__)
+
+
+def tell(reason: Any, raw: RawLogprobs) -> None:
+    """Put what is known so far into a request's finish reason, in place of what stood there.
+
+    Args:
+        reason: SGLang's.
+        raw: Of the request.
+    """
+    pairs = [*zip(raw.positions, raw.logprobs, strict=True)]
+    said = {**reason.to_json(), RAW: orjson.dumps(pairs).decode()}
+    reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
+
+
+def make_after_sample(steps: Steps) -> Any:
+    """Return the hook after an ordinary step has sampled.
+
+    Args:
+        steps: Has run the processors.
+    """
+
+    def after_sample(
+        token_ids: torch.Tensor, _runner: Any, logits_output: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        _send(steps, logits_output, token_ids)
+
+    return after_sample
+
+
+def make_after_verify(steps: Steps) -> Any:
+    """Return the hook after the logprobs of a verify step are known.
+
+    Args:
+        steps: Has run the processors.
+    """
+
+    def after_verify(
+        _result: None,
+        _batch: Any,
+        logits_output: Any,
+        token_ids: torch.Tensor,
+        *,
+        accept_index: torch.Tensor | None = None,
+        **_kwargs: Any,
+    ) -> None:
+        places = None if accept_index is None else accept_index.long().flatten()
+        _send(steps, logits_output, token_ids, places)
+
+    return after_verify
+
+
+def _send(
+    steps: Steps, logits_output: Any, token_ids: torch.Tensor, places: torch.Tensor | None = None
+) -> None:
+    """Add what the model says of the tokens of a step to its result."""
+    rows, steps.raw = steps.raw, None
+    if rows is None:
+        return
+    reqs = [row.source for row in rows.requests.values()]
+    try:
+        own = rows.logprobs(logits_output.next_token_logprobs, token_ids, places)
+        from sglang.srt.managers.auxiliary_output import append_auxiliary_output
+
+        asked = {index: row.host.raw for index, row in rows.requests.items()}
+        sent = _OnDevice(own, asked)
+        before = logits_output.auxiliary_device_output
+        logits_output.auxiliary_device_output = append_auxiliary_output(before, sent)
+    except BaseException as error:
+        if from_signal(error):
+            raise
+        logger.exception("sglang-lp: raw logprobs of a step are missing; its requests end")
+        for req in reqs:
+            fail(req)
+
+
+class _OnDevice:
+    """Those of one step; SGLang copies them together with its result."""
+
+    def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs | None]) -> None:
+        self._logprobs = logprobs
+        self._asked = asked
+
+    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> _OnHost:
+        return _OnHost(copy_tensor(self._logprobs), self._asked)
+
+
+class _OnHost:
+    """The same once SGLang processes the result."""
+
+    def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs | None]) -> None:
+        self._logprobs = logprobs
+        self._asked = asked
+
+    def consume(self, batch: Any, commits: Sequence[Any]) -> None:
+        """Take down those of tokens that were committed."""
+        logprobs = self._logprobs.view(len(commits), -1)
+        for index, raw in self._asked.items():
+            commit, req = commits[index], batch.reqs[index]
+            if commit is None or raw is None:
+                continue
+            try:
+                raw.add(commit.output_index, logprobs[index, : len(commit.token_ids)].tolist())
+                if req.finished():
+                    tell(req.finished_reason, raw)
+            except BaseException as error:
+                if from_signal(error):
+                    raise
+                logger.exception("sglang-lp: raw logprobs cannot be told; their request ends")
+                (fail_finished if req.finished() else fail)(req)
