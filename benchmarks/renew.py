@@ -6,7 +6,7 @@ from benchmarks import text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.cost import report as cost
-from benchmarks.cost import rollouts, sleep
+from benchmarks.cost import rollouts, sleep, watch
 from benchmarks.drafts import report as drafts
 from benchmarks.rules import measure as rules
 from benchmarks.rules import strict
@@ -14,7 +14,8 @@ from benchmarks.rules import strict
 __all__ = ["PARTS"]
 
 PARTS = tuple(
-    one.PART for one in (adapters, bounds, cost, drafts, rollouts, rules, sleep, strict, text)
+    one.PART
+    for one in (adapters, bounds, cost, drafts, rollouts, rules, sleep, strict, text, watch)
 )
 
 if __name__ == "__main__":

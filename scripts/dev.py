@@ -320,6 +320,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         Step("benchmarks", (PYTHON, "-m", "benchmarks.cost.measure")),
         Step("batches that sleep", (PYTHON, "-m", "benchmarks.cost.sleep")),
         Step("what trainers ask for", (PYTHON, "-m", "benchmarks.cost.rollouts")),
+        Step("budgets that watch for loops", (PYTHON, "-m", "benchmarks.cost.watch")),
     ),
     "bench-bounds": (
         *ENV,
@@ -354,6 +355,13 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "soak": (
         *ENV,
         Step("ten minutes of everything at once", (PYTHON, "-m", "benchmarks.soak.run")),
+        Step(
+            "a search for a request that thinks more than the ceiling",
+            (
+                *(PYTHON, "-m", "pytest", "--quiet", "--hypothesis-profile", "soak"),
+                *("tests/engine/test_reasoning.py", "-k", "more_than_the_ceiling"),
+            ),
+        ),
     ),
     "fuzz": (
         *ENV,

@@ -1,7 +1,8 @@
 """Settings for all tests.
 
 Property tests are seeded: the same examples at every run. To look for new ones, run
-``pytest --hypothesis-profile=search``; for a tenth of them, ``--hypothesis-profile=quick``.
+``pytest --hypothesis-profile=search``; for a tenth of them, ``--hypothesis-profile=quick``;
+``make soak`` searches with ``soak``.
 """
 
 import os
@@ -16,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("seeded", derandomize=True, database=None, **COMMON)
 settings.register_profile("quick", max_examples=10, derandomize=True, database=None, **COMMON)
+settings.register_profile("soak", max_examples=1000, **COMMON)
 settings.register_profile("search", max_examples=5000, **COMMON)
 settings.load_profile("seeded")
 

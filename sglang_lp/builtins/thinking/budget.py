@@ -58,11 +58,9 @@ _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 _Budget = Annotated[int, Meta(le=MAX_INT)] | None
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
 
-#: Tokens that may come before they are read: 256 rows that wake at once read them in 6 ms.
+#: Tokens that may come before they are read, and a loop in them is looked for: 256 rows that wake
+#: at once read them in 6 ms.
 _LONGEST_SLEEP = 512
-
-#: Tokens of a block after which a loop is looked for.
-_LOOP_STRIDE = 256
 
 #: The parameters that say how a block opens and closes.
 _START = "thinking_start_token_id", "thinking_start_token_ids", "thinking_start"
@@ -584,11 +582,11 @@ def _finds_loop(request: Request, count: int) -> bool:
     progress, params, output_ids = request.state, request.params, request.output_ids
     generated = progress.generated
     begun = progress.length - len(request.prompt_ids) - generated
-    newest = generated // _LOOP_STRIDE * _LOOP_STRIDE
+    newest = generated // _LONGEST_SLEEP * _LONGEST_SLEEP
     longest = params.max_pattern_size * params.min_count
     return any(
         ends_with_loop(params, output_ids[begun + max(0, at - longest) : begun + at])
-        for at in range(newest, max(0, generated - count), -_LOOP_STRIDE)
+        for at in range(newest, max(0, generated - count), -_LONGEST_SLEEP)
     )
 
 
@@ -602,7 +600,7 @@ def _edit_inside(request: Request, edits: Edits, left: int, characters: Characte
         forced = _close_well(request, edits, inside, characters)
         quiet = _quiet(params, left, inside, characters)
     if params.max_pattern_size is not None:
-        quiet = min(quiet, _LOOP_STRIDE - progress.generated % _LOOP_STRIDE)
+        quiet = min(quiet, _LONGEST_SLEEP - progress.generated % _LONGEST_SLEEP)
     if not forced:
         if characters:
             edits.ban(characters.cutting(left - 1))

@@ -140,7 +140,7 @@ def test_a_block_that_loops_is_closed_and_no_other(opening, pattern, smallest, l
 
     output = generated(params, [START], script)
 
-    looked = [at for at in range(256, 900, 256) if at <= len(script)]
+    looked = [at for at in range(512, 900, 512) if at <= len(script)]
     due = next((at for at in looked if ends_with_loop(script[:at], smallest, largest, count)), None)
     if due is None:
         assert END not in output
@@ -154,12 +154,12 @@ def test_a_block_that_loops_is_closed_and_no_other(opening, pattern, smallest, l
 def test_a_loop_is_closed_with_the_message():
     params = {"max_pattern_size": 2, "min_pattern_size": 1, "closing_token_ids": [6, 7]}
 
-    assert generated(params, [START], [5] * 262)[254:260] == [5, 5, 6, 7, END, 5]
+    assert generated(params, [START], [5] * 518)[510:516] == [5, 5, 6, 7, END, 5]
 
 
 def test_tokens_that_come_at_once_are_looked_through_as_one_by_one():
     params = {**IDS, "max_pattern_size": 3, "min_pattern_size": 1}
-    tokens = [4, 5, 6, 7] * 20 + [5] * 200
+    tokens = [4, 5, 6, 7] * 20 + [5] * 440
     processor, fitted = prepare(
         ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
     )
