@@ -2,17 +2,22 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from sglang.srt.parser.reasoning_parser import ReasoningParser
 from transformers import AutoTokenizer
 
+from sglang_lp import wire
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.client.answers import HEADER
 from support.scripted import Scripted
 from support.servers import on_servers
+from support.tiny_model import EOS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), on_servers("reasoning")]
 
@@ -33,7 +38,15 @@ TOOLS = [
         },
     }
 ]
+CHAT, GENERATE = "/v1/chat/completions", "/generate"
+CHAIN = "ChainLogitProcessor"
 THINK = ThinkingBudgetLogitProcessor.__name__
+SCHEMA = {
+    "type": "object",
+    "properties": {"sheep": {"enum": [1, 2]}},
+    "required": ["sheep"],
+    "additionalProperties": False,
+}
 SCRIPTED = f"{Scripted.__module__}:{Scripted.__qualname__}"
 
 
@@ -82,7 +95,7 @@ def scripted(encode, text, budget=None):
     params = {"chain": [SCRIPTED, THINK], "0.script": encode(text)}
     if budget is not None:
         params["1.thinking_budget"] = budget
-    return {"custom_logit_processor": "ChainLogitProcessor", "custom_params": params}
+    return {"custom_logit_processor": CHAIN, "custom_params": params}
 
 
 # What counts
@@ -106,74 +119,165 @@ def test_a_chat_thinks_what_its_budget_says_with_a_start_and_without(
 words = st.text(st.sampled_from("abc \n<>/"), max_size=40)
 pieces = st.sampled_from([START, END, TOOL, "\n", START * 3, "<thi", "</", "x" * 30]) | words
 texts = st.lists(pieces, min_size=1, max_size=6).map("".join)
+budgets = st.sampled_from([None, -1, 0, 5, 19, 20, 21, 10_000])
 
 
-@st.composite
-def asked(draw):
-    """Compose a request of everything that a client may send about its thinking."""
-    own = {
-        "thinking_budget": draw(st.sampled_from([None, -1, 0, 5, 19, 20, 21, 10_000])),
-        "closing": draw(st.none() | st.sampled_from(["ab", "so: " * 4, "x" * 300])),
-        "soft_thinking_budget": draw(st.sampled_from([None, 0, 5])),
-        "total_thinking_tokens": draw(st.sampled_from([None, 3, 100])),
-        "max_pattern_size": draw(st.sampled_from([None, 8])),
-        "force_reasoning": draw(st.booleans()),
-    }
-    own = {name: value for name, value in own.items() if value is not None}
-    form = draw(st.sampled_from(["none", "own", "chain", "profile", "bare", "field"]))
-    fields = {
-        "stream": draw(st.booleans()),
-        "temperature": draw(st.sampled_from([0, 1])),
-        "n": draw(st.sampled_from([1, 2])),
-    }
-    if draw(st.booleans()):
-        fields["messages"] = [
-            {"role": "user", "content": "#"},
-            {"role": "assistant", "content": draw(texts)},
-        ]
-        fields["continue_final_message"] = True
-    return form, own, draw(texts), fields, draw(st.sampled_from([None, "<", "x", " "]))
+class Asked(NamedTuple):
+    """What a client may send about its thinking.
+
+    Attributes:
+        form: The way in which it asks for a budget.
+        own: Parameters of the budget.
+        script: What the model says, where the way has room for a script.
+        path: Of the endpoint.
+        begun: What the answer begins with already, if anything.
+        routed: Whether processor and parameters come as sglang-router passes them on.
+        grammar: Whether the answer is JSON.
+        biased: A text whose first token gets a bias.
+        copies: How many answers it wants.
+        stream: Whether they are streamed.
+        temperature: Of the sampling.
+    """
+
+    form: str
+    own: dict[str, Any]
+    script: str
+    path: str = CHAT
+    begun: str = ""
+    routed: bool = False
+    grammar: bool = False
+    biased: str = ""
+    copies: int = 1
+    stream: bool = False
+    temperature: int = 0
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+owns = st.fixed_dictionaries(
+    {},
+    optional={
+        "thinking_budget": budgets,
+        "closing": st.sampled_from(["ab", "so: " * 4, "x" * 300]),
+        "soft_thinking_budget": st.sampled_from([0, 5]),
+        "total_thinking_tokens": st.sampled_from([3, 100]),
+        "max_pattern_size": st.just(8),
+        "force_reasoning": st.booleans(),
+    },
 )
-@given(request=asked())
-@example(request=("own", {"thinking_budget": 20, "closing": "x" * 300}, "", {}, None))
-@example(request=("chain", {"thinking_budget": 20}, START * 30, {}, None))
-def test_no_request_thinks_more_than_the_ceiling(server, encode, request):
-    form, own, text, fields, biased = request
-    if biased is not None:
-        fields = {**fields, "logit_bias": {str(encode(biased)[0]): 20}}
-    reply = ask(server, **fields, **sent(form, own, text, encode))
-    if reply.status == 400:
-        return  # which is one way to hold
-    for parts in messages_of(reply):
-        thought = "".join(one.get("reasoning_content") or "" for one in parts)
-        # A tool start that was begun may stand at the end of it.
-        assert count(thought) <= CEILING + len(TOOL), thought
+askeds = st.builds(
+    Asked,
+    st.sampled_from(["none", "own", "chain", "forced", "profile", "bare", "field"]),
+    owns,
+    texts,
+    st.sampled_from([CHAT, GENERATE]),
+    st.just("") | texts,
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+    st.sampled_from(["", "<", "x", " "]),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+    st.sampled_from([0, 1]),
+)
 
 
-def sent(form, own, text, encode):
-    """Return the fields that ask for a budget, in one of the ways to do so."""
-    match form:
-        case "own":
-            return {"custom_logit_processor": THINK, "custom_params": own}
-        case "chain":
-            links = {f"1.{name}": value for name, value in own.items()}
-            chain = {"chain": [SCRIPTED, THINK], "0.script": encode(text)}
-            return {
-                "custom_logit_processor": "ChainLogitProcessor",
-                "custom_params": {**chain, **links},
-            }
-        case "profile":
-            known = {k: v for k, v in own.items() if k in ("thinking_budget", "closing")}
-            return {"custom_logit_processor": "brief", "custom_params": known}
-        case "bare":
-            return {"custom_params": {"thinking_budget": own.get("thinking_budget")}}
-        case "field":
-            return {"thinking_token_budget": own.get("thinking_budget")}
-    return {}
+# Each example has several requests; many more examples are a part of `make soak`.
+@pytest.mark.timeout(3600)
+@settings(
+    max_examples=settings().max_examples // 8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(together=st.lists(askeds, min_size=6, max_size=10))
+@example(
+    together=[
+        Asked("own", {"thinking_budget": 20, "closing": "x" * 300}, ""),
+        Asked("chain", {"thinking_budget": 20}, START * 30),
+        Asked("chain", {}, START * 30, GENERATE, START),
+        Asked("chain", {}, START, GENERATE, "x" * 30),
+        Asked("none", {}, "", GENERATE, f"a{START}b", copies=2, stream=True),
+    ]
+)
+def test_no_request_thinks_more_than_the_ceiling(server, encode, together):
+    bodies = [written(asked, encode) for asked in together]
+    with ThreadPoolExecutor(len(together)) as pool:
+        replies = pool.map(
+            lambda asked, body: (server.stream if asked.stream else server.post)(asked.path, body),
+            together,
+            bodies,
+        )
+    for asked, reply in zip(together, replies, strict=True):
+        if reply.status == 400:
+            continue  # which is one way to hold
+        if reply.status == 500:  # something else that the client asked for forbids the end
+            assert asked.form == "forced" or (asked.grammar and asked.path == GENERATE), reply.body
+            continue
+        assert reply.status == 200, reply.body
+        for thought in found(reply, asked):
+            # A tool start that was begun may stand at the end of it.
+            assert count(thought) <= CEILING + len(TOOL), (asked, thought)
+
+
+def written(asked, encode):
+    """Return the body of a request."""
+    payload, params, fields = sent(asked, encode)
+    bias = {"logit_bias": {str(encode(asked.biased)[0]): 20}} if asked.biased else {}
+    if asked.path == GENERATE:
+        sampling = {"temperature": asked.temperature, "max_new_tokens": 80, "n": asked.copies}
+        if asked.grammar:
+            sampling["json_schema"] = json.dumps(SCHEMA)
+        if asked.routed and payload is not None:
+            payload, params = wire.fold(payload, params), None
+        sampling |= {"custom_params": params, **bias}
+        text = f"#{asked.begun}"
+        return {"text": text, "sampling_params": sampling, "custom_logit_processor": payload}
+    fields |= {"model": "tiny", "temperature": asked.temperature, "max_tokens": 80} | bias
+    fields |= {"messages": [{"role": "user", "content": "#"}], "n": asked.copies}
+    if asked.begun:
+        fields["messages"].append({"role": "assistant", "content": asked.begun})
+        fields["continue_final_message"] = True
+    if asked.grammar:
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+        fields["response_format"] = form
+    if asked.routed and payload is not None:
+        return {**fields, "metadata": {wire.ENTRY: wire.fold(payload, params)}}
+    return {**fields, "custom_logit_processor": payload, "custom_params": params}
+
+
+def sent(asked, encode):
+    """Return the processor, the parameters and the fields with which a budget is asked for."""
+    own, script = asked.own, encode(asked.script)
+    links = {"0.script": script, **{f"1.{name}": one for name, one in own.items()}}
+    known = {name: own[name] for name in ("thinking_budget", "closing") if name in own}
+    budget = {"thinking_budget": own.get("thinking_budget")}
+    return {
+        "none": (None, None, {}),
+        "own": (THINK, own, {}),
+        "chain": (CHAIN, {"chain": [SCRIPTED, THINK], **links}, {}),
+        "forced": ("ForcedSequenceLogitProcessor", {"token_ids": script}, {}),
+        "profile": ("brief", known, {}),
+        "bare": (None, budget, {}),
+        "field": (None, None, budget),
+    }[asked.form]
+
+
+def found(reply, asked):
+    """Return what each answer adds to its reasoning, by SGLang's parser."""
+    if asked.path == CHAT:
+        for parts in messages_of(reply):
+            yield "".join(one.get("reasoning_content") or "" for one in parts)
+        return
+    answers = reply.body if isinstance(reply.body, list) else [reply.body]
+    if asked.stream:  # the newest event of each has all of its text
+        newest = {event.get("index", 0): event for event in reply.events}
+        answers = [event for event in newest.values() if "text" in event]
+    before = reasoning_of(asked.begun)
+    for answer in answers:
+        yield reasoning_of(asked.begun + answer["text"])[len(before) :]
+
+
+def reasoning_of(text):
+    """Return what SGLang's parser takes for reasoning, from the first start on."""
+    _, start, inside = text.partition(START)
+    parser = ReasoningParser("qwen3", stream_reasoning=False)
+    return parser.parse_non_stream(start + inside)[0] or ""
 
 
 # Tool calls
@@ -185,16 +289,20 @@ NAMED = {"type": "function", "function": {"name": "add"}}
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
 def test_a_call_that_comes_back_is_whole_at_every_budget(server, encode, choice, stream):
+    text = f"abcdef{CALL}"
+
+    def answer(budget):
+        said = scripted(encode, text, budget)
+        said["custom_params"]["0.script"].append(EOS)
+        tools = {"tools": TOOLS, "tool_choice": choice}
+        return ask(server, max_tokens=200, stream=stream, **tools, **said)
+
+    budgets = [*range(len("abcdef") + 14), 40, len(text)]
+    with ThreadPoolExecutor(8) as pool:
+        replies = [*pool.map(answer, budgets)]
+
     called = 0
-    for budget in range(len("abcdef") + 14):
-        reply = ask(
-            server,
-            max_tokens=200,
-            tools=TOOLS,
-            tool_choice=choice,
-            stream=stream,
-            **scripted(encode, f"abcdef{CALL}", budget),
-        )
+    for budget, reply in zip(budgets, replies, strict=True):
         (parts,) = messages_of(reply)
         calls = [call for one in parts for call in one.get("tool_calls") or ()]
         called += bool(calls)
@@ -332,13 +440,6 @@ def test_the_report_of_a_chat_counts_what_sglang_returns_as_reasoning(server):
 
 # Beside a grammar
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"sheep": {"enum": [1, 2]}},
-    "required": ["sheep"],
-    "additionalProperties": False,
-}
-
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("budget", [0, 1, 5, 20])
@@ -352,6 +453,24 @@ def test_a_grammar_begins_where_the_budget_closed_the_block(server, budget, stre
     said = "".join(one.get("content") or "" for one in parts)
     assert count(thought) <= budget + 1
     assert json.loads(said)["sheep"] in (1, 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("budget", [0, 1, 5, 20])
+def test_a_structural_tag_begins_where_the_budget_closed_the_block(server, encode, budget, stream):
+    tag = {"begin": "<f>", "schema": SCHEMA, "end": "</f>"}
+    form = {"type": "structural_tag", "structures": [tag], "triggers": ["<f>"]}
+    said = scripted(encode, "abcdefgh<f>", budget)
+
+    reply = ask(server, response_format=form, max_tokens=200, stream=stream, **said)
+
+    (parts,) = messages_of(reply)
+    thought = "".join(one.get("reasoning_content") or "" for one in parts)
+    text = "".join(one.get("content") or "" for one in parts)
+    assert count(thought) <= budget + 1
+    # In the block the tag is text.
+    if "<f>" not in thought:
+        assert json.loads(text.partition("<f>")[2].partition("</f>")[0])["sheep"] in (1, 2)
 
 
 # Truncation
