@@ -115,7 +115,7 @@ def plot(model: Any, answer: dict[str, Any], path: str) -> None:
             axes.semilogy(ratio, ".", label=label)
     axes.set(xlabel="token of the answer", ylabel="importance ratio")
     axes.legend()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main(name: str, steps: int, count: int, tokens: int, picture: str | None) -> None:

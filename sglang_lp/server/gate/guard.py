@@ -84,6 +84,7 @@ class Guard:
         apart: Whether prefill and decode are on two servers, once known.
         speculation: The server's speculative decoding, once known and if there is any.
         tokenizer: The served model's, once known and if there is one.
+        longest: Number of tokens from which on a prompt is too long, once known.
         vocab_size: Number of logits in a row of the served model, once known.
         eos_token_ids: The end tokens of its configuration, once known.
         reasoning: How the served reasoning parser tells reasoning, once known and if there is one.
@@ -101,6 +102,7 @@ class Guard:
         self.gate = Gate.ADMISSION
         self.diffusion: str | None = None
         self.apart = False
+        self.longest: int | None = None
         self.speculation: Speculation | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
@@ -145,6 +147,7 @@ class Guard:
         self.eos_token_ids = process.model_config.hf_eos_token_id
         self.diffusion = diffusion_algorithm(process.server_args)
         self.apart = getattr(process.server_args, "disaggregation_mode", "null") != "null"
+        self.longest = getattr(process, "max_req_input_len", None)
         self.speculation = Speculation.of(process.server_args)
         tokenizer = getattr(process, "tokenizer", None)
         if tokenizer is not None and tokenizer is not self.tokenizer:
@@ -223,6 +226,7 @@ class Guard:
                     _check_mask(made)
                 if beside.resumed:
                     _check_resumed(made)
+                    self._check_whole(prompt_tokens)
                 if beside.raw:
                     self._check_raw(logprobs=logprobs)
                 if self.speculation is not None:
@@ -324,6 +328,21 @@ class Guard:
             raise Unsupported(
                 f"beam_width: expected 1 with custom_logit_processor, got {shown(beam_width)}; "
                 "leave out one of them"
+            )
+
+    def _check_whole(self, prompt_tokens: int | None) -> None:
+        """Refuse to resume an answer that SGLang has cut or would cut from a prompt's end.
+
+        Raises:
+            RequestError: The prompt is too long, which ``--allow-auto-truncate`` allows.
+        """
+        if self.longest is None or prompt_tokens is None:
+            return
+        if prompt_tokens >= self.longest:
+            raise RequestError(
+                f"{RESUMED}: expected a prompt of fewer than {self.longest} tokens with the answer "
+                f"so far, got {prompt_tokens} or more, which this server would cut at the end; "
+                "leave out tokens at its beginning"
             )
 
     def _check_raw(self, *, logprobs: bool) -> None:

@@ -262,3 +262,28 @@ def test_copies_of_a_class_without_a_schema_share_nothing_that_it_may_change(for
     assert len(asked) == 1
     assert one == other == {"any": [1]}
     assert one["any"] is not other["any"]
+
+
+def test_a_prompt_that_sglang_would_cut_at_its_end_cannot_be_resumed(guard):
+    guard.longest = 10
+    resumed = {**PARAMS, "resumed_tokens": 2}
+
+    assert guard.admit(BAN, PARAMS, prompt_tokens=12).beside.resumed == 0
+    assert guard.admit(BAN, resumed, prompt_tokens=9).beside.resumed == 2
+    for tokens in (10, 11):
+        with pytest.raises(
+            RequestError, match=r"^resumed_tokens: expected a prompt of fewer than "
+        ):
+            guard.admit(BAN, resumed, prompt_tokens=tokens)
+
+
+def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
+    asked = {**PARAMS, "raw_logprobs": True}
+
+    assert guard.admit(BAN, asked, logprobs=True).beside.raw
+    assert not guard.admit(BAN, {**PARAMS, "raw_logprobs": False}).beside.raw
+    with pytest.raises(Unsupported, match=r"^raw_logprobs: expected return_logprob beside it"):
+        guard.admit(BAN, asked)
+    guard.apart = True
+    with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, as prefill and decode"):
+        guard.admit(BAN, asked, logprobs=True)

@@ -240,7 +240,7 @@ def test_tokens_behind_the_end_of_an_answer_are_not_counted():
 
 
 @given(st.lists(st.sampled_from(["", "edit", "force"]), max_size=60), st.integers(0, 5))
-@examples(300)
+@examples(3)
 def test_every_position_is_told_as_what_it_is(acts, since):
     taken, expected = Acts(), {"edit": [], "force": []}
     for position, act in enumerate(acts):
