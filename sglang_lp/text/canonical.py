@@ -15,10 +15,14 @@ from sglang_lp.text.encoding import MAX_BYTES
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
-__all__ = ["canonical_forms", "compositions", "in_all_forms"]
+__all__ = ["canonical_forms", "in_all_forms", "joining"]
 
-#: Most forms of one text.
-_MOST = 1_000
+#: Most forms of one text, and of all together: as many as a list may have texts.
+_MOST, _MOST_TOGETHER = 1_000, 4_096
+
+#: Of Hangul, whose syllables Unicode composes by a rule: what follows a first consonant.
+_VOWELS = range(0x1161, 0x1176)
+_FINALS = range(0x11A8, 0x11C3)
 
 
 @lru_cache(maxsize=16)
@@ -30,17 +34,20 @@ def in_all_forms(vocabulary: Vocabulary, texts: tuple[str, ...]) -> tuple[str, .
     """
     alphabet = vocabulary.exact.alphabet
     found: list[str] = []
-    left = MAX_BYTES
+    left, count = MAX_BYTES, 0
     for text in texts:
-        for form in canonical_forms(text, _MOST):
+        forms = canonical_forms(text, _MOST)
+        count += len(forms)
+        for form in forms:
             written = form.encode()
             left -= len(written)
             if form == text or alphabet.issuperset(written):
                 found.append(form)
-        if left < 0:
+        if left < 0 or count > _MOST_TOGETHER:
             raise RequestError(
                 f"expected words that have at most {MAX_BYTES} bytes of UTF-8 in all of their "
-                f"canonically equivalent forms together, got more with {shown(text)}"
+                f"canonically equivalent forms together, which are at most {_MOST_TOGETHER}, got "
+                f"more with {shown(text)}"
             )
     return tuple(found)
 
@@ -55,9 +62,12 @@ def canonical_forms(text: str, limit: int) -> list[str]:
     Raises:
         RequestError: There are more.
     """
+    decomposed, after = normalize("NFD", text), joining()
+    if decomposed == text and after.isdisjoint(text) and _compositions().keys().isdisjoint(text):
+        return [text]
     parts: list[str] = []
-    for character in normalize("NFD", text):
-        if parts and (combining(character) or _compose(parts[-1], character)):
+    for character in decomposed:
+        if parts and character in after:
             parts[-1] += character
         else:
             parts.append(character)
@@ -68,15 +78,6 @@ def canonical_forms(text: str, limit: int) -> list[str]:
             f"{shown(text)}"
         )
     return ["".join(chosen) for chosen in product(*forms)]
-
-
-def _compose(part: str, character: str) -> bool:
-    """Tell whether a character that is no mark may be written together with what is before it."""
-    composed = len(normalize("NFC", part))
-    return (
-        len(normalize("NFC", part + character)) <= composed
-        or part[-1] + character in compositions()
-    )
 
 
 @lru_cache(maxsize=1024)
@@ -97,11 +98,11 @@ def _steps(form: str) -> list[str]:
     others = [
         form[:at] + composed + form[at + 1 :]
         for at, character in enumerate(form)
-        for composed in compositions().get(character, ())
+        for composed in _compositions().get(character, ())
     ]
     for at, (one, two) in enumerate(pairwise(form)):
         pair = normalize("NFC", one + two)
-        together = [*compositions().get(one + two, ()), *([pair] if len(pair) == 1 else ())]
+        together = [*_compositions().get(one + two, ()), *([pair] if len(pair) == 1 else ())]
         if 0 != combining(one) != combining(two) != 0:
             together.append(two + one)
         others += [form[:at] + made + form[at + 2 :] for made in together]
@@ -109,7 +110,15 @@ def _steps(form: str) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def compositions() -> dict[str, list[str]]:
+def joining() -> frozenset[str]:
+    """Return the characters that may be written as one with what is before them."""
+    found = {character for character in map(chr, range(sys.maxunicode + 1)) if combining(character)}
+    found.update(*(normalize("NFD", text)[1:] for text in _compositions()))
+    return frozenset(found.union(map(chr, (*_VOWELS, *_FINALS))))
+
+
+@lru_cache(maxsize=1)
+def _compositions() -> dict[str, list[str]]:
     """Return the characters that decompose to each text; all but the syllables of Hangul."""
     found: dict[str, list[str]] = {}
     for character in map(chr, range(sys.maxunicode + 1)):

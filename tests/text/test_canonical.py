@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.errors import RequestError
 from sglang_lp.text.canonical import canonical_forms, in_all_forms
+from sglang_lp.text.vocabulary import Vocabulary
 
 #: Characters that compose, singletons, marks of two classes, Hangul, and ones that never compose.
 SOME = "eaoEnAkK\u0301\u0302\u0323\u0307é\u1ebfệÅ\u212b\u212a한글\u1112\u1161\u11ab\u0958x"
@@ -60,6 +61,15 @@ def test_partly_composed_marks_singletons_and_excluded_characters_are_forms():
 def test_too_many_forms_are_refused():
     with pytest.raises(RequestError, match="99 canonically equivalent"):
         canonical_forms("é" * 7, 99)
+
+
+def test_all_words_together_have_as_many_forms_as_a_list_may_have_texts():
+    vocabulary = Vocabulary([bytes([byte]) for byte in range(256)])
+    texts = tuple(f"{number:x}ê" for number in range(2048))  # two forms each
+
+    assert len(in_all_forms(vocabulary, texts)) == 4096
+    with pytest.raises(RequestError, match="which are at most 4096, got more with 'y'"):
+        in_all_forms(vocabulary, (*texts, "y"))
 
 
 def test_forms_that_a_vocabulary_cannot_write_count_like_the_others():

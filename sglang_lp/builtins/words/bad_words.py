@@ -18,7 +18,7 @@ from sglang_lp.text.automaton import (
     check_lengths,
 )
 from sglang_lp.text.banned import BannedTexts, banned_texts
-from sglang_lp.text.canonical import compositions, in_all_forms
+from sglang_lp.text.canonical import in_all_forms, joining
 from sglang_lp.text.encoding import check_texts, known_ids, served_vocabulary
 from sglang_lp.text.whole_words import WholeWords, prepare, whole_words
 
@@ -76,8 +76,8 @@ class BadWordsLogitProcessor(LogitProcessor):
                 write a word to its end then, and has to go on with one of these; an answer that
                 ``max_new_tokens`` cuts there ends with it.
             normalize: Whether a word is banned in every form that is canonically equivalent in
-                Unicode: ``café`` with one character at its end, or with ``e`` and an accent. All
-                forms together have up to 32,768 bytes, and 1,000 forms of one word count.
+                Unicode: ``café`` with one character at its end, or with ``e`` and an accent. A
+                word may have 1,000 forms, and all words 4,096 of up to 32,768 bytes together.
             across_prompt: Whether a word may not begin in the prompt and end in the output either.
             eos_token_ids: With ``whole_words``, the tokens that end an answer, because none may
                 come right after a word. Left out: the end tokens of the served model.
@@ -118,7 +118,7 @@ class BadWordsLogitProcessor(LogitProcessor):
     def warm(cls, vocabulary: Vocabulary) -> None:
         """Look up where the words of all tokens begin and end, and what composes in Unicode."""
         prepare(vocabulary)
-        compositions()
+        joining()
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
