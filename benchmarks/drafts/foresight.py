@@ -39,14 +39,15 @@ ROWS = 8
 _START, _END = tiny_model.FREQUENT[:2]
 #: Closing and budget, in tokens.
 _CLOSING, _BUDGET = 25, 4
-#: Title -> class with foresight, class without, and tokens of the answer.
-_CASES: Mapping[str, tuple[type, type, int]] = {
-    "40 forced tokens": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 40),
-    "the same, and 20 free ones": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 60),
+#: Title -> class with foresight, class without, tokens of the answer, and those that are free.
+_CASES: Mapping[str, tuple[type, type, int, int]] = {
+    "40 forced tokens": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 40, 0),
+    "the same, and 20 free ones": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 60, 20),
     f"{_BUDGET} thinking tokens, and a closing of {_CLOSING}": (
         ThinkingBudgetLogitProcessor,
         unforeseen.Budget,
         _BUDGET + _CLOSING,
+        0,
     ),
 }
 
@@ -55,8 +56,8 @@ def measure() -> list[dict[str, Any]]:
     """Count on every engine.
 
     Returns:
-        For each engine and case the tokens of an answer, and its verify steps with foresight and
-        without: means over ``ROWS`` prompts.
+        For each engine and case the tokens of an answer, how many of them come behind what is
+        forced, and its verify steps with foresight and without: means over ``ROWS`` prompts.
     """
     results: list[dict[str, Any]] = []
     for name, (server, _) in _ENGINES.items():
@@ -87,12 +88,13 @@ def main(asked: str, answer: str) -> None:
     }
     engine = Engine(skip_tokenizer_init=True, **{**CPU_ARGUMENTS, **arguments})
     results = []
-    for case, (foreseen, silent, length) in _CASES.items():
+    for case, (foreseen, silent, length, free) in _CASES.items():
         sides = {"with": foreseen, "without": silent}
         steps = {
             f"steps_{side}": _steps(engine, processor, length) for side, processor in sides.items()
         }
-        results.append({"engine": job["engine"], "case": case, "tokens": length, **steps})
+        described = {"engine": job["engine"], "case": case, "tokens": length, "free": free}
+        results.append(described | steps)
     Path(answer).write_bytes(orjson.dumps(results))
     engine.shutdown()
 

@@ -79,7 +79,14 @@ def figures_of_drafts(*, us, waits, own_us, accept_length, steps):
             for processor in ("none", "idle budget")
         ],
         "foresight": [
-            {"engine": "EAGLE", "case": "forced", "steps_with": steps, "steps_without": 30.0}
+            {
+                "engine": "EAGLE",
+                "case": f"{free} free tokens",
+                "free": free,
+                "steps_with": steps,
+                "steps_without": 30.0,
+            }
+            for free in (0, 20)
         ],
     }
 
