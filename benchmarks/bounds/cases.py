@@ -497,7 +497,7 @@ def _texts() -> list[Dear]:
     some = random.Random(0)
     words = ["".join(some.choices("etaoinsh", k=8)) for _ in range(4_000)]
     like = [f"{'tea' * 80}{i:04}" for i in range(128)]
-    accented = [f"{word[:5]}{some.choice('âêîôûñ')}" for word in words[:2048]]  # two forms each
+    accented = [f"{word[:5]}{some.choice('âêîôûñ')}" for word in words[:1536]]  # two forms each
     ends = {"eos_token_ids": [145_000]}
     kinds: list[tuple[str, str, dict[str, Any], Callable[[], Tokens]]] = [
         ("texts-bad-words", "BadWordsLogitProcessor", {"words": words}, _random(VOCAB, 4096)),

@@ -77,7 +77,7 @@ class BadWordsLogitProcessor(LogitProcessor):
                 ``max_new_tokens`` cuts there ends with it.
             normalize: Whether a word is banned in every form that is canonically equivalent in
                 Unicode: ``café`` with one character at its end, or with ``e`` and an accent. A
-                word may have 1,000 forms, and all words 4,096 of up to 32,768 bytes together.
+                word may have 1,000 forms, and all words 3,072 of up to 32,768 bytes together.
             across_prompt: Whether a word may not begin in the prompt and end in the output either.
             eos_token_ids: With ``whole_words``, the tokens that end an answer, because none may
                 come right after a word. Left out: the end tokens of the served model.
