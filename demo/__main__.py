@@ -10,6 +10,7 @@ import httpx
 from rich.console import Console
 
 from demo import scenes
+from demo.agent import agent
 from demo.in_process import in_process
 from demo.model import ensure_model
 from demo.server import serve
@@ -53,6 +54,8 @@ def main() -> int:
         ):
             stage.play(scenes.drafts(http, model, expected))
             stage.play(scenes.knowing(http, model))
+        stage.say("Starting a server with parsers of reasoning and of tool calls (another minute)")
+        stage.play(agent(directory, model))
         stage.say("Starting an engine in this process (another minute)")
         stage.play(in_process(directory, model))
         stage.say("The traces of these answers, to be opened in a browser:")

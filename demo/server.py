@@ -32,12 +32,13 @@ _SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--policy", POLICY, "-
 
 
 @contextmanager
-def serve(model: Path, *, drafts: bool = False) -> Iterator[str]:
+def serve(model: Path, *, drafts: bool = False, **more: Any) -> Iterator[str]:
     """Run `sglang-lp serve` with the demo's policy on a free port of the loopback interface.
 
     Args:
         model: Directory of the checkpoint.
         drafts: Whether it decodes speculatively.
+        more: Further arguments of SGLang's.
 
     Yields:
         The server's base URL, once it answers.
@@ -46,7 +47,7 @@ def serve(model: Path, *, drafts: bool = False) -> Iterator[str]:
         EngineError: It did not start; the message holds the end of its log.
 
     """
-    arguments = {**ARGUMENTS, "enable_custom_logit_processor": None}  # "serve" adds it
+    arguments = {**ARGUMENTS, **more, "enable_custom_logit_processor": None}  # "serve" adds it
     paths, variables = [], {}
     if drafts:
         arguments |= DRAFTS

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from demo import scenes
+from demo.agent import agent
 from demo.model import QUESTIONS, ensure_model
 from demo.server import serve
 from demo.traces import write_traces
@@ -91,6 +92,14 @@ def test_a_server_with_drafts_gives_the_same_answers(url: str, directory: Path) 
 
     assert [claim for scene in played for claim, seen in scene.proofs if not seen] == []
     assert all(scene.holds for scene in played)
+
+
+@pytest.mark.drafts
+def test_an_agent_keeps_its_calls_at_every_budget(directory: Path) -> None:
+    played = agent(directory, scenes.Model.of(directory))
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
 
 
 def test_a_scene_that_does_not_show_its_claim_fails(url: str, directory: Path) -> None:

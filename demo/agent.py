@@ -1,0 +1,97 @@
+"""The scene of an agent: a model that calls a tool in the middle of its thoughts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from demo.corpus import END_TURN, THINK
+from demo.server import serve
+from demo.show import Scene, cut
+from sglang_lp.client import Attachment, attach
+from support.scripted import Scripted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from demo.scenes import Model
+
+__all__ = ["agent"]
+
+QUESTION = "What is 2 + 3? Use the tool."
+NUMBERS = {"a": 2, "b": 3}
+CALL = f'<tool_call>\n{{"name": "add", "arguments": {json.dumps(NUMBERS)}}}\n</tool_call>'
+#: Nobody taught the demo's model to call a tool, so this is what it says. The block is still open
+#: where the call begins, as with Qwen3.5.
+SCRIPT = f"{THINK}\nTwo numbers and a plus sign, so this is a sum.\n{CALL}{END_TURN}"
+#: Spent before the call begins, and in the middle of it.
+SHOWN = 8, 40
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {name: {"type": "integer"} for name in NUMBERS},
+        },
+    },
+}
+
+
+def agent(directory: Path, model: Model) -> Scene:
+    """Ask for the same call at every small budget.
+
+    Args:
+        directory: Of the model.
+        model: The model.
+    """
+    scene = Scene("An agent with a small budget: no tool call is cut")
+    script = model.tokenizer.encode(SCRIPT, add_special_tokens=False).ids
+    budgets = range(len(script))
+
+    def attached(budget: int) -> Attachment:
+        think = attach("ThinkingBudgetLogitProcessor", thinking_budget=budget)
+        return attach([attach(Scripted, script=script), think])
+
+    with serve(directory, reasoning_parser="qwen3", tool_call_parser="qwen25") as url:
+        said = _ask(url, attached, budgets)
+    for budget in SHOWN:
+        scene.row(QUESTION, f"thinking_budget={budget}, chat", cut(json.dumps(said[budget])))
+    kept = [budget for budget in budgets if _calls(said[budget]) == [NUMBERS]]
+    scene.proves(
+        f"the call comes back whole at {len(kept)} of {len(budgets)} budgets",
+        seen=kept == [*budgets],
+    )
+    return scene
+
+
+def _ask(url: str, attached: Callable[[int], Attachment], budgets: range) -> list[dict[str, Any]]:
+    """Return what a chat says at each budget: its reasoning, its content and its calls."""
+    said = []
+    with httpx.Client(base_url=url, timeout=120) as http:
+        for budget in budgets:
+            answer = http.post(
+                "/v1/chat/completions",
+                json={
+                    "model": "demo",
+                    "messages": [{"role": "user", "content": QUESTION}],
+                    "tools": [TOOL],
+                    "temperature": 0,
+                    "max_tokens": 200,
+                    **attached(budget).extra_body(),
+                },
+            )
+            answer.raise_for_status()
+            message = answer.json()["choices"][0]["message"]
+            parts = "reasoning_content", "content", "tool_calls"
+            said.append({part: message[part] for part in parts if message.get(part)})
+    return said
+
+
+def _calls(said: dict[str, Any]) -> list[Any]:
+    """Return the arguments of the calls."""
+    return [json.loads(call["function"]["arguments"]) for call in said.get("tool_calls", ())]
