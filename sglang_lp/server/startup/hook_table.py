@@ -40,7 +40,7 @@ from sglang_lp.server.versions import OLDEST
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = ["ATTRIBUTES", "HOOKS", "Hook", "Shared"]
+__all__ = ["ATTRIBUTES", "FOR_GPUS", "HOOKS", "Hook", "Shared"]
 
 
 class Shared:
@@ -343,6 +343,9 @@ HOOKS: tuple[Hook, ...] = (
         ),
     ),
 )
+
+#: Modules that import CUDA's libraries: without these SGLang cannot run what is in them.
+FOR_GPUS = (_SRT + "speculative.ngram_worker",)
 
 #: What the hooks use of SGLang's objects, by their class.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
@@ -18,7 +19,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.gate import NoLoads
 from sglang_lp.server.startup import installation
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Shared
+from sglang_lp.server.startup.hook_table import ATTRIBUTES, FOR_GPUS, HOOKS, Shared
 from sglang_lp.server.startup.installation import policy_in_force, refuse
 from sglang_lp.server.versions import check_version
 
@@ -60,6 +61,14 @@ def _verify_after(registry: Any, replaced: Iterable[str]) -> None:
     original: Callable[[], None] = registry.apply_hooks
 
     def apply_hooks() -> None:
+        cannot_run = tuple(_cannot_run())
+        for target in [one for one in registry._hooks if one.startswith(cannot_run)]:  # noqa: SLF001
+            del registry._hooks[target]  # noqa: SLF001
+        installation.installed[:] = [
+            (target, made)
+            for target, made in installation.installed
+            if not target.startswith(cannot_run)
+        ]
         original()
         lost = {target for target, state in installation.status().items() if state != "live"}
         for target in replaced:
@@ -68,11 +77,21 @@ def _verify_after(registry: Any, replaced: Iterable[str]) -> None:
                 lost.add(target)
         if lost:
             refuse(f"not in place after SGLang applied its plugins: {', '.join(sorted(lost))}")
-        missing = sorted(_missing())
+        missing = sorted(one for one in _missing() if not one.startswith(cannot_run))
         if missing:
             refuse(f"this SGLang does not have what hooks use: {', '.join(missing)}")
 
     registry.apply_hooks = apply_hooks
+
+
+def _cannot_run() -> Iterator[str]:
+    """Yield the beginnings of names that are in modules which this machine cannot import."""
+    for name in FOR_GPUS:
+        try:
+            import_module(name)
+        except ImportError as error:
+            if error.name != name:  # else SGLang has no such module, which the checks find
+                yield f"{name}."
 
 
 def _missing() -> Iterator[str]:
