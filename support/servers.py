@@ -175,14 +175,6 @@ SERVERS: Mapping[str, Settings] = {
         },
         _RANKS_VARIABLES,
     ),
-    "two ranks, eagle chains": (
-        {**_RANKS, **_EAGLE},
-        _RANKS_VARIABLES,
-    ),
-    "two ranks, data parallel": (
-        {**_RANKS, "dp_size": 2},
-        {**_RANKS_VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": "0|1|0|1"},
-    ),
     "decided": (
         {"enable_metrics": True, "served_model_name": "tiny"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
