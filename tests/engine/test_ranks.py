@@ -17,10 +17,9 @@ from contextlib import contextmanager
 import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor
-from support import cpu_seeds, recording
+from support import recording
 from support.asking import body, recorder, tag
-from support.server import launch
-from support.servers import POLICY, PROBE, RANKS, SERVERS, on_servers
+from support.servers import RANKS, on_servers
 from support.tiny_model import FREQUENT
 from tests.engine.test_history import CASES, LONG, a_prompt, mixed, rule_of, until_quiet
 
@@ -152,28 +151,3 @@ def test_a_rank_that_is_slow_does_as_the_others_do(server, oracle, rank):
     for request, reply in zip(requests, replies, strict=True):
         check(oracle, request, reply)
     seen_alike(server, *requests)
-
-
-@pytest.mark.drafts
-def test_answers_that_are_sampled_by_seeds_are_those_of_one_rank(drafting, tmp_path):
-    cases = [None, *CASES[::3]]
-    requests = [
-        body([300, 7, place], *(case or ()), temperature=1.0, sampling_seed=place)
-        for place, case in enumerate(cases)
-    ]
-    answers = []
-    for name in ("one rank", "two ranks"):
-        directory = tmp_path / name
-        directory.mkdir()
-        arguments, variables = SERVERS["two ranks"] if name == "two ranks" else ({}, {})
-        with launch(
-            drafting["llama"],
-            directory,
-            {**arguments, "model_path": drafting["llama"], "enable_deterministic_inference": True},
-            paths=[PROBE],
-            variables={"SGLANG_LP_POLICY": str(POLICY), **cpu_seeds.VARIABLES, **variables},
-        ) as server:
-            answers.append([reply.output_ids for reply in server.at_once(requests)])
-    one, two = answers
-    assert one == two
-    assert len({*map(tuple, one)}) == len(one)
