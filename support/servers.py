@@ -97,7 +97,11 @@ _LORA_VARIABLES = {**cpu_speculation.VARIABLES, **cpu_lora.VARIABLES}
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
-        {"disable_overlap_schedule": True, "disable_radix_cache": True},
+        {
+            "disable_overlap_schedule": True,
+            "disable_radix_cache": True,
+            "allow_auto_truncate": True,
+        },
         {"SGLANG_USE_PICKLE_IPC": "0"},
     ),
     "squeezed": (_SQUEEZED, {}),

@@ -50,7 +50,10 @@ NGRAMS = body(
     max_new_tokens=12,
 )
 FORCED = {"token_ids": [301, 302], "eos_token_ids": [EOS]}
+RAW = {**body([5], *CHAIN, max_new_tokens=13), "return_logprob": True}
+RAW["sampling_params"]["custom_params"] = {**CHAIN[1], "raw_logprobs": True}
 EDITED: list[tuple[str, dict[str, Any]]] = [
+    (GENERATE, RAW),
     (GENERATE, body([5], *CHAIN, max_new_tokens=12)),
     (GENERATE, {**body([5], *CHAIN, max_new_tokens=14), "stream": True}),
     (GENERATE, body([5], *CHOICE, max_new_tokens=12)),
@@ -80,6 +83,10 @@ ENDS = {
     ("server/scheduler/foresight", "foresee_trees"),
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
+    ("server/scheduler/raw_logprobs", "after_sample"),
+    ("server/scheduler/raw_logprobs", "after_verify"),
+    ("server/scheduler/raw_logprobs", "consume"),
+    ("server/scheduler/raw_logprobs", "copy_to_host"),
     ("server/scheduler/release", "finish"),
     ("server/scheduler/sampling", "run"),
     ("server/scheduler/speculation", "apply"),

@@ -206,6 +206,27 @@ def test_logprobs_are_at_the_temperature_of_the_request(server, oracle, sampling
                 assert logprob == pytest.approx(float(least(row)[token_id]), abs=TOLERANCE)
 
 
+@on_servers("default", "no overlap, no radix cache")
+def test_logprobs_are_of_logits_with_penalties_too(server, oracle):
+    ban = attach("DisallowedTokensLogitsProcessor", token_ids=[*FREQUENT])
+    sampling = {"temperature": 1.0, "frequency_penalty": 1.5}
+    (reply,) = answers(server, [raw_asked(ban, sampling=sampling)])
+
+    # SGLang reads the newest token of an answer on the host, and in a step that overlaps with the
+    # one before it is not there yet; before the first token it takes the prompt's last one.
+    late = 0 if "disable_overlap_schedule" in server.arguments else 1
+    counted = [PROMPT[-1]] * late + reply.output_ids
+    told = reply.body["meta_info"]["output_token_logprobs"]
+    raw = raw_logprobs(reply.body)
+    for position, (_, own) in enumerate(rows_of(oracle, None, reply.output_ids)):
+        for token_id in counted[:position]:
+            own[token_id] -= 1.5
+        logprob, token_id, *_ = told[position]
+        assert raw[position] == pytest.approx(float(own.log_softmax(-1)[token_id]), abs=TOLERANCE)
+        own[[*FREQUENT]] = -math.inf
+        assert logprob == pytest.approx(float(least(own)[token_id]), abs=TOLERANCE)
+
+
 @on_the_default_server
 def test_logprobs_are_of_logits_that_a_grammar_masked_too(server, oracle):
     digits = tokenizer().encode("0123456789").ids
@@ -344,6 +365,19 @@ def test_no_more_than_the_prompt_can_be_resumed(server, stream, count):
 
     assert reply.status == 400
     assert f"resumed_tokens: expected a whole number from 0 to {len(PROMPT)}" in str(reply.body)
+
+
+@on_servers("no overlap, no radix cache")
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_would_be_cut_off_its_prompt_is_not_resumed(server, stream):
+    long = asked(BAN, sampling={"max_new_tokens": 2})
+    long["input_ids"] = PROMPT * 2_000
+    assert stream or server.post("/generate", long).status == 200  # and cut by SGLang
+    long["sampling_params"]["custom_params"]["resumed_tokens"] = 9
+    reply = (server.stream if stream else server.post)("/generate", long)
+
+    assert reply.status == 400
+    assert "resumed_tokens: expected a prompt of fewer than" in str(reply.body)
 
 
 # Operations
