@@ -93,6 +93,7 @@ ENDS = {
     ("server/scheduler/speculation", "capture"),
     ("server/scheduler/speculation", "verify"),
     ("server/scheduler/waiting_queue", "hold"),
+    ("server/startup/drafters", "foresee_found"),
 }
 #: What runs in nearly every step, and for every request: those of the short form.
 CHOSEN = (

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.rows import Row
 
-__all__ = ["Known", "foresee", "foresee_block", "foresee_chain", "foresee_trees"]
+__all__ = [
+    "Known",
+    "foresee",
+    "foresee_block",
+    "foresee_chain",
+    "foresee_trees",
+]
 
 logger = logging.getLogger(__name__)
 

@@ -34,13 +34,13 @@ from sglang_lp.server.scheduler import (
     waiting_queue,
 )
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.startup import launch, workers
+from sglang_lp.server.startup import drafters, launch, workers
 from sglang_lp.server.versions import OLDEST
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = ["ATTRIBUTES", "FOR_GPUS", "HOOKS", "Hook", "Shared"]
+__all__ = ["ATTRIBUTES", "HOOKS", "OF_NGRAM", "Hook", "Shared"]
 
 
 class Shared:
@@ -118,6 +118,9 @@ _ANTHROPIC = _SRT + "entrypoints.anthropic.serving.AnthropicServing."
 
 #: What verify steps of drafts read.
 _DRAFTS = ("draft_token", "draft_token_num", "retrieve_next_sibling", "retrieve_next_token")
+
+#: What is used of NGRAM's worker; looked for where it is chosen.
+OF_NGRAM = ("_prepare_draft_tokens", "draft_token_num", "prev_accept_lens")
 
 HOOKS: tuple[Hook, ...] = (
     # Start-up: no process without the guard.
@@ -304,9 +307,10 @@ HOOKS: tuple[Hook, ...] = (
         lambda _: foresight.foresee_chain,
     ),
     Hook(
-        _SRT + "speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens",
+        # The worker's module is imported where it is needed: a CPU lacks kernels that it has.
+        _SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker",
         "after",
-        lambda _: foresight.foresee_trees,
+        lambda _: drafters.make_choose_worker(OF_NGRAM),
     ),
     Hook(_REQUEST + "update_finish_state", "around", lambda _: release.finish),
     Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
@@ -343,9 +347,6 @@ HOOKS: tuple[Hook, ...] = (
         ),
     ),
 )
-
-#: Modules that import CUDA's libraries: without these SGLang cannot run what is in them.
-FOR_GPUS = (_SRT + "speculative.ngram_worker",)
 
 #: What the hooks use of SGLang's objects, by their class.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -422,11 +423,10 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "speculative_output_stride",
     ),
     _SRT + "managers.tp_worker.TpModelWorker": ("model_runner",),
-    _SRT + "speculative.spec_info.SpeculativeAlgorithm": ("is_dflash", "is_none"),
+    _SRT + "speculative.spec_info.SpeculativeAlgorithm": ("is_dflash", "is_ngram", "is_none"),
     _SRT + "speculative.eagle_info.EagleVerifyInput": _DRAFTS,
     _SRT + "speculative.ngram_info.NgramVerifyInput": _DRAFTS,
     _SRT + "speculative.dflash_worker_v2.DFlashWorkerV2": ("_selector_sample",),
-    _SRT + "speculative.ngram_worker.NGRAMWorker": ("draft_token_num", "prev_accept_lens"),
     _SRT + "speculative.dspark_components.dspark_draft.DraftProposal": (
         *("confidence", "draft_block"),
     ),

@@ -6,10 +6,7 @@ so whatever goes wrong here ends the process (see ``sglang_lp.server.install``).
 
 from __future__ import annotations
 
-import dis
-import inspect
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
@@ -19,7 +16,8 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.gate import NoLoads
 from sglang_lp.server.startup import installation
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, FOR_GPUS, HOOKS, Shared
+from sglang_lp.server.startup.attributes import has_attribute
+from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Shared
 from sglang_lp.server.startup.installation import policy_in_force, refuse
 from sglang_lp.server.versions import check_version
 
@@ -61,14 +59,6 @@ def _verify_after(registry: Any, replaced: Iterable[str]) -> None:
     original: Callable[[], None] = registry.apply_hooks
 
     def apply_hooks() -> None:
-        cannot_run = tuple(_cannot_run())
-        for target in [one for one in registry._hooks if one.startswith(cannot_run)]:  # noqa: SLF001
-            del registry._hooks[target]  # noqa: SLF001
-        installation.installed[:] = [
-            (target, made)
-            for target, made in installation.installed
-            if not target.startswith(cannot_run)
-        ]
         original()
         lost = {target for target, state in installation.status().items() if state != "live"}
         for target in replaced:
@@ -77,21 +67,11 @@ def _verify_after(registry: Any, replaced: Iterable[str]) -> None:
                 lost.add(target)
         if lost:
             refuse(f"not in place after SGLang applied its plugins: {', '.join(sorted(lost))}")
-        missing = sorted(one for one in _missing() if not one.startswith(cannot_run))
+        missing = sorted(_missing())
         if missing:
             refuse(f"this SGLang does not have what hooks use: {', '.join(missing)}")
 
     registry.apply_hooks = apply_hooks
-
-
-def _cannot_run() -> Iterator[str]:
-    """Yield the beginnings of names that are in modules which this machine cannot import."""
-    for name in FOR_GPUS:
-        try:
-            import_module(name)
-        except ImportError as error:
-            if error.name != name:  # else SGLang has no such module, which the checks find
-                yield f"{name}."
 
 
 def _missing() -> Iterator[str]:
@@ -102,23 +82,4 @@ def _missing() -> Iterator[str]:
         except (AttributeError, ImportError):
             yield owner
             continue
-        yield from (f"{owner}.{name}" for name in names if not _has(kind, name))
-
-
-def _has(kind: type, name: str) -> bool:
-    """Tell whether instances of a class have an attribute, by what can be read of the class."""
-    return hasattr(kind, name) or any(
-        name in inspect.get_annotations(base)
-        or any(_sets(member, name) for member in vars(base).values())
-        for base in kind.__mro__
-    )
-
-
-def _sets(member: Any, name: str) -> bool:
-    """Tell whether a method sets an attribute of this name."""
-    code = getattr(inspect.unwrap(member), "__code__", None)
-    if code is None or name not in code.co_names:
-        return False
-    return any(
-        one.opname == "STORE_ATTR" and one.argval == name for one in dis.get_instructions(code)
-    )
+        yield from (f"{owner}.{name}" for name in names if not has_attribute(kind, name))

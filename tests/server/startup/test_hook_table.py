@@ -25,7 +25,7 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from starlette.applications import Starlette
 
 import sglang_lp
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS
+from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, OF_NGRAM
 
 PACKAGE = Path(sglang_lp.__file__).parent
 TABLE = PACKAGE / "server" / "startup" / "hook_table.py"
@@ -74,6 +74,7 @@ def used(module: Path) -> set[str]:
 @pytest.mark.parametrize("room", ["front", "gate", "scheduler", "startup"])
 def test_every_attribute_of_sglangs_that_the_server_uses_is_in_the_table(room):
     known = {name for names in ATTRIBUTES.values() for name in names}
+    known |= {*OF_NGRAM}
     known |= {name for other in OTHERS for name in dir(other)} | defined()
     modules = sorted((PACKAGE / "server" / room).glob("*.py"))
     unknown = {module.name: used(module) - known for module in modules}

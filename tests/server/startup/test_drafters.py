@@ -1,0 +1,42 @@
+"""NGRAM's worker is taken hold of where SGLang chooses it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sglang_lp.errors import Unsupported
+from sglang_lp.server.startup import drafters
+
+NAMES = ("find", "draft_token_num")
+
+
+class Worker:
+    draft_token_num = 4
+
+    def find(self, _batch):
+        return np.arange(4), np.eye(4, dtype=bool).flatten()
+
+
+def chosen(worker, *, ngram):
+    algorithm = SimpleNamespace(is_ngram=lambda: ngram)
+    return drafters.make_choose_worker(NAMES)(worker, algorithm, "server_args")
+
+
+def test_what_ngrams_worker_finds_goes_through_foresight(monkeypatch):
+    monkeypatch.setattr(drafters, "foresee_trees", lambda trees, *given: (trees, *given))
+    worker = chosen(Worker, ngram=True)()
+
+    (token_ids, _), own, batch = worker.find("batch")
+    assert token_ids.tolist() == [0, 1, 2, 3]
+    assert own is worker
+    assert batch == "batch"
+
+
+def test_other_workers_stay_what_they_are():
+    assert chosen(Worker, ngram=False) is Worker
+
+
+def test_an_ngram_worker_that_lacks_something_is_refused_by_name():
+    with pytest.raises(Unsupported, match="has find, draft_token_num, which this SGLang"):
+        chosen(object, ngram=True)
