@@ -300,7 +300,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     ),
     "test-faults": (
         *ENV,
+        *FLEET,
         Step("pytest -m faults", (PYTHON, "-m", "pytest", "-m", "faults")),
+        Step(
+            "prefill and decode apart", (*ALONE, PYTHON, "-m", "pytest", "-m", "faults and fleet")
+        ),
     ),
     "test-fleet": (
         *ENV,
