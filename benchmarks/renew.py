@@ -7,6 +7,7 @@ from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.cost import report as cost
 from benchmarks.cost import rollouts, sleep, watch
+from benchmarks.devices import scale
 from benchmarks.drafts import report as drafts
 from benchmarks.rules import measure as rules
 from benchmarks.rules import strict
@@ -15,7 +16,7 @@ __all__ = ["PARTS"]
 
 PARTS = tuple(
     one.PART
-    for one in (adapters, bounds, cost, drafts, rollouts, rules, sleep, strict, text, watch)
+    for one in (adapters, bounds, cost, drafts, rollouts, rules, scale, sleep, strict, text, watch)
 )
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ NAVIGATION = {
         "versions",
         "disaggregation",
         "performance",
+        "scale",
         "api/trust",
     ],
     "Write a processor": ["start/processor", "history", "api/writing", "api/testing"],

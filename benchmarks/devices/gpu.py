@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.cost import reference
 from benchmarks.cost.cases import VOCAB, Batch, Case, cases, forced, idle, median, ngram, same_bits
+from benchmarks.devices import scale
 from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.stored import store
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -292,9 +293,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="two small batches only")
     parser.add_argument("--stock", type=Path, help="SGLang's custom_logit_processor.py")
+    parser.add_argument("--scale", action="store_true", help="the rows of docs/scale.md alone")
     parser.add_argument("--out", type=Path, help="file for the results, as JSON")
     given = parser.parse_args(arguments)
     device = Device(given.device)
+    if given.scale:
+        wanted = scale.PART.stored()
+        for rule, case in scale.rules(wanted["rows"]).items():
+            print(scale.line(rule, *scale.measure(case, device, wanted)))
+        return 0
     stock = None if given.stock is None else load_stock(given.stock)
     measured = []
     for rows in QUICK_ROWS if given.quick else ROWS:

@@ -32,20 +32,22 @@ class VerifyStep:
     Args:
         case: The requests.
         device: Where logits and drafts are.
+        nodes: Of each request: the newest token and drafted ones.
 
     Attributes:
-        logits: Shape ``(rows * NODES, VOCAB)``.
+        logits: Shape ``(rows * nodes, VOCAB)``.
         drafted: For each request the tokens of its nodes.
         waits: How often a step has waited for the pending result.
     """
 
-    def __init__(self, case: Case, device: str = "cpu") -> None:
+    def __init__(self, case: Case, device: str = "cpu", nodes: int = NODES) -> None:
         pending = PendingResults()
         self.batch = Batch(case, lambda request: SglangHost(request, pending))
         for request in self.batch.requests:
             vars(request).update(inflight_middle_chunks=0, is_retracted=False, finished=_never)
         self.waits = 0
-        self.logits = torch.zeros(case.rows * NODES, VOCAB, device=device)
+        self._nodes = nodes
+        self.logits = torch.zeros(case.rows * self._nodes, VOCAB, device=device)
         self.drafted: list[list[int]] = []
         self._device = device
         steps = Steps(pending)
@@ -59,8 +61,8 @@ class VerifyStep:
             spec_algorithm=SimpleNamespace(is_none=lambda: False),
         )
         self._links = (
-            torch.tensor([[*range(1, NODES), -1]] * case.rows, device=device),
-            torch.full((case.rows, NODES), -1, device=device),
+            torch.tensor([[*range(1, self._nodes), -1]] * case.rows, device=device),
+            torch.full((case.rows, self._nodes), -1, device=device),
         )
         self._sglangs = SimpleNamespace(
             reqs=self.batch.requests,
@@ -77,22 +79,22 @@ class VerifyStep:
             for token_id in token_ids:
                 request.append(token_id)
         self._waiting = self.batch.coming(ACCEPTED)
-        rest = [0] * (NODES - ACCEPTED)
+        rest = [0] * (self._nodes - ACCEPTED)
         result = SimpleNamespace(
             next_token_ids=torch.tensor([[*tokens, *rest] for tokens in self._waiting]).flatten(),
             accept_lens=torch.full((len(self._waiting),), ACCEPTED),
             copy_done=SimpleNamespace(synchronize=self._wait),
-            speculative_num_draft_tokens=NODES,
-            speculative_output_stride=NODES,
+            speculative_num_draft_tokens=self._nodes,
+            speculative_output_stride=self._nodes,
         )
         self._queue[:] = [(self._sglangs, result)]
         random_ = random.Random(self._waiting[0][0])
         self.drafted = [
-            [tokens[-1], *(random_.randrange(1000, VOCAB) for _ in range(NODES - 1))]
+            [tokens[-1], *(random_.randrange(1000, VOCAB) for _ in range(self._nodes - 1))]
             for tokens in self._waiting
         ]
         self._sglangs.spec_info = SimpleNamespace(
-            draft_token_num=NODES,
+            draft_token_num=self._nodes,
             draft_token=torch.tensor([*chain(*self.drafted)], device=self._device),
             retrieve_next_token=self._links[0],
             retrieve_next_sibling=self._links[1],
@@ -111,7 +113,7 @@ class VerifyStep:
             for request, waiting, drafted in zip(
                 self.batch.requests, self._waiting, self.drafted, strict=True
             )
-            for node in range(NODES)
+            for node in range(self._nodes)
         ]
 
     def _wait(self) -> None:
