@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from demo.corpus import END_TURN, THINK
-from demo.server import serve
+from demo.server import ARGUMENTS, serve
 from demo.show import Scene, cut
 from sglang_lp.client import Attachment, attach
+from support import cpu_speculation, cpu_strict
 from support.scripted import Scripted
+from support.server import launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from demo.scenes import Model
 
 __all__ = ["agent"]
@@ -29,6 +30,9 @@ CALL = f'<tool_call>\n{{"name": "add", "arguments": {json.dumps(NUMBERS)}}}\n</t
 SCRIPT = f"{THINK}\nTwo numbers and a plus sign, so this is a sum.\n{CALL}{END_TURN}"
 #: Spent before the call begins, and in the middle of it.
 SHOWN = 8, 40
+#: More than is thought before the call.
+LARGE = 64
+_PARSERS = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25"}
 TOOL = {
     "type": "function",
     "function": {
@@ -57,8 +61,8 @@ def agent(directory: Path, model: Model) -> Scene:
         think = attach("ThinkingBudgetLogitProcessor", thinking_budget=budget)
         return attach([attach(Scripted, script=script), think])
 
-    with serve(directory, reasoning_parser="qwen3", tool_call_parser="qwen25") as url:
-        said = _ask(url, attached, budgets)
+    with serve(directory, **_PARSERS) as url:
+        said = [_ask(url, attached(budget)) for budget in budgets]
     for budget in SHOWN:
         scene.row(QUESTION, f"thinking_budget={budget}, chat", cut(json.dumps(said[budget])))
     kept = [budget for budget in budgets if _calls(said[budget]) == [NUMBERS]]
@@ -66,30 +70,51 @@ def agent(directory: Path, model: Model) -> Scene:
         f"the call comes back whole at {len(kept)} of {len(budgets)} budgets",
         seen=kept == [*budgets],
     )
+    ours = said[LARGE]
+    strict = _ask_strict(directory, script)
+    for who, one in (("this toolkit", ours), ("stock SGLang, strict thinking", strict)):
+        scene.row(QUESTION, f"{who}, a budget of {LARGE}", cut(json.dumps(one)))
+    scene.proves(
+        f"under stock strict thinking the model may not call before its {LARGE} tokens are thought",
+        seen=_calls(ours) == _calls(strict) == [NUMBERS]
+        and len(ours["reasoning_content"]) < len(strict["reasoning_content"]),
+    )
     return scene
 
 
-def _ask(url: str, attached: Callable[[int], Attachment], budgets: range) -> list[dict[str, Any]]:
-    """Return what a chat says at each budget: its reasoning, its content and its calls."""
-    said = []
-    with httpx.Client(base_url=url, timeout=120) as http:
-        for budget in budgets:
-            answer = http.post(
-                "/v1/chat/completions",
-                json={
-                    "model": "demo",
-                    "messages": [{"role": "user", "content": QUESTION}],
-                    "tools": [TOOL],
-                    "temperature": 0,
-                    "max_tokens": 200,
-                    **attached(budget).extra_body(),
-                },
-            )
-            answer.raise_for_status()
-            message = answer.json()["choices"][0]["message"]
-            parts = "reasoning_content", "content", "tool_calls"
-            said.append({part: message[part] for part in parts if message.get(part)})
-    return said
+def _ask(url: str, attached: Attachment) -> dict[str, Any]:
+    """Return what a chat says: its reasoning, its content and its calls."""
+    answer = httpx.post(
+        f"{url}/v1/chat/completions",
+        json={
+            "model": "demo",
+            "messages": [{"role": "user", "content": QUESTION}],
+            "tools": [TOOL],
+            "temperature": 0,
+            "max_tokens": 200,
+            **attached.extra_body(),
+        },
+        timeout=120,
+        trust_env=False,
+    )
+    answer.raise_for_status()
+    message = answer.json()["choices"][0]["message"]
+    parts = "reasoning_content", "content", "tool_calls"
+    return {part: message[part] for part in parts if message.get(part)}
+
+
+def _ask_strict(directory: Path, script: list[int]) -> dict[str, Any]:
+    """Ask the same of a stock server whose model may think as many tokens, and speaks as well."""
+    arguments = {**ARGUMENTS, **_PARSERS}
+    arguments |= {"grammar_backend": "xgrammar", "enable_strict_thinking": True}
+    variables = {"SGLANG_PLUGINS": cpu_strict.NAME, "SGLANG_MAX_THINK_TOKENS": str(LARGE)}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        launch(
+            directory, Path(scratch), arguments, paths=[cpu_speculation.PLUGIN], variables=variables
+        ) as server,
+    ):
+        return _ask(server.url, attach(Scripted, script=script))
 
 
 def _calls(said: dict[str, Any]) -> list[Any]:
