@@ -230,6 +230,7 @@ def written(asked, encode):
         return {"text": text, "sampling_params": sampling, "custom_logit_processor": payload}
     fields |= {"model": "tiny", "temperature": asked.temperature, "max_tokens": 80} | bias
     fields |= {"messages": [{"role": "user", "content": "#"}], "n": asked.copies}
+    fields["logprobs"] = not asked.stream
     if asked.begun:
         fields["messages"].append({"role": "assistant", "content": asked.begun})
         fields["continue_final_message"] = True
@@ -260,11 +261,13 @@ def sent(asked, encode):
 
 def found(reply, asked):
     """Return what each answer adds to its reasoning, by SGLang's parser."""
-    if asked.path == CHAT:
+    if asked.path == CHAT and asked.stream:
         for parts in messages_of(reply):
             yield "".join(one.get("reasoning_content") or "" for one in parts)
         return
     answers = reply.body if isinstance(reply.body, list) else [reply.body]
+    if asked.path == CHAT:
+        answers = [{"text": spelled(choice)} for choice in reply.body["choices"]]
     if asked.stream:  # the newest event of each has all of its text
         newest = {event.get("index", 0): event for event in reply.events}
         answers = [event for event in newest.values() if "text" in event]
@@ -273,8 +276,16 @@ def found(reply, asked):
         yield reasoning_of(asked.begun + answer["text"])[len(before) :]
 
 
+def spelled(choice):
+    """Return the text of a chat's answer, before any parser took it apart."""
+    return "".join(one["token"] for one in choice["logprobs"]["content"])
+
+
 def reasoning_of(text):
-    """Return what SGLang's parser takes for reasoning, from the first start on."""
+    """Return what SGLang's parser takes for reasoning, from the first start on.
+
+    Of a whole text it returns what stands before the start, too, once the block has ended.
+    """
     _, start, inside = text.partition(START)
     parser = ReasoningParser("qwen3", stream_reasoning=False)
     return parser.parse_non_stream(start + inside)[0] or ""
