@@ -9,6 +9,7 @@ that other tests share.
 
 from __future__ import annotations
 
+import operator
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +113,8 @@ CHOSEN = (
     "server.scheduler.report:report",
     "server.scheduler.sglang_host:SglangHost.look",
 )
+#: Runs for each answer by itself, also for one without a processor: it ends that one alone.
+OF_EACH = "server.front.meta_info:take_report"
 #: Calls of a function of which the first one raises.
 FEW = 4
 KINDS = [
@@ -199,6 +202,8 @@ def wrong(name: str, got: list[Any], good: list[Any]) -> list[str]:
 
 def disturbed(name: str, got: list[Any], good: list[Any]) -> list[str]:
     """Return what became of the neighbours, if it is not what it should be."""
+    if plain(name) == OF_EACH and sum(map(operator.ne, got, good)) == 1:
+        return []
     count = len(PLAIN)
     return [f"{name}: neighbours got {got[:count]}"] if got[:count] != good[:count] else []
 
