@@ -32,7 +32,7 @@ SCRIPT = f"{THINK}\nTwo numbers and a plus sign, so this is a sum.\n{CALL}{END_T
 SHOWN = 8, 40
 #: More than is thought before the call.
 LARGE = 64
-_PARSERS = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25"}
+_PARSERS: dict[str, Any] = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25"}
 TOOL = {
     "type": "function",
     "function": {
