@@ -30,7 +30,7 @@ def make_choose_worker(names: Sequence[str]) -> Any:
         if missing:
             raise Unsupported(
                 "--speculative-algorithm: expected an NGRAM worker that has "
-                f"{', '.join(missing)}, which this SGLang's has not; choose another algorithm"
+                f"{', '.join(missing)}, which this SGLang's lacks; choose another algorithm"
             )
         find = getattr(worker, names[0])
 

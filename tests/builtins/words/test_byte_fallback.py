@@ -78,47 +78,38 @@ def answers(processor, some_params, steps=30, goals=AND_TOOL):
         yield params, TOKENIZER.decode(token_ids), ended
 
 
-class TestForcedText(ProcessorContract):
+class _WithByteFallback(ProcessorContract):
+    tokenizer = TOKENIZER
+    vocab_size = VOCAB_SIZE
+    eos_token_ids = (END,)
+    token_ids = TOKENIZER.encode("cat ñ😀").ids
+
+
+class TestForcedText(_WithByteFallback):
     processor = ForcedSequenceLogitProcessor
     valid_params = ({"text": "cat ñ"}, {"text": "😀", "eos_token_ids": [END]}, {"text": "cat"})
-    tokenizer = TOKENIZER
-    vocab_size = VOCAB_SIZE
-    eos_token_ids = (END,)
-    token_ids = TOKENIZER.encode("cat ñ😀").ids
 
 
-class TestForcedWords(ProcessorContract):
+class TestForcedWords(_WithByteFallback):
     processor = ForcedWordsLogitProcessor
     valid_params = ({"words": ["ñ", "😀"]}, {"words": ["cat ñ"], "within_tokens": 9})
-    tokenizer = TOKENIZER
-    vocab_size = VOCAB_SIZE
-    eos_token_ids = (END,)
-    token_ids = TOKENIZER.encode("cat ñ😀").ids
 
 
-class TestTrigger(ProcessorContract):
+class TestTrigger(_WithByteFallback):
     processor = TriggerPhraseLogitProcessor
     valid_params = (
         {"trigger": "ñ", "phrase": "😀", "max_times": 3},
         {"trigger_token_ids": [255], "phrase": "ñ"},
         {"phrase": "ñ"},
     )
-    tokenizer = TOKENIZER
-    vocab_size = VOCAB_SIZE
-    eos_token_ids = (END,)
-    token_ids = TOKENIZER.encode("cat ñ😀").ids
 
 
-class TestWholeWords(ProcessorContract):
+class TestWholeWords(_WithByteFallback):
     processor = BadWordsLogitProcessor
     valid_params = (
         {"words": ["cat", "ñ"], "whole_words": True},
         {"words": ["ñ"], "whole_words": True, "ignore_case": True, "across_prompt": True},
     )
-    tokenizer = TOKENIZER
-    vocab_size = VOCAB_SIZE
-    eos_token_ids = (END,)
-    token_ids = TOKENIZER.encode("cat ñ😀").ids
 
 
 def test_the_decoder_takes_back_what_was_right():
