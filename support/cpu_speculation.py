@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from support import cpu_chains, foreseeing
+from support import cpu_chains, cpu_rotary, foreseeing
 
 __all__ = ["NAME", "PLUGIN", "VARIABLES", "install"]
 
@@ -38,7 +38,7 @@ def install() -> None:
     _take_plain_kernels()
     _verify_trees()
     _attend_in_drafts()
-    _rotate()
+    cpu_rotary.install()
     _keep_overlap()
     cpu_chains.install()
     foreseeing.install()
@@ -249,26 +249,6 @@ def _attend_in_drafts() -> None:  # noqa: C901 - two classes with a base that is
 
     DraftBackendFactory.create_decode_backend = create_decode_backend
     DraftBackendFactory.create_draft_extend_backend = create_draft_extend_backend
-
-
-def _rotate() -> None:
-    """Let models with rotary embeddings run, for which SGLang wants vLLM on a CPU."""
-    from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
-
-    original = RotaryEmbedding.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        operations = types.ModuleType("vllm._custom_ops")
-        vars(operations)["rotary_embedding"] = None
-        sys.modules["vllm"] = types.ModuleType("vllm")
-        sys.modules["vllm._custom_ops"] = operations
-        try:
-            original(self, *args, **kwargs)
-        finally:
-            del sys.modules["vllm"], sys.modules["vllm._custom_ops"]
-
-    RotaryEmbedding.__init__ = init
-    RotaryEmbedding.forward_cuda = RotaryEmbedding.forward_native
 
 
 def _keep_overlap() -> None:
