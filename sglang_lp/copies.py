@@ -1,15 +1,33 @@
-"""Copies of one request: what was made of the parameters of one serves the others."""
+"""What is prepared for one request serves its copies.
+
+The ids of each place in a list of texts or sequences are kept by :class:`KeptIds`, what was made of
+a whole request by :class:`Latest`, and what a function makes of parameters by
+:data:`shared_by_copies`.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Sized
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Latest", "packed"]
+__all__ = ["KeptIds", "Latest", "packed", "shared_by_copies"]
 
 _Made = TypeVar("_Made")
+_Found = TypeVar("_Found", bound=Sized)
+
+#: Decorates a function that makes something of a request's parameters, which can be keys: copies of
+#: the request get the very same object. What was made for the latest 16 requests is kept.
+shared_by_copies = lru_cache(maxsize=16)
+
+#: Most ids that are kept for one list of sequences or texts: 2 MB.
+_MAX_KEPT = 262_144
+
+#: What a place without ids takes, in ids.
+_KEPT = 32
 
 
 class Latest(Generic[_Made]):
@@ -41,6 +59,33 @@ class Latest(Generic[_Made]):
     def has(self, made: object) -> bool:
         """Tell whether this very object is kept."""
         return any(made is one for one in self._made.values())
+
+
+class KeptIds(Generic[_Found]):
+    """The ids of the places that were asked for. If they become too many, all are forgotten."""
+
+    __slots__ = ("_found", "_total")
+
+    def __init__(self) -> None:
+        self._found: dict[Any, _Found] = {}
+        self._total = 0
+
+    def of(self, place: Any, put_together: Callable[[Any], _Found]) -> _Found:
+        """Return the ids of a place, the same object as before if it is still kept.
+
+        Args:
+            place: Anything that can be a key.
+            put_together: From a place to its ids; what it raises is not kept.
+        """
+        found = self._found.get(place)
+        if found is None:
+            found = put_together(place)
+            self._total += len(found) + _KEPT
+            if self._total > _MAX_KEPT:
+                self._found.clear()
+                self._total = len(found) + _KEPT
+            self._found[place] = found
+        return found
 
 
 def packed(custom_params: Any) -> bytes | None:

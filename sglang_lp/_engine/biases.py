@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from sglang_lp._engine.ids import LONG, Ids, merged
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _many_biases(recording: Recording, standing: Standing | None) -> Biases:
     return ids, (had + sums).clamp_(-MAX_BIAS, MAX_BIAS) - had
 
 
-@lru_cache(maxsize=16)  # copies of a request bias the same ids by the same values
+@shared_by_copies
 def _summed(
     lists: tuple[Ids, ...], values: tuple[bytes | float, ...]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

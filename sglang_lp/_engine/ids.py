@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
+
+from sglang_lp.copies import shared_by_copies
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +155,7 @@ def identity(ids: Ids | list[int]) -> object:
     return ids if isinstance(ids, Ids) else tuple(ids)
 
 
-@lru_cache(maxsize=16)  # a schedule biases the same ids at every step
+@shared_by_copies
 def merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the ids of several lists, each once; and for each of the lists' ids its place.
 

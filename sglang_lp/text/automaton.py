@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated
 
 from msgspec import Meta
 
 from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.params import PositiveInt, TokenId
-from sglang_lp.text.kept_ids import KeptIds
 
 __all__ = [
     "MAX_SEQUENCE_IDS",
@@ -160,7 +159,7 @@ class Automaton:
         return lasting([*found])
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def automaton_of(token_ids: tuple[int, ...], lengths: tuple[int, ...]) -> Automaton:
     """Return the automaton of sequences, one for all requests; arguments as for :func:`split`."""
     return Automaton(split(token_ids, lengths))

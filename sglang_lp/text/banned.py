@@ -11,12 +11,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.kept_ids import KeptIds
 from sglang_lp.text.utf8 import folded, lacking, unfinished
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def banned_texts(
         return _banned_texts(vocabulary, texts, ignore_case=ignore_case)
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _banned_texts(
     vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
 ) -> BannedTexts:

@@ -9,6 +9,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 from unicodedata import combining, decomposition, normalize
 
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.encoding import MAX_BYTES
 
@@ -25,7 +26,7 @@ _VOWELS = range(0x1161, 0x1176)
 _FINALS = range(0x11A8, 0x11C3)
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def in_all_forms(vocabulary: Vocabulary, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return texts and all that are canonically equivalent to one and can be written.
 

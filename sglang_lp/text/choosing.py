@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.automaton import Automaton, automaton_of
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.kept_ids import KeptIds
 
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
@@ -122,7 +121,7 @@ class TextChoices:
         return sorted(token_id for piece in pieces for token_id in same_as(piece))
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def token_choices(token_ids: tuple[int, ...], lengths: tuple[int, ...]) -> TokenChoices:
     """Return the choices of requests with these sequences, made once for all of them."""
     return TokenChoices(automaton_of(token_ids, lengths))
@@ -144,6 +143,6 @@ def text_choices(processor: str, tokenizer: Any, texts: tuple[str, ...]) -> Text
         return _text_choices(vocabulary, texts)
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _text_choices(vocabulary: Vocabulary, texts: tuple[str, ...]) -> TextChoices:
     return TextChoices(vocabulary, texts)

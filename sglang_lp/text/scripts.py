@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.errors import RequestError, Unsupported, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary
 from sglang_lp.text.utf8 import becoming, lacking, unfinished
@@ -157,7 +158,7 @@ class BannedScripts:
         return bool(self._banned[first:last].any()) and not self._ways[first:last].any()
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _banned_scripts(
     vocabulary: Vocabulary, tokenizer: Any, scripts: tuple[str, ...], mode: str
 ) -> BannedScripts:

@@ -20,10 +20,10 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.ids import Ids
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.byte_runs import BROKEN
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.kept_ids import KeptIds
 from sglang_lp.text.utf8 import becoming, folded, lacking, unfinished
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def whole_words(
         return _whole_words(vocabulary, texts, ignore_case=ignore_case)
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _whole_words(
     vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
 ) -> WholeWords:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 
@@ -27,7 +27,7 @@ class _Lists(NamedTuple):
     coordinates_or_end: tuple[int, ...]
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _lists(first: int, last: int, none: int, end: int) -> _Lists:
     """Return the lists of all requests with these ids."""
     coordinates = tuple(range(first, last + 1))

@@ -6,7 +6,6 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -14,6 +13,7 @@ from msgspec import Meta
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
 from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import Parameters, Text, TokenIdSet
 from sglang_lp.processor import LogitProcessor
@@ -124,11 +124,8 @@ class _Repetition:
 
 _ends: ReadPrompts[_Repetition] = ReadPrompts()
 
-#: For the last requests: what their copies have in common.
-_SHARED = 16
 
-
-@lru_cache(maxsize=_SHARED)
+@shared_by_copies
 def _breaks(breakers: frozenset[int]) -> Any:
     """Return for each token up to the one after the last breaker whether it is one."""
     import numpy as np
@@ -138,7 +135,7 @@ def _breaks(breakers: frozenset[int]) -> Any:
     return breaks
 
 
-@lru_cache(maxsize=_SHARED)
+@shared_by_copies
 def _penalties(multiplier: float, base: float, allowed: int, window: int) -> Numbers:
     """Return the bias for continuing a repetition, by its number of tokens."""
     import numpy as np
@@ -277,7 +274,7 @@ class DRYLogitProcessor(LogitProcessor):
         return f"each would continue a repetition, the longest one of {longest} tokens"
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _holding(
     processor: str, tokenizer: Any, texts: tuple[str, ...], vocab_size: int
 ) -> frozenset[int]:

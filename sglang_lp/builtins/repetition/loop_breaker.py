@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -14,6 +13,7 @@ from msgspec import Meta
 
 from sglang_lp.builtins.repetition.loop_presets import SETTINGS, Preset
 from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
@@ -64,7 +64,7 @@ class _Loops:
         return int(places[0]) + 1, array("q", following.tobytes())
 
 
-@lru_cache(maxsize=16)  # one for all copies of a request
+@shared_by_copies
 def _enough(max_pattern_size: int, min_pattern_size: int, min_count: int) -> Numbers:
     """Return for each size from 1 on how many tokens that repeat are a loop, or too many."""
     import numpy as np

@@ -9,10 +9,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.processor import lasting
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Text:
         return begin < stop and bool(self._thirds.ends[stop - 1] >= since)
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
     """Return for each token of the vocabulary whether it may be banned."""
     import numpy as np

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.processor import lasting
 from sglang_lp.text.automaton import Automaton
 
@@ -190,7 +190,7 @@ class _Searched:
 _searched: ReadPrompts[_Searched] = ReadPrompts()
 
 
-@lru_cache(maxsize=64)
+@shared_by_copies
 def finder_for(
     closing: Closing, form: ReasoningFormat | None = None, vocabulary: Vocabulary | None = None
 ) -> Finder:

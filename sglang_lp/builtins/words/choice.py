@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import FewTokenIds, Parameters, Texts
 from sglang_lp.processor import LogitProcessor, lasting
@@ -17,7 +17,6 @@ from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import Lengths, SequenceIds, check_lengths, split
 from sglang_lp.text.choosing import MAX_BYTES, Choices, text_choices, token_choices
 from sglang_lp.text.encoding import check_texts, known_ids
-from sglang_lp.text.kept_ids import KeptIds
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
@@ -174,7 +173,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         return "what continues a choice, or ends it"
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _ids_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
     """Return what :class:`_Kept` keeps for all requests alike."""
     return KeptIds()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt, Texts, replaced
 from sglang_lp.processor import LogitProcessor
@@ -124,7 +124,7 @@ class _Words:
         return _Word(token_ids, path, state)
 
 
-@lru_cache(maxsize=16)
+@shared_by_copies
 def _words_of(
     token_ids: tuple[int, ...],
     lengths: tuple[int, ...],
