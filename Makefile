@@ -1,7 +1,7 @@
 # Every target is a list of steps in scripts/dev.py; this file only finds a Python to run it.
 
 PYTHON ?= python3
-TARGETS := env demo quick test test-versions test-drafts test-faults test-fleet canary docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
+TARGETS := env demo evidence quick test test-versions test-drafts test-faults test-fleet canary docs test-docs check bench bench-adapters bench-bounds bench-drafts bench-rules bench-strict bench-text bench-trust soak dashboard fuzz mutants lock
 
 .DEFAULT_GOAL := help
 .PHONY: help $(TARGETS)
@@ -9,6 +9,7 @@ TARGETS := env demo quick test test-versions test-drafts test-faults test-fleet 
 help:
 	@echo "make env    set up .venv and the demo model (minutes once, a second afterwards)"
 	@echo "make demo   show the toolkit at work on a real SGLang server"
+	@echo "make evidence  what processors do to the answers of a model that speaks: an hour at most"
 	@echo "make quick  ruff, mypy and the tests that need no SGLang: a minute"
 	@echo "make test   env, check and every test"
 	@echo "make test-versions  the engine tests on each supported SGLang, every one in its own .venv"

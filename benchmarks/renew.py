@@ -9,6 +9,7 @@ from benchmarks.cost import report as cost
 from benchmarks.cost import rollouts, sleep, watch
 from benchmarks.devices import scale
 from benchmarks.drafts import report as drafts
+from benchmarks.evidence import report as evidence
 from benchmarks.rules import measure as rules
 from benchmarks.rules import strict
 
@@ -16,10 +17,14 @@ __all__ = ["PARTS"]
 
 PARTS = tuple(
     one.PART
-    for one in (adapters, bounds, cost, drafts, rollouts, rules, scale, sleep, strict, text, watch)
+    for one in (
+        *(adapters, bounds, cost, drafts, evidence, rollouts, rules, scale, sleep, strict, text),
+        watch,
+    )
 )
 
 if __name__ == "__main__":
     for part in PARTS:
         part.renew()
-    cost.plot(cost.PART.stored())
+    for drawn in (cost, evidence):
+        drawn.plot(drawn.PART.stored())

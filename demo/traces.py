@@ -23,7 +23,7 @@ def write_traces(scenes: Sequence[Scene], model: Path, folder: Path) -> Iterator
 
     Args:
         scenes: Those that were played.
-        model: Directory of the checkpoint.
+        model: Directory of the checkpoint of scenes that name none.
         folder: Where to write.
 
     Yields:
@@ -41,5 +41,12 @@ def write_traces(scenes: Sequence[Scene], model: Path, folder: Path) -> Iterator
         if files:
             page = folder / f"{name}.html"
             beside = ["--beside", *files[2:]] if files[2:] else []
-            arguments = ["--tokenizer", str(model), "--output", str(page), *files[:2], *beside]
+            arguments = [
+                "--tokenizer",
+                str(scene.model or model),
+                "--output",
+                str(page),
+                *files[:2],
+                *beside,
+            ]
             yield page, cli.main(["trace", *arguments]) == 0

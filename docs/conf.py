@@ -29,7 +29,8 @@ root_doc = "docs/index"
 #: at its end.
 NAVIGATION = {
     "Send requests": [
-        *("start/requests", "processors", "text", "thinking", "trace", "rollouts", "api/client"),
+        *("start/requests", "processors", "text", "thinking", "trace", "rollouts"),
+        *("evidence", "api/client"),
     ],
     "Run a server": [
         "start/server",

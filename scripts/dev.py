@@ -350,6 +350,11 @@ TARGETS: dict[str, tuple[Step, ...]] = {
         *(replace(step, needed=False) for step in SPEAKING),
         Step("demo", (PYTHON, "-m", "demo")),
     ),
+    "evidence": (
+        *ENV,
+        *SPEAKING,
+        Step("evidence on a model that speaks", (PYTHON, "-m", "benchmarks.evidence")),
+    ),
     "bench": (
         *ENV,
         Step("benchmarks", (PYTHON, "-m", "benchmarks.cost.measure")),

@@ -1,0 +1,1 @@
+"""What processors do to the answers of a model that speaks."""

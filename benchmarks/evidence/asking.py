@@ -1,0 +1,122 @@
+"""Asks the servers, for as long as there is time."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.evidence import arms
+from benchmarks.evidence.answers import Answer, Ask, Kept
+from demo.server import DRAFTS
+from demo.speaking import DIRECTORY
+from support import cpu_rotary, cpu_speculation
+from support.server import Server, launch
+from support.servers import PROBE
+
+__all__ = ["AT_ONCE", "SERVERS", "ask_all", "start"]
+
+#: Requests in a batch.
+AT_ONCE = 32
+#: What an answer may take on a busy machine.
+SECONDS = 900
+
+_OURS = {"SGLANG_PLUGINS": f"sglang_lp,{cpu_rotary.NAME}"}
+_STOCK = {"SGLANG_PLUGINS": cpu_rotary.NAME}
+_SERIAL = {"disable_overlap_schedule": True}
+#: Name -> SGLang's arguments and environment variables, in the order in which they are asked.
+SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
+    arms.OURS: ({"grammar_backend": "xgrammar"}, _OURS),
+    arms.STOCK: ({}, _STOCK),
+    arms.STOCK_SERIAL: (_SERIAL, _STOCK),
+    arms.DRAFTS: (
+        DRAFTS,
+        {
+            **cpu_speculation.VARIABLES,
+            "SGLANG_PLUGINS": f"sglang_lp,{cpu_speculation.NAME}",
+        },
+    ),
+    arms.OURS_SERIAL: (_SERIAL, _OURS),
+}
+
+
+@contextmanager
+def start(name: str) -> Iterator[Server]:
+    """Run one of the servers for the length of a ``with`` block."""
+    arguments, variables = SERVERS[name]
+    room = {"max_total_tokens": 32_768, "max_running_requests": AT_ONCE}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        launch(
+            DIRECTORY,
+            Path(scratch),
+            {**room, "mem_fraction_static": 0.4, **arguments},
+            paths=[PROBE],
+            # A thread that waits leaves its core to whoever works.
+            variables={"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", **variables},
+        ) as server,
+    ):
+        yield server
+
+
+def ask_all(
+    url: str, asks: Sequence[Ask], kept: Kept, until: float, tick: Callable[[], None]
+) -> None:
+    """Ask what was not answered yet, in this order, and keep what comes.
+
+    Args:
+        url: Of the server.
+        asks: The requests.
+        kept: Where answers are.
+        until: No request is sent after this moment of the monotonic clock.
+        tick: Called after each.
+    """
+
+    def one(ask: Ask) -> None:
+        if time.monotonic() < until:
+            kept.put(ask, _answer(http, ask))
+        tick()
+
+    new = [ask for ask in asks if kept.get(ask) is None]
+    with httpx.Client(base_url=url, timeout=SECONDS, trust_env=False) as http:
+        for alone in (False, True):
+            with ThreadPoolExecutor(1 if alone else AT_ONCE) as pool:
+                sent: list[Future[None]] = [
+                    pool.submit(one, ask) for ask in new if ask.alone is alone
+                ]
+                wait(sent)
+                for answered in sent:
+                    answered.result()
+
+
+def _answer(http: httpx.Client, ask: Ask) -> Answer:
+    reply = http.post("/generate", json=dict(ask.body))
+    if reply.is_error:
+        return Answer(error=f"HTTP {reply.status_code}: {reply.text[:300]}")
+    said = reply.json()
+    ids = tuple(said["output_ids"])
+    return Answer(
+        text=said["text"],
+        output_ids=ids,
+        finished=said["meta_info"]["finish_reason"]["type"] == "stop",
+        nats=_nats(http, ask.body["input_ids"], ids) if ask.judged else (),
+    )
+
+
+def _nats(http: httpx.Client, prompt: Sequence[int], answer: Sequence[int]) -> tuple[float, ...]:
+    """Return what the model itself thinks of each token of an answer, in nats."""
+    body = {
+        "input_ids": [*prompt, *answer],
+        "sampling_params": {"temperature": 0, "max_new_tokens": 1},
+        "return_logprob": True,
+        "logprob_start_len": len(prompt) - 1,
+    }
+    reply = http.post("/generate", json=body).raise_for_status().json()
+    judged = reply["meta_info"]["input_token_logprobs"][-len(answer) :]
+    return tuple(-value for value, *_ in judged)

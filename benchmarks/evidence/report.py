@@ -1,0 +1,153 @@
+"""What ``docs/evidence.md`` says of the findings, in tables and a plot."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evidence.speed import TOKENS
+from benchmarks.pages import Part
+from support.settings import ROOT
+
+__all__ = ["PART", "page_block", "plot"]
+
+PLOT = ROOT / "docs/plots/evidence-loops.svg"
+_TITLES = {
+    "loops": "Loops, greedy",
+    "sampled": "Loops, at a temperature of 0.7",
+    "tables": "Loops in long HTML tables",
+    "bans": "Banned words",
+    "budgets": "Thinking budgets",
+    "calls": "Tool calls",
+    "speed": "Speed",
+}
+Row = Mapping[str, Any]
+
+
+def _share(found: Sequence[float]) -> str:
+    """Return a fraction with its interval, such as ``3 of 40 (3-20 %)``."""
+    hits, of, low, high = found
+    return f"{hits} of {of} ({100 * low:.0f}-{100 * high:.0f} %)"
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+_LOOPS: Mapping[str, Callable[[Row], str]] = {
+    "end in a loop": lambda row: _share(row["loops"]),
+    "also where only numbers change": lambda row: _share(row["numbered"]),
+    "finished by the model": lambda row: _share(row["finished"]),
+    "tokens": lambda row: _number(row["tokens"], ".0f"),
+    "without a loop before: same answer": lambda row: _share(row["calm"]["same"]),
+    "start in common": lambda row: _number(row["calm"]["shared"]),
+    "different words": lambda row: _number(row["calm"]["distinct"]),
+    "their tokens": lambda row: _number(row["calm"]["tokens"], ".0f"),
+}
+_COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
+    "loops": _LOOPS,
+    "sampled": _LOOPS,
+    "tables": _LOOPS,
+    "bans": {
+        "answers with the word": lambda row: _share(row["leaks"]),
+        "or in other letter case": lambda row: _share(row["any_case"]),
+        "perplexity": lambda row: _number(row["perplexity"]),
+        "start in common with none": lambda row: _number(row["shared"]),
+    },
+    "budgets": {
+        "blocks that close": lambda row: _share(row["closed"]),
+        "within the budget": lambda row: _share(row["held"]),
+        "closed once": lambda row: _share(row["ends"]),
+        "median of the closed": lambda row: _number(row["median"], ".0f"),
+        "longest": lambda row: _number(row["longest"], ".0f"),
+        "answers that finish": lambda row: _share(row["finished"]),
+    },
+    "calls": {
+        "parse": lambda row: _share(row["parses"]),
+        "name a function that is there": lambda row: _share(row["known"]),
+        "name the right one": lambda row: _share(row["right"]),
+    },
+}
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _section(title: str, found: Mapping[str, Row]) -> Iterator[str]:
+    columns = _COLUMNS[title]
+    rows = ([arm, *(show(row) for show in columns.values())] for arm, row in found.items())
+    yield from _table(["", *columns], rows)
+    failed = {arm: row["errors"] for arm, row in found.items() if row["errors"]}
+    for arm, count in failed.items():
+        yield f"\n{arm}: {count} requests were answered with an error."
+
+
+def _speed(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> Iterator[str]:
+    sizes = next(iter(next(iter(found.values())).values()))
+    rows = (
+        [
+            f"{server}: {arm}",
+            *(_number(statistics.median(of[size]), ".1f") if size in of else "-" for size in sizes),
+            str(min(map(len, of.values()))),
+        ]
+        for server, arms in found.items()
+        for arm, of in arms.items()
+    )
+    yield from _table(
+        [
+            f"tokens a second, answers of {TOKENS}",
+            *(f"{n} at once" for n in sizes),
+            "rounds, of which the median",
+        ],
+        rows,
+    )
+
+
+def page_block(results: Mapping[str, Any]) -> str:
+    """Return the part of the page that comes from the results, in Markdown."""
+    on = results["machine"]
+    versions = f"SGLang {on['sglang']}, torch {on['torch']}, Python {on['python']}"
+    load = f"load average at the end {on['load']}"
+    lines = [f"Measured on: {on['cpu']}, {on['cores']} cores; {versions}; {load}."]
+    for section, title in _TITLES.items():
+        found = results.get(section)
+        if not found:
+            lines += ["", f"**{title}**: not reached in this run."]
+            continue
+        lines += ["", f"**{title}**", ""]
+        lines += _speed(found) if section == "speed" else _section(section, found)
+    return "\n".join(lines)
+
+
+PART = Part("evidence", "evidence.md", page_block)
+
+
+def plot(results: Mapping[str, Any], file: Path = PLOT) -> None:
+    """Draw the shares of answers that end in a loop, with their intervals."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # Text stays text, and the same results give the same file.
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "sglang-lp", "font.size": 9}
+    found = results["loops"]
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for at, row in enumerate(found.values()):
+        for key, color, up in (("loops", "C0", -0.12), ("numbered", "C1", 0.12)):
+            hits, of, low, high = row[key]
+            axes.plot([100 * low, 100 * high], [at + up] * 2, color=color)
+            label = None if at else {"loops": "a loop", "numbered": "or but for numbers"}[key]
+            axes.plot([100 * hits / max(of, 1)], [at + up], "o", color=color, label=label)
+    axes.set_yticks(range(len(found)), [*found])
+    axes.invert_yaxis()
+    axes.set(xlabel="% of answers that end in a loop, with the 95 % interval")
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.savefig(file, metadata={"Date": None})

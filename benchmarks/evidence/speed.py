@@ -1,0 +1,71 @@
+"""Tokens a second of a real server, with processors and without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from benchmarks.evidence import arms
+from benchmarks.evidence.prompts import PROSE
+from demo.speaking import chat
+
+__all__ = ["BATCHES", "TOKENS", "speeds"]
+
+BATCHES = (1, 8, 32)
+TOKENS = 32
+ROUNDS = 5
+
+
+def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[float]]]:
+    """Measure the arms in turns: arm -> requests at once -> tokens a second of each round.
+
+    Args:
+        url: Of the server.
+        server: Its name.
+        until: No round begins after this moment of the monotonic clock, but for the first.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    with (
+        httpx.Client(base_url=url, timeout=900, trust_env=False) as http,
+        ThreadPoolExecutor(max(BATCHES)) as pool,
+    ):
+
+        def post(body: Mapping[str, Any]) -> None:
+            http.post("/generate", json=dict(body)).raise_for_status()
+
+        for round_ in range(ROUNDS):
+            for size in BATCHES:
+                for arm, add in _arms(server).items():
+                    if round_ and time.monotonic() > until:
+                        return found
+                    bodies = [add(_body(at)) for at in range(size)]
+                    started = time.monotonic()
+                    list(pool.map(post, bodies))
+                    rate = size * TOKENS / (time.monotonic() - started)
+                    found.setdefault(arm, {}).setdefault(str(size), []).append(round(rate, 2))
+    return found
+
+
+def _body(at: int) -> dict[str, Any]:
+    sampling = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True}
+    return {"input_ids": arms.encode(chat(PROSE[at])), "sampling_params": sampling}
+
+
+def _arms(server: str) -> Mapping[str, Any]:
+    if server == arms.STOCK:
+        ngram = arms.LOOPS["no-repeat n-gram, SGLang's"][1]
+        return {"none": arms.none, "no-repeat n-gram": ngram}
+    return {
+        "none": arms.none,
+        "idle budget": arms.budget(1_000_000),
+        "banned words": arms.ours(
+            "BadWordsLogitProcessor", words=["because", "there", "would"], ignore_case=True
+        ),
+        "DRY": arms.LOOPS["DRY"][1],
+        "no-repeat n-gram": arms.LOOPS["no-repeat n-gram"][1],
+        "LoopBreaker": arms.LOOPS["LoopBreaker, ban"][1],
+    }

@@ -1,0 +1,84 @@
+"""What is found in answers is what they were made to hold, and nothing is asked twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.evidence import report
+from benchmarks.evidence.answers import Answer, Kept
+from benchmarks.evidence.prompts import PROSE, PUZZLES, TABLES
+from demo.speaking import PACKAGES, find_speaking_model
+
+spoken = pytest.mark.skipif(
+    find_speaking_model() is None or not PACKAGES.exists(),
+    reason="no model that speaks; `make evidence` makes it",
+)
+
+
+def test_there_are_two_hundred_prompts_and_none_of_them_twice():
+    assert len({*PROSE}) == len(PROSE) >= 200
+    assert len({*TABLES}) == len(TABLES)
+    assert len({*PUZZLES}) == len(PUZZLES)
+
+
+@spoken
+@pytest.mark.parametrize("section", ["loops", "sampled", "tables", "budgets", "calls"])
+def test_no_request_is_in_a_section_twice_and_every_arm_has_all_prompts(section, tmp_path: Path):
+    from benchmarks.evidence import arms
+
+    asks = [*arms.SECTIONS[section][0](Kept(tmp_path / "kept"))]
+    assert {len({ask.digest for ask in asks})} == {len(asks)}
+    assert len({*Counter(ask.arm for ask in asks).values()}) == 1
+
+
+@spoken
+def test_a_loop_a_leak_a_thought_and_a_call_are_found(tmp_path: Path):
+    from benchmarks.evidence import arms
+    from benchmarks.evidence.findings import findings
+
+    said = {
+        "loops": {"none": "the rain fell on and on, " * 5},
+        "budgets": {"none": "no end", "16": f"one two three\n{arms.END_THINK}\nfour"},
+        "calls": {
+            "free": 'so: {"name": "NAME", "arguments": {"a": {"b": 1}}} done',
+            "grammar": "{",
+            "name, free": 'NAME", "arguments": {}}',
+        },
+    }
+    kept = Kept(tmp_path / "kept")
+    for section, (asks, _) in arms.SECTIONS.items():
+        for ask in asks(kept):
+            text = said.get(section, {}).get(ask.arm)
+            if text is not None:
+                right = arms.questions()[ask.prompt]["right"] if section == "calls" else ""
+                text = text.replace("NAME", right)
+                kept.put(ask, Answer(text=text, output_ids=tuple(arms.encode(text))))
+    for ask in arms.bans(kept):
+        text = f"It is {arms.words(kept)[ask.prompt].upper()}."
+        kept.put(ask, Answer(text=text, output_ids=tuple(arms.encode(text)), nats=(0.0, 0.0)))
+
+    found = orjson.loads(orjson.dumps(findings(kept)))
+    assert found["loops"]["none"]["loops"][:2] == [len(PROSE)] * 2
+    assert found["budgets"]["16"]["median"] == len(arms.encode("one two three\n"))
+    assert found["budgets"]["16"]["held"][:2] == [len(PUZZLES)] * 2
+    assert found["budgets"]["none"]["closed"][0] == 0
+    assert [found["calls"][arm]["right"][0] for arm in ("free", "grammar", "name, free")] == [
+        arms.CALLS,
+        0,
+        arms.CALLS,
+    ]
+    banned = found["bans"]["`words`"]
+    assert (banned["leaks"][0], banned["any_case"][0], banned["perplexity"]) == (
+        0,
+        banned["any_case"][1],
+        1.0,
+    )
+    block = report.page_block({"machine": report.PART.stored()["machine"], **found})
+    assert f"{len(PROSE)} of {len(PROSE)} (98-100 %)" in block
+    assert "**Speed**: not reached in this run." in block
+    report.plot(found, tmp_path / "plot.svg")
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
