@@ -37,14 +37,14 @@ def _whole(kept: Kept, section: str) -> dict[str, dict[int, Answer]]:
     Other servers are asked later, and may have come less far than this toolkit's: of them count the
     prompts that it answered, too.
     """
-    asks = [ask for ask in arms.SECTIONS[section][0](kept) if ask.section == section]
-    first = kept.whole([ask for ask in asks if ask.server == arms.OURS])
-    common = next(iter(first.values()), {})
-    found = dict(first)
-    for server in dict.fromkeys(ask.server for ask in asks):
-        if server != arms.OURS:
-            for arm, of in kept.whole([ask for ask in asks if ask.server == server]).items():
-                found[arm] = {at: one for at, one in of.items() if at in common}
+    of_section = [ask for ask in arms.SECTIONS[section][0](kept) if ask.section == section]
+    reached = {ask.arm for ask in of_section if kept.get(ask) is not None}
+    asks = [ask for ask in of_section if ask.arm in reached]
+    found = kept.whole([ask for ask in asks if ask.server == arms.OURS])
+    common = next(iter(found.values()), {})
+    for server in {ask.server for ask in asks} - {arms.OURS}:
+        for arm, of in kept.whole([ask for ask in asks if ask.server == server]).items():
+            found[arm] = {at: one for at, one in of.items() if at in common}
     return {ask.arm: found[ask.arm] for ask in asks if found[ask.arm]}
 
 
