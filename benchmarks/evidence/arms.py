@@ -31,6 +31,8 @@ WORDS, ALONE = 100, 20
 BUDGETS = (16, 64)
 CLOSING = "\nI have thought enough, and this is my answer."
 THINK, END_THINK = "<think>", "</think>"
+#: Ends an answer: ``<|im_end|>``.
+END = 2
 #: Functions that a call can choose from: its own, and those of the questions after it.
 FUNCTIONS, CALLS = 4, 60
 
@@ -183,6 +185,7 @@ def budgets(_kept: Kept) -> Iterator[Ask]:
     for tokens in BUDGETS:
         arms[f"{tokens}"] = (OURS, budget(tokens))
         arms[f"{tokens}, with a closing"] = (OURS, budget(tokens, closing=CLOSING))
+        arms[f"{tokens}, the answer's end closes"] = (OURS, budget(tokens, eos_token_ids=[END]))
         arms[f"{tokens}, drafts"] = (DRAFTS, budget(tokens))
         first = _stock(
             "FirstTokenBudget", "benchmarks.evidence.stock_budget", thinking_budget=tokens

@@ -118,18 +118,25 @@ def _budgets(answered: Mapping[str, Answers]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for arm, of in answered.items():
         closing = arms.CLOSING if "closing" in arm else ""
-        thoughts = [_thought(one, closing) for one in of.values()]
-        budget = int(arm.split(",")[0]) if arm != "none" else None
-        closed = [thought for thought in thoughts if thought is not None]
+        closed = [_thought(one, closing) for one in of.values()]
+        # A block that never closed is the whole answer.
+        thoughts = [
+            len(one.output_ids) if thought is None else thought
+            for one, thought in zip(of.values(), closed, strict=True)
+        ]
+        budget = arm.partition(",")[0]
         found[arm] = {
-            "closed": share([thought is not None for thought in thoughts]),
-            "held": share(
-                [budget is not None and t is not None and t <= budget + 1 for t in thoughts]
-            ),
-            "median": statistics.median(closed) if closed else None,
-            "longest": max(closed, default=None),
+            "closed": share([thought is not None for thought in closed]),
+            "held": share([thought <= int(budget) + 1 for thought in thoughts])
+            if budget.isdecimal()
+            else None,
+            "median": statistics.median(thoughts),
+            "longest": max(thoughts),
+            "again": share([one.text.count(arms.END_THINK) > 1 for one in of.values()]),
             "finished": share([one.finished for one in of.values()]),
-            "ends": share([one.text.count(arms.END_THINK) == 1 for one in of.values()]),
+            "answered": share(
+                [bool(one.text.partition(arms.END_THINK)[2].strip()) for one in of.values()]
+            ),
             "errors": sum(one.error is not None for one in of.values()),
         }
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence.speed import TOKENS
+from benchmarks.evidence.speed import BATCHES, TOKENS
 from benchmarks.pages import Part
 from support.settings import ROOT
 
@@ -58,11 +58,12 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
     },
     "budgets": {
         "blocks that close": lambda row: _share(row["closed"]),
-        "within the budget": lambda row: _share(row["held"]),
-        "closed once": lambda row: _share(row["ends"]),
-        "median of the closed": lambda row: _number(row["median"], ".0f"),
-        "longest": lambda row: _number(row["longest"], ".0f"),
+        "within the budget": lambda row: _share(row["held"]) if row["held"] else "-",
+        "tokens in the block, median": lambda row: _number(row["median"], ".0f"),
+        "most": lambda row: _number(row["longest"], ".0f"),
+        "closed again": lambda row: _share(row["again"]),
         "answers that finish": lambda row: _share(row["finished"]),
+        "with something after the block": lambda row: _share(row["answered"]),
     },
     "calls": {
         "parse": lambda row: _share(row["parses"]),
@@ -89,12 +90,12 @@ def _section(title: str, found: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _speed(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> Iterator[str]:
-    sizes = next(iter(next(iter(found.values())).values()))
+    sizes = [*map(str, BATCHES)]
     rows = (
         [
             f"{server}: {arm}",
             *(_number(statistics.median(of[size]), ".1f") if size in of else "-" for size in sizes),
-            str(min(map(len, of.values()))),
+            ", ".join(str(len(of.get(size, ()))) for size in sizes),
         ]
         for server, arms in found.items()
         for arm, of in arms.items()
@@ -103,7 +104,7 @@ def _speed(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> 
         [
             f"tokens a second, answers of {TOKENS}",
             *(f"{n} at once" for n in sizes),
-            "rounds, of which the median",
+            "rounds, of which it is the median",
         ],
         rows,
     )

@@ -26,7 +26,7 @@ def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[floa
     Args:
         url: Of the server.
         server: Its name.
-        until: No round begins after this moment of the monotonic clock, but for the first.
+        until: Nothing is asked after this moment of the monotonic clock.
     """
     found: dict[str, dict[str, list[float]]] = {}
     with (
@@ -37,10 +37,10 @@ def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[floa
         def post(body: Mapping[str, Any]) -> None:
             http.post("/generate", json=dict(body)).raise_for_status()
 
-        for round_ in range(ROUNDS):
+        for _ in range(ROUNDS):
             for size in BATCHES:
                 for arm, add in _arms(server).items():
-                    if round_ and time.monotonic() > until:
+                    if time.monotonic() > until:
                         return found
                     bodies = [add(_body(at)) for at in range(size)]
                     started = time.monotonic()

@@ -65,7 +65,9 @@ def test_a_loop_a_leak_a_thought_and_a_call_are_found(tmp_path: Path):
     assert found["loops"]["none"]["loops"][:2] == [len(PROSE)] * 2
     assert found["budgets"]["16"]["median"] == len(arms.encode("one two three\n"))
     assert found["budgets"]["16"]["held"][:2] == [len(PUZZLES)] * 2
+    assert found["budgets"]["16"]["answered"][:2] == [len(PUZZLES)] * 2
     assert found["budgets"]["none"]["closed"][0] == 0
+    assert found["budgets"]["none"]["held"] is None
     assert [found["calls"][arm]["right"][0] for arm in ("free", "grammar", "name, free")] == [
         arms.CALLS,
         0,
