@@ -1,4 +1,4 @@
-"""What a trainer does with an engine of its own: an actor's process, and no main thread.
+"""What a trainer does with an engine or a server of its own: an actor's process, no main thread.
 
 An actor's worker starts as a new interpreter, and may run the actor's methods in threads.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from support.processes import free_port
 from support.settings import CPU_ARGUMENTS
 
 #: Tokens that have come when the weights change.
@@ -32,8 +33,20 @@ def act(job: dict[str, Any], answer: str) -> None:
     ]
     engine.loop.run_until_complete(_update_after_some(engine, running, job["model"]))
     replies = engine.loop.run_until_complete(asyncio.gather(*running))
-    Path(answer).write_bytes(orjson.dumps({"hidden": hidden, "running": replies}))
     engine.shutdown()
+    answers = {"hidden": hidden, "running": replies, "served": _of_a_server(job)}
+    Path(answer).write_bytes(orjson.dumps(answers))
+
+
+def _of_a_server(job: dict[str, Any]) -> Any:
+    """Return what verl's server answers: it forks, and no plugin was loaded before."""
+    from sglang.srt.entrypoints.http_server_engine import HttpServerEngineAdapter
+
+    adapter = HttpServerEngineAdapter(**CPU_ARGUMENTS, model_path=job["model"], port=free_port())
+    try:
+        return adapter.generate(**job["served"])
+    finally:
+        adapter.shutdown()
 
 
 _came = asyncio.Event()

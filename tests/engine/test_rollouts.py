@@ -162,6 +162,27 @@ def test_a_mask_holds_the_tokens_that_were_possible(server, oracle, sampling):
             assert logprob == pytest.approx(float(expected), abs=TOLERANCE)
 
 
+@on_servers("dflash")
+def test_a_mask_of_an_accepted_draft_holds_the_token_that_was_possible(server, oracle):
+    asking = {"sampling": {"temperature": 0}, "return_sampling_mask": True}
+    replies = answers(server, [asked(one, **asking) for one in EXCLUDING])
+
+    for attachment, reply in zip(EXCLUDING, replies, strict=True):
+        masks = reply.body["meta_info"]["output_token_sampling_mask"]
+        assert masks == [[token_id] for token_id in reply.output_ids]
+        oracle.check(PROMPT, reply.output_ids, rule(attachment.processor, attachment.custom_params))
+
+
+@on_servers("ngram trees, mixed chunks")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_mask_is_refused_where_sglang_has_none(server, stream):
+    request = asked(EXCLUDING[0], return_sampling_mask=True)
+    reply = (server.stream if stream else server.post)("/generate", request)
+
+    assert reply.status == 400
+    assert "return_sampling_mask is not supported with speculative decoding" in str(reply.body)
+
+
 # Logprobs
 
 
@@ -279,6 +300,16 @@ def check_raw(oracle, answer, temperature=1.0):
     return len(told)
 
 
+@on_the_default_server
+def test_raw_logprobs_are_the_models_own_beside_a_grammar(server, oracle):
+    digits = tokenizer().encode("0123456789").ids
+    ban = attach("DisallowedTokensLogitsProcessor", token_ids=digits[:3])
+    sampling = {"temperature": 1.0, "regex": "[0-9]{8}"}
+    (reply,) = answers(server, [raw_asked(ban, sampling=sampling)])
+
+    assert check_raw(oracle, reply.body) >= 8
+
+
 @with_and_without_drafts
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.7, "n": 2}])
 def test_raw_logprobs_are_the_models_own(server, oracle, sampling):
@@ -330,12 +361,10 @@ def test_the_report_tells_forced_positions_from_edited_ones(server):
 
 
 @with_and_without_drafts
-def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(server, oracle):
+def test_an_answer_that_was_cut_anywhere_goes_on_as_if_it_had_not_been(server, oracle):
     whole = answers(server, [asked(one) for one in EVERY])
     cuts, requests = [], []
-    for (attachment, reply), cut in product(
-        zip(EVERY, whole, strict=True), (1, 2, 5, 8, 11, 17, TOKENS - 1)
-    ):
+    for (attachment, reply), cut in product(zip(EVERY, whole, strict=True), range(1, TOKENS)):
         if cut < len(reply.output_ids):
             part = {"output_ids": reply.output_ids[:cut]}
             cuts.append((attachment, part["output_ids"]))

@@ -35,6 +35,7 @@ def played(tiny, tmp_path_factory):
     job = {
         "model": str(tiny),
         "hidden": body([5, 6, 7], *BAN, max_new_tokens=12),
+        "served": body([5, 6, 7], *BAN, max_new_tokens=12),
         "running": [
             body(PROMPT, *kind, max_new_tokens=LENGTH, ignore_eos=True)
             for kind in (NGRAM, FORCED, THINK)
@@ -50,6 +51,11 @@ def test_an_engine_off_the_main_thread_of_a_spawned_process_is_guarded(played, t
 
     assert answer["meta_info"]["sglang_lp"]["processors"] == ["DisallowedTokensLogitsProcessor"]
     Oracle(tiny).check([5, 6, 7], answer["output_ids"], rule(*BAN))
+
+
+def test_a_server_that_an_actor_forks_is_guarded(played):
+    assert played["served"]["meta_info"]["sglang_lp"] == played["hidden"]["meta_info"]["sglang_lp"]
+    assert played["served"]["output_ids"] == played["hidden"]["output_ids"]
 
 
 def test_hidden_states_come_beside_a_report(played):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from sglang_lp import builtins
+from sglang_lp.client import attach, resume
 from support import cpu_seeds, draft_models, tiny_model
 from support.asking import body
 from support.disaggregated import missing, pair
@@ -207,6 +208,26 @@ def test_a_request_that_one_server_refuses_leaves_neither_waiting(both, refusing
     assert time.monotonic() - began < AT_ONCE
     # Nothing of it is left over.
     assert both.post("/generate", plain).status == 200
+
+
+def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(oracle, both):
+    prompt = [5, 6, 7, START]
+    cuts = []
+    for kind in CASES[1:-1]:
+        attachment = attach(kind[0].__name__, **kind[1])
+        whole = both.post("/generate", attachment.generate_body(body(prompt, max_new_tokens=12)))
+        cuts += [
+            (
+                kind,
+                so_far,
+                resume(attachment, body(prompt, max_new_tokens=12), {"output_ids": so_far}),
+            )
+            for so_far in (whole.output_ids[:cut] for cut in range(1, len(whole.output_ids), 2))
+        ]
+    replies = both.at_once([request for _, _, request in cuts])
+    for (kind, so_far, _), reply in zip(cuts, replies, strict=True):
+        assert reply.status == 200, reply.body
+        oracle.check(prompt, [*so_far, *reply.output_ids], rule(*kind))
 
 
 @pytest.mark.parametrize("setting", ["eagle chains"], indirect=True)
