@@ -43,7 +43,7 @@ def played(tiny, tmp_path_factory):
     }
     variables = {"SGLANG_LP_POLICY": str(POLICY), "OMP_NUM_THREADS": "1"}
     folder = tmp_path_factory.mktemp("trainer")
-    return play("support.trainer", job, folder, environment(variables), 420)
+    return play("support.trainer", job, folder, environment(variables), 800)
 
 
 def test_an_engine_off_the_main_thread_of_a_spawned_process_is_guarded(played, tiny):
