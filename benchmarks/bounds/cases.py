@@ -446,6 +446,15 @@ def _thinking() -> list[Dear]:
             256,
             steps=10_100,
         ),
+        Dear(  # a run in which there is always nearly a loop
+            "thinking-loops-1024-x256",
+            name,
+            {**_THINK, "thinking_budget": _EVER, "max_pattern_size": 1024, "min_count": 1_000_000},
+            lambda: opened,
+            _one(),
+            256,
+            warm=1100,
+        ),
         Dear(
             "thinking-soft-1000-x256",
             name,
