@@ -48,7 +48,7 @@ def chat(question: str, answer: str = "") -> str:
 def make_speaking_model(out: Path = DIRECTORY) -> None:
     """Write the checkpoint, about 540 MB, within a minute.
 
-    Reading the format takes accelerate: ``PACKAGES`` must be on the import path.
+    Reading the weights takes accelerate, which is in ``PACKAGES``: have that on the import path.
 
     Args:
         out: Its directory.

@@ -446,7 +446,7 @@ def _thinking() -> list[Dear]:
             256,
             steps=10_100,
         ),
-        Dear(  # a run in which there is always nearly a loop
+        Dear(  # one token over and over: nearly a loop, at every step
             "thinking-loops-1024-x256",
             name,
             {**_THINK, "thinking_budget": _EVER, "max_pattern_size": 1024, "min_count": 1_000_000},
