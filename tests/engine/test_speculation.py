@@ -15,6 +15,7 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
+from support import foreseeing
 from support.asking import body
 from support.greedy import rule
 from support.recording import BansAll, Finishes, OnlyAlong, Raises
@@ -62,9 +63,12 @@ def test_drafts_are_accepted_and_others_are_not(server, answers):
 
 def test_a_processor_that_sleeps_leaves_every_draft_as_it_is(server, answers):
     learns = server.arguments["speculative_algorithm"] == "NGRAM"
+    guesses = foreseeing.VARIABLE in server.variables
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         alone, idle = (ask(server, prompt, *processor) for processor in ((), IDLE))
         assert idle.output_ids == alone.output_ids == answer
+        if guesses:
+            continue  # until it sleeps, its drafts are written over at random
         # What the first answer taught may have made more of the second one's drafts right.
         assert accepted(idle) == accepted(alone) or (learns and accepted(idle) > accepted(alone))
 
