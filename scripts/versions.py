@@ -1,4 +1,4 @@
-"""Runs the engine tests on each supported SGLang, in its own environment, and keeps a table.
+"""Runs the core of the engine tests on each supported SGLang, and keeps a table.
 
 ``make test-versions`` has installed the environments. Name releases to run those alone: the others
 keep the results that are stored.
@@ -26,6 +26,19 @@ PAGE = Path("docs/versions.md")
 _BEGIN, _END = "<!-- begin: make test-versions -->", "<!-- end -->"
 _PYTHONS = {release: f".venv-{release}/bin/python" for release in RELEASES} | {NEWEST: PYTHON}
 
+#: Every built-in, rules, reports, faults, refusals; the other modules ask less of SGLang's inside.
+CORE = tuple(
+    f"tests/engine/test_{subject}.py"
+    for subject in (
+        *("combinations", "decided", "endpoints", "engine", "faults", "history", "injected"),
+        *("processors", "refused", "rollouts", "speculation", "workers"),
+    )
+)
+#: Servers that differ from the others in how full they are, or how many, and not in what is called.
+LEFT_OUT = ("squeezed", "parallel")
+
+WHICH = (*CORE, "-k", " and ".join(f"not {server}" for server in LEFT_OUT))
+
 #: Test module -> outcome -> how many tests.
 Outcomes = dict[str, dict[str, int]]
 
@@ -40,7 +53,7 @@ def main(*asked: str) -> int:
         results = Path(f"build/versions/{release}.xml")
         results.parent.mkdir(parents=True, exist_ok=True)
         results.unlink(missing_ok=True)
-        command = (python, "-m", "pytest", "-q", f"--junit-xml={results}", "tests/engine")
+        command = (python, "-m", "pytest", "-q", f"--junit-xml={results}", *WHICH)
         done = subprocess.run(command, check=False)
         xml = results.read_text() if results.exists() else None
         failed += [f"SGLang {release}: {name}" for name in failures(done.returncode, xml)]
