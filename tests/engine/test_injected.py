@@ -89,6 +89,7 @@ ENDS = {
     ("server/scheduler/raw_logprobs", "consume"),
     ("server/scheduler/raw_logprobs", "copy_to_host"),
     ("server/scheduler/release", "finish"),
+    ("server/scheduler/sampling", "end_unseen"),
     ("server/scheduler/sampling", "run"),
     ("server/scheduler/speculation", "apply"),
     ("server/scheduler/speculation", "capture"),
@@ -113,8 +114,8 @@ CHOSEN = (
     "server.scheduler.report:report",
     "server.scheduler.sglang_host:SglangHost.look",
 )
-#: Runs for each answer by itself, also for one without a processor: it ends that one alone.
-OF_EACH = "server.front.meta_info:take_report"
+#: Run for each answer by itself, also for one without a processor: they end that one alone.
+OF_EACH = {"server.front.header:ran", "server.front.meta_info:take_report"}
 #: Calls of a function of which the first one raises.
 FEW = 4
 KINDS = [
@@ -202,7 +203,7 @@ def wrong(name: str, got: list[Any], good: list[Any]) -> list[str]:
 
 def disturbed(name: str, got: list[Any], good: list[Any]) -> list[str]:
     """Return what became of the neighbours, if it is not what it should be."""
-    if plain(name) == OF_EACH and sum(map(operator.ne, got, good)) == 1:
+    if plain(name) in OF_EACH and sum(map(operator.ne, got, good)) == 1:
         return []
     count = len(PLAIN)
     return [f"{name}: neighbours got {got[:count]}"] if got[:count] != good[:count] else []
@@ -261,7 +262,9 @@ class Serving:
         return True
 
 
-def problems(serving: Serving, name: str, after: int, good: list[Any]) -> list[str]:
+def problems(
+    serving: Serving, name: str, after: int, good: list[Any], *, new: bool = False
+) -> list[str]:
     """Let one function raise, and return what was wrong with the answers.
 
     Args:
@@ -269,6 +272,7 @@ def problems(serving: Serving, name: str, after: int, good: list[Any]) -> list[s
         name: Of the function, as in :meth:`Faults.calls`.
         after: How many calls it answers first.
         good: What is right.
+        new: Whether the server is new, and keeps nothing of the requests before.
     """
     serving.faults.inject(name, after)
     got = answers(serving.server)
@@ -286,6 +290,9 @@ def problems(serving: Serving, name: str, after: int, good: list[Any]) -> list[s
         raised.add(name)
     elif after:  # fewer calls than before: of what is kept from the requests before, there are few
         return found + problems(serving, name, 0, good)
+    elif name not in raised and not new:  # it ran once, and what it found is kept
+        serving.start()
+        return found + problems(serving, name, 0, good, new=True)
     return found
 
 
