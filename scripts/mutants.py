@@ -33,6 +33,7 @@ only_mutate=
   sglang_lp/server/**/*.py
   sglang_lp/wire.py
 also_copy=
+  docs
   support
 pytest_add_cli_args_test_selection=
   {tests}
@@ -47,7 +48,7 @@ pytest_add_cli_args=
 def prepare() -> None:
     """Make the copy anew."""
     shutil.rmtree(COPY, ignore_errors=True)
-    for folder in ("sglang_lp", "support", *TESTS):
+    for folder in ("docs", "sglang_lp", "support", *TESTS):
         shutil.copytree(ROOT / folder, COPY / folder)
     shutil.copy(ROOT / "pyproject.toml", COPY)
     chosen = " and ".join(f"not {name}" for name in LEFT_OUT)

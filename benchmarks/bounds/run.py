@@ -74,7 +74,8 @@ class Server:
         arrivals = Arrivals()
         self._admit_req = make_admit_req(scheduler, pending, arrivals)
         self._hold = make_hold(scheduler, WaitingQueue(arrivals))
-        self._scheduler = SimpleNamespace(waiting_queue=[])
+        others_run = SimpleNamespace(is_empty=lambda: False)
+        self._scheduler = SimpleNamespace(waiting_queue=[], running_batch=others_run)
         self._apply = sampling.Steps(pending).run
 
     def admit(
@@ -126,7 +127,11 @@ class Server:
             batch, scheduler.waiting_queue = scheduler.waiting_queue, []
             return batch  # type: ignore[no-any-return]
 
-        return self._hold(form, self._scheduler)  # type: ignore[no-any-return]
+        begun: list[Any] = self._hold(form, self._scheduler)
+        rows = rows_of([request.sampling_params.custom_params for request in begun])
+        if any(row is not None and row.unread for row in rows):
+            raise RuntimeError("a request began whose prompt was not read; the log says why")
+        return begun
 
     def sample(self, logits: torch.Tensor, custom_params: Sequence[Any]) -> None:
         """Do what the sampler does at each step."""

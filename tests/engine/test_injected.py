@@ -79,6 +79,8 @@ ENDS = {
     ("server/scheduler/chains", "accept_and_finalize"),
     ("server/scheduler/chains", "accept_block"),
     ("server/scheduler/chains", "begin"),
+    ("server/scheduler/disaggregated", "note_first"),
+    ("server/scheduler/disaggregated", "turn_away"),
     ("server/scheduler/foresight", "foresee_block"),
     ("server/scheduler/foresight", "foresee_chain"),
     ("server/scheduler/foresight", "foresee_trees"),
