@@ -71,12 +71,14 @@ class _Sequences(NamedTuple):
             sequences alone have equal ranks, and ranks are in the order of the tokens.
         ends: The index after each sequence, in the order of their ranks, then of the text.
         is_first: For each of ``ends``, whether it is the first of equal sequences.
+        is_settled: Whether each longer one is told by its beginning, however long.
     """
 
     length: int
     ranks: Numbers
     ends: Numbers
     is_first: Any
+    is_settled: bool = False
 
     @classmethod
     def ranked(cls, numbers: Numbers, length: int, bits: int) -> _Sequences:
@@ -97,20 +99,46 @@ class _Sequences(NamedTuple):
 
     def longer(self, length: int, bits: int) -> _Sequences:
         """Return the sequences of another length, at least that of these."""
+        import numpy as np
+
         found = self
         while found.length < length:
-            step = min(found.length, length - found.length)
-            pairs = found.ranks[: max(0, len(found.ranks) - step)] << bits
-            pairs |= found.ranks[step:]
-            found = self.ranked(pairs, found.length + step, bits)
+            if found.is_settled or found.is_first.all():
+                return found._stretched(length)
+            # As many as fit into 63 bits beside the index; the last one may overlap.
+            width = int(found.ranks.max(initial=1)).bit_length()
+            pieces = max(2, (63 - bits) // width)
+            reached = min(length, pieces * found.length)
+            numbers = found.ranks[: max(0, len(found.ranks) - reached + found.length)].copy()
+            # Are longer ones no more in number, then no still longer ones are, either.
+            before = np.count_nonzero(np.bincount(numbers))
+            for piece in range(1, -(-reached // found.length)):
+                offset = min(piece * found.length, reached - found.length)
+                numbers <<= width
+                numbers |= found.ranks[offset : offset + len(numbers)]
+            found = self.ranked(numbers, reached, bits)
+            found = found._replace(is_settled=before == int(found.ranks.max(initial=0)))
         return found
+
+    def _stretched(self, length: int) -> _Sequences:
+        """Return longer ones that are told from each other by their beginnings, which are these."""
+        import numpy as np
+
+        more = length - self.length
+        left = max(0, len(self.ranks) - more)
+        ends = self.ends[self.ends < left + self.length]
+        of = self.ranks[ends - self.length]
+        is_first = np.ones(left, dtype=bool)
+        np.not_equal(of[1:], of[:-1], out=is_first[1:])
+        return _Sequences(length, self.ranks[:left], ends + more, is_first, is_settled=True)
 
 
 class Text:
     """The n-grams of a text.
 
     Where its sequences are is told exactly, by ranks of shorter ones that cover them: the length
-    doubles with every sort (Karp, Miller and Rosenberg, 1972, doi 10.1145/800152.804905).
+    doubles at least with every sort (Karp, Miller and Rosenberg, 1972,
+    doi 10.1145/800152.804905).
 
     Attributes:
         prompt: The bytes of the text's tokens.

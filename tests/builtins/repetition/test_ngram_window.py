@@ -271,3 +271,32 @@ def test_a_rewritten_history_is_read_anew():
     request.output_ids = FakeRequest([], [5, 3]).output_ids
 
     assert banned_by(processor, custom_params) == {1}
+
+
+@st.composite
+def texts_that_repeat(draw):
+    part = draw(st.lists(st.integers(0, 3), min_size=1, max_size=9))
+    return (part * 20)[: draw(st.integers(1, 80))] + draw(st.lists(st.integers(0, 3), max_size=6))
+
+
+@given(st.one_of(texts_that_repeat(), st.lists(st.integers(0, 50), min_size=1)), st.data())
+def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
+    before = data.draw(st.integers(1, len(text)), "before")
+    third = data.draw(st.integers(1, before), "third")
+    found = ngram_index.text_of(array("q", text), 0, before, third)
+    for begin in range(len(text) - before + 1):
+        wanted = text[begin : begin + before]
+        places = {
+            text[at + before]: at + before
+            for at in range(len(text) - before)
+            if text[at : at + before] == wanted
+        }
+        group = found.group(array("q", wanted))
+        assert ({} if group is None else dict(zip(group.ids, group.places, strict=True))) == places
+        last = max(
+            at + third
+            for at in range(len(text) - third + 1)
+            if text[at : at + third] == wanted[:third]
+        )
+        assert found.has_third(array("q", wanted[:third]), last)
+        assert not found.has_third(array("q", wanted[:third]), last + 1)
