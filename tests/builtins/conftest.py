@@ -36,6 +36,8 @@ def real_vocabulary(request):
     if MODEL != "smollm2" or directory is None:
         pytest.fail(f"MODEL: expected smollm2, made by make evidence, got {MODEL}")
     real = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    # It does not think; what closes a block is one token where the parameters say so.
+    real.add_special_tokens(["<think>", "</think>"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request.cls, "tokenizer", real)
         patch.setattr(request.cls, "vocab_size", real.get_vocab_size())

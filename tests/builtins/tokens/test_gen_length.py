@@ -34,7 +34,7 @@ class TestContract(ProcessorContract):
         ({"bias": 1, "power": -1}, "power"),
         ({"bias": 1, "power": 9}, "power"),
         ({"bias": 1, "eos_token_ids": []}, "eos_token_ids"),
-        ({"bias": 1, "eos_token_ids": [VOCAB_SIZE]}, "eos_token_ids"),
+        ({"bias": 1, "eos_token_ids": [1_000_000]}, "eos_token_ids"),
         ({"bias": 1, "text": "a", "eos_token_ids": [1]}, "text"),
         ({"bias": 1, "text": ""}, "text"),
     )

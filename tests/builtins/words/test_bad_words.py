@@ -41,7 +41,7 @@ class TestContract(ProcessorContract):
         ({"token_ids": [], "lengths": []}, "token_ids"),
         ({"token_ids": [1, 2], "lengths": [1]}, "lengths"),
         ({"token_ids": [1, 2], "lengths": [2, 0]}, "lengths"),
-        ({"token_ids": [1, 1000], "lengths": [2]}, "token_ids"),
+        ({"token_ids": [1, 1_000_000], "lengths": [2]}, "token_ids"),
         ({"token_ids": [1] * 4097, "lengths": [4097]}, "token_ids"),
         ({}, "words"),
         ({"words": []}, "words"),
