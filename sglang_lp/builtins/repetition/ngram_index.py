@@ -71,7 +71,7 @@ class _Sequences(NamedTuple):
             sequences alone have equal ranks, and ranks are in the order of the tokens.
         ends: The index after each sequence, in the order of their ranks, then of the text.
         is_first: For each of ``ends``, whether it is the first of equal sequences.
-        is_settled: Whether each longer one is told by its beginning, however long.
+        is_settled: Whether longer sequences are equal wherever these are, however long.
     """
 
     length: int
@@ -110,7 +110,7 @@ class _Sequences(NamedTuple):
             pieces = max(2, (63 - bits) // width)
             reached = min(length, pieces * found.length)
             numbers = found.ranks[: max(0, len(found.ranks) - reached + found.length)].copy()
-            # Are longer ones no more in number, then no still longer ones are, either.
+            # If the longer ones are no more than their beginnings, still longer ones are no more.
             before = np.count_nonzero(np.bincount(numbers))
             for piece in range(1, -(-reached // found.length)):
                 offset = min(piece * found.length, reached - found.length)
@@ -121,7 +121,7 @@ class _Sequences(NamedTuple):
         return found
 
     def _stretched(self, length: int) -> _Sequences:
-        """Return longer ones that are told from each other by their beginnings, which are these."""
+        """Return longer ones, which are equal where these are, and in the same order."""
         import numpy as np
 
         more = length - self.length

@@ -127,3 +127,9 @@ def test_the_rule_is_the_zoos(power, text, complete):
         expected = theirs(torch.tensor([[9, *output[:length]]]), torch.zeros(1, VOCAB_SIZE))[0]
         changed = {i: bias for i, bias in enumerate(expected.tolist()) if bias}
         assert biases(params, output[:length]) == pytest.approx(changed)
+
+
+def test_the_first_id_outside_the_vocabulary_is_refused():
+    params = {"bias": 1.0, "eos_token_ids": [VOCAB_SIZE]}
+    with pytest.raises(InvalidParameter, match="eos_token_ids"):
+        GenLengthLogitProcessor.parse_params(params, VOCAB_SIZE)
