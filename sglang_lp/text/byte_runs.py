@@ -12,12 +12,15 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from sglang_lp._engine.ids import Ids, lasting
-from sglang_lp.text.utf8 import unfinished
+from sglang_lp.text.utf8 import lacking, unfinished
 
 __all__ = ["BROKEN", "NO_RUNS", "ByteRuns"]
 
 #: Stands in a text for a run, or the rest of one, that makes no characters. No character has it.
 BROKEN = b"\xff"
+
+#: Tokens of a run that are read back; one that is longer counts as broken.
+_LONGEST = 256
 
 
 class ByteRuns:
@@ -81,6 +84,43 @@ class ByteRuns:
         run = [*takewhile(self.ids.__contains__, reversed(token_ids))]
         spelled = b"".join(self.tokens[token_id] for token_id in reversed(run))
         return self.listed if run and _is_text(spelled) else ()
+
+    def left_open(self, token_ids: Sequence[int]) -> bytes:
+        """Return what keeps the run that an output ends with from being whole.
+
+        Args:
+            token_ids: The output. Its last 256 tokens are read, and a run that is longer counts as
+                broken.
+
+        Returns:
+            As ``unsettled`` does.
+        """
+        if not self.ids:
+            return b""
+        run = [*takewhile(self._going_on.__contains__, reversed(token_ids[-_LONGEST:]))]
+        spelled = b"".join([self.tokens[token_id] for token_id in reversed(run)])
+        rest = len(spelled) - unfinished(spelled)
+        return spelled[rest:] if len(run) < _LONGEST and _is_text(spelled[:rest]) else BROKEN
+
+    def breaking(self, token_ids: Sequence[int]) -> Ids | list[int]:
+        """Return the byte tokens after which the run that an output ends with is not whole."""
+        left = self.left_open(token_ids)
+        if left and lacking(left) != 1:
+            return self.listed
+        return self._breaking[bool(left)]
+
+    @cached_property
+    def _breaking(self) -> Sequence[Ids | list[int]]:
+        """The byte tokens that break a whole run, and those that break one that lacks a byte."""
+        return [
+            lasting([i for i in sorted(self.ids) if self.unsettled(self.joined(run, i))])
+            for run in (b"", b"\xc3")
+        ]
+
+    @cached_property
+    def _going_on(self) -> frozenset[int]:
+        """The tokens with which no run ends."""
+        return frozenset(self.leaving_open(len(self.tokens)))
 
 
 #: Of a vocabulary without byte tokens.

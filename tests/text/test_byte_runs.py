@@ -39,6 +39,25 @@ def test_the_last_bytes_are_enough_to_go_on_from(token_ids):
 
 
 @given(some_tokens)
+def test_an_output_says_how_its_run_stands_and_what_would_break_it(token_ids):
+    def standing(tokens):
+        return RUNS.unsettled(reduce(RUNS.joined, tokens, b""))
+
+    assert RUNS.left_open(token_ids) == standing(token_ids)
+    assert [*RUNS.breaking(token_ids)] == [
+        token_id for token_id in range(1, 257) if standing([*token_ids, token_id])
+    ]
+
+
+def test_a_run_too_long_to_be_read_back_counts_as_broken():
+    letter, line = 257, 1 + 0x0A
+
+    assert RUNS.left_open([letter, *[line] * 255]) == b""
+    assert RUNS.left_open([letter, *[line] * 256]) == BROKEN
+    assert RUNS.left_open([letter] * 300) == b""
+
+
+@given(some_tokens)
 def test_bytes_may_not_follow_a_text_that_they_can_take_back(token_ids):
     text = TOKENIZER.decode(token_ids)
     takes_back = not TOKENIZER.decode([*token_ids, 256]).startswith(text)

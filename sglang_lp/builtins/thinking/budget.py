@@ -97,7 +97,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     No budget ends inside a character, if the served tokenizer tells what its tokens spell: of the
     last three tokens before ``thinking_budget`` none may begin a character that the tokens left
-    cannot finish, and rule 3 waits until one is finished.
+    cannot finish, and rule 3 waits until one is finished. Where a wrong byte takes back those
+    around it (byte fallback), the last token of a budget leaves no such run of bytes broken, so
+    that a closing that begins with a byte comes out; rule 3 waits for that, too.
 
     Each block of an answer gets the same budget. A budget of 0 closes a block as soon as it opens,
     which leaves an empty block in the answer. Outside a block nothing is edited, so an end that
@@ -603,7 +605,7 @@ def _edit_inside(request: Request, edits: Edits, left: int, characters: Characte
         quiet = min(quiet, _LONGEST_SLEEP - progress.generated % _LONGEST_SLEEP)
     if not forced:
         if characters:
-            edits.ban(characters.cutting(left - 1))
+            edits.ban(characters.cutting(request.output_ids, left - 1))
         edits.wake_at(request.position + min(quiet, _LONGEST_SLEEP))
 
 

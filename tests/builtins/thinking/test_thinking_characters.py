@@ -8,7 +8,7 @@ import pytest
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.testing import ProcessorContract, run
 from sglang_lp.text.vocabulary import vocabulary_of
-from support.trained import byte_level
+from support.trained import byte_fallback, byte_level
 
 CORPUS = ["日本語の文章と、絵文字😀😀🎉", "привет, мир", "süße Äpfel", "the cat"] * 9
 TOKENIZER = byte_level(CORPUS, 300)
@@ -17,6 +17,22 @@ START, STOP = map(TOKENIZER.token_to_id, ["<think>", "</think>"])
 TOKENS = vocabulary_of(TOKENIZER).tokens
 VOCAB = len(TOKENS) + 3
 IDS = {"thinking_start_token_id": START, "thinking_end_token_id": STOP}
+
+#: A decoder that takes bytes back around a wrong one, and a line feed that is a byte.
+FALLBACK = byte_fallback(["▁", "a", "x", "é"])
+FALLBACK.add_special_tokens(["<think>", "</think>"])
+OPENED, CLOSED = map(FALLBACK.token_to_id, ["<think>", "</think>"])
+FALLBACK_IDS = {
+    "thinking_start_token_id": OPENED,
+    "thinking_end_token_id": CLOSED,
+    "new_line_token_id": 1 + 0x0A,
+}
+#: What a model writes there: characters in either kind of token, parts of some, and none.
+WRITTEN = [
+    *([FALLBACK.token_to_id(piece)] for piece in "axé"),
+    *([1 + byte for byte in text.encode()] for text in "ñ😀日a\n"),
+    *([1 + byte for byte in text] for text in (b"\xff", b"\xc3", b"\xf0\x9f", b"\x80")),
+]
 
 #: By the first byte of a character, how many it has; the others begin none.
 LENGTHS = {byte: 2 + (byte >= 0xE0) + (byte >= 0xF0) for byte in range(0xC2, 0xF5)}
@@ -33,6 +49,17 @@ class TestContract(ProcessorContract):
     tokenizer = TOKENIZER
     vocab_size = VOCAB
     token_ids = (START, STOP, 0, TOKENIZER.token_to_id("ð"), TOKENIZER.token_to_id("Ł"))
+
+
+class TestContractWithByteFallback(ProcessorContract):
+    processor = ThinkingBudgetLogitProcessor
+    valid_params = (
+        {"thinking_budget": 5, **FALLBACK_IDS},
+        {"thinking_budget": 9, **FALLBACK_IDS, "soft_thinking_budget": 2, "soft_top_n": 20},
+    )
+    tokenizer = FALLBACK
+    vocab_size = CLOSED + 1
+    token_ids = (OPENED, CLOSED, *(token_id for tokens in WRITTEN for token_id in tokens))
 
 
 def missing(text):
@@ -129,6 +156,81 @@ def test_a_closing_message_whose_tokens_cut_its_characters_is_written_whole():
     )
 
     assert spelled(played.token_ids[: played.token_ids.index(STOP)]) == "abc\n🎉🎉".encode()
+
+
+def thought(seed, goals=WRITTEN, **params):
+    """Return the tokens of a block under a decoder that takes bytes back, without the end."""
+    some, wanted = random.Random(seed), []
+
+    def wishes(_):
+        if not wanted:
+            wanted.extend(some.choice(goals))
+        logits = [some.random() for _ in range(CLOSED + 1)]
+        for token_id in (1 + byte for byte in b"\xff\xc3\xb1\xf0"):  # if it may not have that
+            logits[token_id] += 1
+        logits[wanted.pop(0)] = 3.0
+        logits[0] = logits[OPENED] = logits[CLOSED] = 0.0
+        return logits
+
+    played = run(
+        ThinkingBudgetLogitProcessor,
+        {**FALLBACK_IDS, **params},
+        [OPENED],
+        wishes,
+        steps=60,
+        vocab_size=CLOSED + 1,
+        tokenizer=FALLBACK,
+    )
+    return played.token_ids[: played.token_ids.index(CLOSED)]
+
+
+@pytest.mark.parametrize("budget", range(1, 9))
+@pytest.mark.parametrize("closing", [None, "\n\n", "\n😀", "ñx"])
+def test_no_wrong_byte_takes_the_closing_back(budget, closing):
+    params = {"thinking_budget": budget, "min_thinking_tokens": budget}
+    if closing is not None:
+        params["closing"] = closing
+    forced = FALLBACK.encode(closing or "\n").ids
+    for seed in range(30):
+        token_ids = thought(seed, **params)
+        before = token_ids[: -len(forced)]
+
+        assert token_ids == [*before, *forced]
+        assert FALLBACK.decode(token_ids) == FALLBACK.decode(before) + (closing or "\n")
+        assert len(before) <= budget
+
+
+def test_a_soft_budget_waits_for_the_end_of_a_run_with_a_wrong_byte():
+    goals = [tokens for tokens in WRITTEN if tokens != [1 + 0x0A]]
+    params = {"thinking_budget": 30, "soft_thinking_budget": 3, "soft_top_n": CLOSED + 1}
+    for seed in range(100):
+        token_ids = thought(seed, goals, **params)
+        said = [FALLBACK.decode(token_ids[:at]) for at in range(len(token_ids))]
+        whole = [
+            at
+            for at, text in enumerate(said)
+            if FALLBACK.decode([*token_ids[:at], 11]) == text + "\n"
+        ]
+
+        assert token_ids[-1] == 1 + 0x0A
+        assert len(token_ids) - 1 == min([*(at for at in whole if at >= 3), 30])
+
+
+def test_what_no_budget_foresees_takes_the_line_feed_back_and_closes_all_the_same():
+    broken = [1 + 0xFF, 1 + 0xC3]
+
+    played = run(
+        ThinkingBudgetLogitProcessor,
+        {"thinking_budget": 0, **FALLBACK_IDS},
+        [5],
+        [*broken, OPENED],
+        steps=5,
+        vocab_size=CLOSED + 1,
+        tokenizer=FALLBACK,
+    )
+
+    assert played.token_ids == [*broken, OPENED, 1 + 0x0A, CLOSED]
+    assert FALLBACK.decode(played.token_ids) == "\ufffd" * 3
 
 
 def test_without_a_tokenizer_a_budget_closes_where_it_ends():
