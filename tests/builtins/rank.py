@@ -1,7 +1,9 @@
 """Plays every built-in and adapter on the same histories, as one rank of a model does.
 
 Run as a script with the rank's number: prints a digest of the edited logits of each as JSON. The
-clock, ``random`` and, by PYTHONHASHSEED, the order of sets are another on every rank.
+clock and its pace, ``random`` and, by PYTHONHASHSEED, the order of sets are another on every rank;
+and so is which requests come first, which share a batch, and in which rows. That is more than real
+ranks differ in, which get the same requests in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import orjson
 import torch
 
-from sglang_lp import builtins
+from sglang_lp import Edits, LogitProcessor, Request, builtins
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings, adapt, load
@@ -29,6 +31,9 @@ from tests.engine.test_history import CASES
 
 VOCAB = 1024
 STEPS = 40
+#: How often each is played, and how many come in one step at most.
+COPIES = 2
+MOST_AT_ONCE = 4
 #: Parameters that are text, whose vocabulary is full of sets.
 TEXTS = [
     (builtins.BadWordsLogitProcessor, {"words": ["river", "stone", "a b"], "ignore_case": True}),
@@ -47,19 +52,54 @@ TEXTS = [
 ]
 
 
+class _ByTheClock(LogitProcessor):
+    """What must be found: edits by how much time went by."""
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban a token by the clock."""
+        edits.ban([int(time.monotonic()) % VOCAB])
+
+
+class _ByASet(LogitProcessor):
+    """The same by the order of a set."""
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban a token by the first name of several."""
+        edits.ban([int(next(iter({f"{number}" for number in range(VOCAB)})))])
+
+
+class _ByWhoCameFirst(LogitProcessor):
+    """The same by what came before."""
+
+    came = 0
+
+    def start(self, request: Request) -> int:
+        """Count requests."""
+        type(self).came += 1
+        return self.came
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Ban a token by the number of the request."""
+        edits.ban([request.state])
+
+
+#: Processors that part ranks.
+PARTING = (_ByTheClock, _ByASet, _ByWhoCameFirst)
+
+
 def _disturb(rank: int) -> None:
-    """Make clock and chance another on every rank."""
+    """Make clock and chance another on every rank, and each rank slower than the last."""
     random.seed(rank)
     for name in ("time", "monotonic", "perf_counter"):
-        setattr(time, name, partial(_late, getattr(time, name), 1e6 * rank))
+        setattr(time, name, partial(_late, getattr(time, name), rank))
 
 
-def _late(clock: Callable[[], float], seconds: float) -> float:
-    return clock() + seconds
+def _late(clock: Callable[[], float], rank: int) -> float:
+    return 1e6 * rank + 1e3**rank * clock()
 
 
 def _kinds() -> Iterator[tuple[str, Any, Any]]:
-    for processor, params in (*CASES, *TEXTS):
+    for processor, params in (*CASES, *TEXTS, *((processor, {}) for processor in PARTING)):
         yield processor.__name__, processor, params
     for name, params in KINDS:
         if isinstance(name, str) and name != "echo":
@@ -71,23 +111,29 @@ def _kinds() -> Iterator[tuple[str, Any, Any]]:
             yield name, made, params
 
 
-def _edited(processor: Any, params: Any, tokenizer: Any) -> str:
-    """Return a digest of all edited logits of one request."""
-    drawn = torch.Generator().manual_seed(1)
-    played = Played(processor, params, [5, 6, 7], tokenizer=tokenizer, vocab_size=VOCAB)
-    batch, digest = Batch(), hashlib.sha256()
-    for _ in range(STEPS):
-        # Few likely tokens, which come again.
-        logits = torch.randn(1, VOCAB, generator=drawn)
+class _Playing:
+    """One request, with logits that are the same on every rank, and a digest of the edited ones."""
+
+    def __init__(self, processor: Any, params: Any, tokenizer: Any) -> None:
+        self.played = Played(processor, params, [5, 6, 7], tokenizer=tokenizer, vocab_size=VOCAB)
+        self.digest = hashlib.sha256()
+        self._drawn = torch.Generator().manual_seed(1)
+
+    def logits(self) -> torch.Tensor:
+        """Draw those of the next step: few likely tokens, which come again."""
+        logits = torch.randn(1, VOCAB, generator=self._drawn)
         logits[:, 300:320] += 6
-        batch.step(logits, rows_of([played.custom_params]), [played.custom_params])
-        digest.update(logits.numpy().tobytes())
-        token_id = int(logits.argmax(-1))
-        digest.update(f"{token_id} {played.error}".encode())
+        return logits
+
+    def goes_on(self, edited: torch.Tensor) -> bool:
+        """Take a step's edited logits and their likeliest token."""
+        played, token_id = self.played, int(edited.argmax(-1))
+        self.digest.update(edited.numpy().tobytes())
+        self.digest.update(f"{token_id} {played.error}".encode())
         if played.error is not None or token_id == EOS:
-            break
+            return False
         played.source.append(token_id)
-    return digest.hexdigest()
+        return len(played.output) < STEPS
 
 
 def main(rank: int) -> None:
@@ -95,11 +141,24 @@ def main(rank: int) -> None:
     _disturb(rank)
     text = "the river runs by the stone river bed and riverside a b " * 20
     tokenizer = byte_level([text], VOCAB)
-    said = [
-        (f"{name} {orjson.dumps(params).decode()}", _edited(processor, params, tokenizer))
-        for name, processor, params in _kinds()
-    ]
-    sys.stdout.write(orjson.dumps(said).decode() + "\n")
+    kinds = [*_kinds()] * COPIES
+    order = random.sample(range(len(kinds)), len(kinds))
+    said = [""] * len(kinds)
+    batch, running = Batch(), dict[int, _Playing]()
+    while order or running:
+        for place in [order.pop() for _ in range(min(len(order), random.randrange(MOST_AT_ONCE)))]:
+            running[place] = _Playing(*kinds[place][1:], tokenizer)
+        rows = random.sample([*running], len(running))
+        if not rows:
+            continue
+        given = [running[place].played.custom_params for place in rows]
+        logits = torch.cat([running[place].logits() for place in rows])
+        batch.step(logits, rows_of(given), given)
+        for place, edited in zip(rows, logits, strict=True):
+            if not running[place].goes_on(edited):
+                said[place] = running.pop(place).digest.hexdigest()
+    names = [f"{name} {orjson.dumps(params).decode()}" for name, _, params in kinds]
+    sys.stdout.write(orjson.dumps([*zip(names, said, strict=True)]).decode() + "\n")
 
 
 if __name__ == "__main__":
