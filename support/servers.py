@@ -44,7 +44,7 @@ _SQUEEZED = {
 _CORES = "0|1"
 #: SGLang takes gloo where it finds no NCCL; its GPT-2 does not run on two ranks, its Llama does.
 _RANKS = {"tp_size": 2, "model_path": "llama"}
-_RANKS_VARIABLES = {
+RANKS_VARIABLES = {
     **cpu_speculation.VARIABLES,
     "SGLANG_NCCL_SO_PATH": "none",
     "SGLANG_CPU_OMP_THREADS_BIND": _CORES,
@@ -65,6 +65,13 @@ _EAGLE = {
     "speculative_num_steps": 3,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
+}
+_EAGLE3 = {
+    **_ROOM,
+    "model_path": "llama",
+    "speculative_algorithm": "EAGLE3",
+    "speculative_draft_model_path": "eagle3",
+    **_TREES,
 }
 #: Verify blocks of six tokens.
 _CHAINS = {
@@ -142,16 +149,7 @@ SERVERS: Mapping[str, Settings] = {
         {**_EAGLE, "dp_size": 2},
         {**_GUESSING, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
-    "eagle3 trees": (
-        {
-            **_ROOM,
-            "model_path": "llama",
-            "speculative_algorithm": "EAGLE3",
-            "speculative_draft_model_path": "eagle3",
-            **_TREES,
-        },
-        cpu_speculation.VARIABLES,
-    ),
+    "eagle3 trees": (_EAGLE3, cpu_speculation.VARIABLES),
     "dflash": (_DFLASH, cpu_speculation.VARIABLES),
     "dflash, blind": (_DFLASH, {**cpu_speculation.VARIABLES, cpu_chains.BLIND: "1"}),
     "dflash, squeezed": (
@@ -169,7 +167,7 @@ SERVERS: Mapping[str, Settings] = {
     ),
     "lora": ({**_LORA, "model_path": "llama"}, _LORA_VARIABLES),
     "lora, eagle chains": ({**_LORA, **_EAGLE}, _LORA_VARIABLES),
-    "two ranks": (_RANKS, _RANKS_VARIABLES),
+    "two ranks": (_RANKS, RANKS_VARIABLES),
     "two ranks, ngram trees": (
         {
             **_RANKS,
@@ -177,7 +175,13 @@ SERVERS: Mapping[str, Settings] = {
             "speculative_num_draft_tokens": 8,
             "speculative_ngram_max_bfs_breadth": 4,
         },
-        _RANKS_VARIABLES,
+        RANKS_VARIABLES,
+    ),
+    "two ranks, eagle chains": ({**_EAGLE, **_RANKS}, RANKS_VARIABLES),
+    "two ranks, eagle3 trees": ({**_EAGLE3, **_RANKS}, RANKS_VARIABLES),
+    "two ranks, data parallel": (
+        {**_RANKS, "dp_size": 2},
+        {**RANKS_VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": "|".join([_CORES] * 2)},
     ),
     "decided": (
         {"enable_metrics": True, "served_model_name": "tiny"},
