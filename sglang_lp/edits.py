@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sglang_lp._engine.recording import Recording
+    from sglang_lp.request import Answer
 
 __all__ = ["LENGTH", "MAX_BIAS", "NEVER", "STOP", "Edits", "End"]
 
@@ -75,6 +76,33 @@ class Edits(ABC):
 
         Args:
             token_id: An id in ``[0, vocab)``.
+
+        Raises:
+            ProcessorFault: The id is outside the vocabulary.
+        """
+
+    @abstractmethod
+    def force_if(self, answer: Answer, token_id: int) -> Edits:
+        """Make this the next token if the answer to a question about the logits is yes.
+
+        Nobody waits for the answer: on a GPU it is known and applied there, and the host learns of
+        it once the token has come. ::
+
+            otherwise = edits.force_if(request.is_among_top(ends, 1), wait)
+            otherwise.ban(ends)
+
+        It is for one step: not on what :meth:`always` returned, and not with :meth:`hold_until`.
+        ``edit`` is called again at the next step, unless :meth:`wake_at` says otherwise for both
+        answers.
+
+        Args:
+            answer: What :meth:`~sglang_lp.request.Request.is_among_top` returned at this step, or
+                true or false.
+            token_id: An id in ``[0, vocab)``. Forced as by :meth:`force`.
+
+        Returns:
+            Edits that are declared for the other answer alone; not for :meth:`pool`. What is
+            declared on these edits holds for both.
 
         Raises:
             ProcessorFault: The id is outside the vocabulary.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp.params import Parameters
 
-__all__ = ["History", "Request"]
+__all__ = ["Answer", "History", "Request"]
 
 _NO_TOKENS: Sequence[int] = array("q")
 
@@ -26,6 +26,19 @@ class History(IntEnum):
     POSITION = 1
     #: Every token. The default.
     TOKENS = 2
+
+
+class Answer(Protocol):
+    """What a question about the logits of a step comes to: true or false.
+
+    On a GPU the device knows it first. Hand it to
+    :meth:`~sglang_lp.edits.Edits.force_if` and nobody waits; where Python asks for its truth
+    (``if``, ``not``, ``and``), the host waits for the device, once in a step for all rows that ask
+    about no more than 64 tokens. Its truth can be asked for until ``edit`` returns.
+    """
+
+    def __bool__(self) -> bool:
+        """Wait for it, and tell."""
 
 
 class Request:
@@ -94,12 +107,13 @@ class Request:
         """
         raise _outside_edit()
 
-    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:  # noqa: ARG002
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:  # noqa: ARG002
         """Tell whether one of these tokens is among the ``count`` likeliest of this step.
 
         It is if fewer than ``count`` logits are larger than its own, so all tokens that share the
         last place are among them; one that is masked already (``-inf``) is not. Takes a tenth of
-        the time of :meth:`top` on a CPU; the host waits as there.
+        the time of :meth:`top` on a CPU. On a GPU nobody waits if the answer goes to
+        :meth:`~sglang_lp.edits.Edits.force_if`.
 
         Args:
             token_ids: Ids in ``[0, vocab)``, at least one.
@@ -107,6 +121,7 @@ class Request:
 
         Raises:
             AttributeError: Read outside ``edit``.
+            ProcessorFault: No id, one outside the vocabulary, or no ``count``.
         """
         raise _outside_edit()
 

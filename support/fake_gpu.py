@@ -2,7 +2,8 @@
 
 Torch's fake tensors say ``device="cuda"`` and hold no numbers: shapes, dtypes and devices are
 right, nothing is computed. Whatever would copy from the device, or make the host wait for it, is
-seen and counted. Copies hold numbers that fall, so that they read as sorted ones; what is one truth
+seen and counted, and so is waiting for an event of the step that is counted; those of steps before
+it are over. Copies hold numbers that fall, so that they read as sorted ones; what is one truth
 value is true.
 """
 
@@ -47,6 +48,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
 
     def clear(self) -> None:
         """Count from zero again."""
+        self._step = object()
         self.kernels: Counter[str] = Counter()
         self.to_device = self.to_host = self.waits = self.allocated = 0
 
@@ -72,8 +74,12 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             yield self
 
     def _event(self) -> Any:
-        # What is recorded before the forward pass is done when its logits are there.
-        return SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+        step = self._step
+
+        def synchronize() -> None:
+            self.waits += self._step is step
+
+        return SimpleNamespace(record=lambda: None, synchronize=synchronize)
 
     def __torch_dispatch__(
         self,
@@ -105,10 +111,10 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         self.to_host += 1
         asynchronous = kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,))
         self.waits += not asynchronous
+        falling = torch.arange(args[0].numel()).flip(0).view(args[0].shape)
         if name == "copy_":
             target: torch.Tensor = args[0]
-            return target
-        falling = torch.arange(args[0].numel()).flip(0).view(args[0].shape)
+            return target.copy_(falling)
         return falling.to(kwargs.get("dtype") or args[0].dtype)
 
     def _launch(

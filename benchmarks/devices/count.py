@@ -60,6 +60,23 @@ class Likeliest(LogitProcessor):
         edits.ban(request.top(2))
 
 
+class WaitsInstead(LogitProcessor):
+    """Forces a token where another one is the likeliest, and bans that one."""
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Leave the answer to the device."""
+        edits.force_if(request.is_among_top([EOS], 1), 7).ban([EOS])
+
+
+class Branches(LogitProcessor):
+    """Bans tokens where another one is the likeliest."""
+
+    def edit(self, request: Any, edits: Any) -> None:
+        """Ask for the answer here."""
+        if request.is_among_top([EOS], 1):
+            edits.ban([7, 8])
+
+
 class Rows:
     """Bans a token, one request at a time, as a Transformers processor: one operation a row."""
 
@@ -82,6 +99,7 @@ class Kind(NamedTuple):
         copies: How many copies to the device a step may make for each row, besides its own.
         tokenizer: The model's, for text.
         raw: Whether the requests ask for the model's own logprobs.
+        answers: How often a step sends answers to the host, which does not wait for them.
     """
 
     name: str
@@ -93,6 +111,7 @@ class Kind(NamedTuple):
     copies: int = 0
     tokenizer: Any = None
     raw: bool = False
+    answers: int = 0
 
     @property
     def is_declared(self) -> bool:
@@ -102,7 +121,11 @@ class Kind(NamedTuple):
     @property
     def is_dense(self) -> bool:
         """Whether it computes on whole rows; with drafts that is the same for more rows."""
-        return not isinstance(self.processor, str) and self.processor not in {RawLogits, Likeliest}
+        return not isinstance(self.processor, str) and self.processor not in _EDIT
+
+
+#: Own classes that compute no whole rows.
+_EDIT = {RawLogits, Likeliest, WaitsInstead, Branches}
 
 
 def _vllm(version: str) -> Any:
@@ -153,6 +176,8 @@ _BUDGET = "ThinkingBudgetLogitProcessor"
 _NGRAM = "DeepseekOCRNoRepeatNGramLogitProcessor"
 #: What reading fetches: the largest logits of all rows, made one tensor for one copy.
 _READ = 4
+#: What deciding takes: eight comparisons of the asked logits with the largest, and three to force.
+_DECIDE = 11
 
 KINDS = (
     Kind("thinking budget, asleep", _BUDGET, _thinking(thinking_budget=100_000), kernels=0),
@@ -161,15 +186,15 @@ KINDS = (
         "soft thinking budget",
         _BUDGET,
         _thinking(thinking_budget=100_000, soft_thinking_budget=1),
-        waits=1,
-        kernels=3 + _READ,
+        kernels=3 + _DECIDE,
+        answers=1,
     ),
     Kind(
         "thinking budget with `eos_token_ids`",
         _BUDGET,
         _thinking(thinking_budget=100_000, eos_token_ids=[EOS]),
-        waits=1,
-        kernels=3 + _READ,
+        kernels=3 + _DECIDE,
+        answers=1,
     ),
     Kind(
         "thinking budget with `wait_token_id`",
@@ -177,8 +202,8 @@ KINDS = (
         _thinking(
             thinking_budget=100_000, min_thinking_tokens=90_000, wait_token_id=7, max_waits=1000
         ),
-        waits=1,
-        kernels=3 + _READ,
+        kernels=3 + _DECIDE,
+        answers=1,
     ),
     Kind(
         "thinking budget that looks for loops",
@@ -190,8 +215,8 @@ KINDS = (
         "forced words, at the end of the answer",
         "ForcedWordsLogitProcessor",
         _same(token_ids=[3, 4], lengths=[2], eos_token_ids=[EOS]),
-        waits=1,
-        kernels=3 + _READ,
+        kernels=3 + _DECIDE,
+        answers=1,
     ),
     Kind(
         "forced words, past the last moment to begin",
@@ -273,7 +298,22 @@ KINDS = (
         kernels=12,
     ),
     Kind("chain of two", "ChainLogitProcessor", lambda _: _CHAIN),
-    Kind("chain of two, one reads", "ChainLogitProcessor", lambda _: _SOFT_CHAIN, 1, 3 + _READ),
+    Kind(
+        "chain of two, one asks",
+        "ChainLogitProcessor",
+        lambda _: _SOFT_CHAIN,
+        0,
+        3 + _DECIDE,
+        answers=1,
+    ),
+    Kind(
+        "own class that asks `request.is_among_top`",
+        WaitsInstead,
+        _same(),
+        kernels=3 + _DECIDE,
+        answers=1,
+    ),
+    Kind("the same, and branches on the answer", Branches, _same(), 1, 3 + _READ),
     Kind("own class that reads `request.top`", Likeliest, _same(), 1, 3 + _READ),
     Kind("own class that changes `request.logits`", RawLogits, _same(), 1, 8, 3),
     Kind("own class that computes whole rows", WholeRows, _same(), 1, 9),

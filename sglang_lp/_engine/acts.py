@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sglang_lp._engine.questions import Told
+
 __all__ = ["Acts", "Spans"]
 
 #: Most spans that are told of an answer.
@@ -64,7 +66,7 @@ class Spans:
 class Acts:
     """Takes down what becomes of one request."""
 
-    __slots__ = ("_drafted", "_edited", "_forced", "_forces", "_since", "_standing", "_until")
+    __slots__ = ("_edited", "_forced", "_forces", "_open", "_since", "_standing", "_until")
 
     def __init__(self) -> None:
         self._edited, self._forced = Spans(), Spans()
@@ -74,18 +76,25 @@ class Acts:
         self._forces = False
         #: Where edits began that hold until told otherwise, and whether they force a token.
         self._standing: tuple[int, bool] | None = None
-        self._drafted: list[tuple[int, list[int], bool]] = []
+        #: What is counted once the tokens there are known: the position, the drafts right before
+        #: it, and whether a token is forced.
+        self._open: list[tuple[int, list[int], bool | Told]] = []
 
-    def note(self, position: int, *, forced: bool) -> None:
+    def note(self, position: int, *, forced: bool | Told) -> None:
         """Take down the edits of one position."""
         if position == self._until and forced is self._forces:  # nearly always
             self._until = position + 1
             return
         self._flush()
+        if self._open or not isinstance(forced, bool):
+            # What is open from here on is of a step whose result was dropped.
+            self._open = [one for one in self._open if one[0] < position]
+            self._open.append((position, [], forced))
+            return
         if self._standing is not None:  # first what held before it
-            holds = self._standing[1]
+            start, holds = self._standing
             self._close(position)
-            self._standing = position, holds
+            self._standing = max(start, position), holds
         self._since, self._until, self._forces = position, position + 1, forced
 
     @property
@@ -100,9 +109,9 @@ class Acts:
         self._flush()
         return self._forced
 
-    def note_drafted(self, position: int, path: Sequence[int], *, forced: bool) -> None:
+    def note_drafted(self, position: int, path: Sequence[int], *, forced: bool | Told) -> None:
         """Take down edits that count if the tokens right before them are accepted."""
-        self._drafted.append((position, [*path], forced))
+        self._open.append((position, [*path], forced))
 
     def stand(self, position: int, *, some: bool, forced: bool) -> None:
         """Take down that from here on edits hold, or no longer do."""
@@ -110,15 +119,20 @@ class Acts:
         self._standing = (position, forced) if some else None
 
     def settle(self, output_ids: Sequence[int]) -> None:
-        """Count what was noted along drafts, as far as the answer has come since."""
-        if not self._drafted:
+        """Count what was open, as far as the answer has come since."""
+        if not self._open:
             return
-        for position, path, forced in sorted(self._drafted, key=lambda one: one[0]):
-            if [*output_ids[position - len(path) : position]] == path and (
-                position <= len(output_ids)
-            ):
-                self.note(position, forced=forced)
-        self._drafted = []
+        length = len(output_ids)
+        came = sorted((one for one in self._open if one[0] < length), key=lambda one: one[0])
+        later = [one for one in self._open if one[0] >= length and not one[1]]
+        self._open = []
+        for position, path, forced in came:
+            if [*output_ids[position - len(path) : position]] != path:
+                continue
+            is_forced = bool(forced)
+            if is_forced or not isinstance(forced, Told) or forced.is_edited:
+                self.note(position, forced=is_forced)
+        self._open = later
 
     def finish(self, output_ids: Sequence[int]) -> None:
         """Close the account of a whole answer."""

@@ -163,8 +163,10 @@ class Batch:
 
     def _apply(self, step: Step) -> None:
         logits = step.logits
-        pool(logits, step.pools)
         acting = _planned(step) if step.acting else None
+        if acting is not None:
+            acting.decide(step.read, step.answers)
+        pool(logits, step.pools)
         if acting is not None:
             _end_conflicts(step, acting)  # first: what such a row holds for good goes, too
         standing, guarded = self._standing(step)

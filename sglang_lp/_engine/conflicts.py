@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.standing import Standing
 
-__all__ = ["ALL_BANNED", "NONE_ALLOWED", "all_allowed", "all_banned", "clash", "clash_with"]
+__all__ = [
+    "ALL_BANNED",
+    "NONE_ALLOWED",
+    "all_allowed",
+    "all_banned",
+    "clash",
+    "clash_with",
+    "leaves_none",
+]
 
 NONE_ALLOWED, ALL_BANNED = "no allowed token is left", "every token is banned"
 
@@ -47,6 +55,13 @@ def clash_with(standing: Standing | None, recording: Recording) -> str | None:
     both.add(recording)
     both.force(always)
     return clash(both)
+
+
+def leaves_none(recording: Recording, standing: Standing | None) -> bool:
+    """Tell whether edits that force no token leave none."""
+    if recording.allowed:
+        return not len(all_allowed(recording, standing))
+    return all_banned(recording.banned, recording.vocab_size, standing)
 
 
 def all_allowed(

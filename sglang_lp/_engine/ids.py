@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from sglang_lp.copies import shared_by_copies
+from sglang_lp.errors import ProcessorFault
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LONG",
     "Ids",
+    "check_id",
+    "checked",
     "identity",
     "ids_of",
     "lasting",
@@ -124,6 +127,40 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
     # index() takes no float and no string, so that nothing odd reaches the batch's index tensor.
     ids = [*map(index, token_ids)]
     return ids if len(ids) < LONG else Ids(ids)
+
+
+def checked(token_ids: Iterable[int], vocab_size: int) -> Ids | list[int]:
+    """As :func:`ids_of`, if the vocabulary has all of them.
+
+    The check keeps a row from reading its neighbour, or writing into it.
+
+    Raises:
+        ProcessorFault: It does not.
+    """
+    ids = ids_of(token_ids)
+    if isinstance(ids, Ids):
+        smallest, largest = ids.smallest, ids.largest
+    elif ids:
+        smallest, largest = min(ids), max(ids)
+    else:
+        return ids
+    if smallest < 0 or largest >= vocab_size:
+        check_id(next(i for i in ids if not 0 <= i < vocab_size), vocab_size)
+    return ids
+
+
+def check_id(token_id: int, vocab_size: int) -> int:
+    """Return a token id as a number, if the vocabulary has it.
+
+    Raises:
+        ProcessorFault: It does not.
+    """
+    token_id = index(token_id)
+    if not 0 <= token_id < vocab_size:
+        raise ProcessorFault(
+            f"token id {token_id} is outside the vocabulary of {vocab_size} tokens"
+        )
+    return token_id
 
 
 def lasting(token_ids: Sequence[int]) -> Ids | list[int]:

@@ -15,6 +15,7 @@ from sglang_lp._engine.conflicts import (
     clash,
     clash_with,
 )
+from sglang_lp._engine.deciding import Deciding
 from sglang_lp._engine.ids import Ids, once
 from sglang_lp._engine.masks import both, count, mask
 from sglang_lp._engine.recording import Recording
@@ -63,10 +64,14 @@ class Cells:
         bias: Cells that are biased, each once, and ``values`` the bits of their biases.
         ban: Cells that become ``-inf``.
         force: Cells that become 0.0.
+        deciding: Rows in which the device decides whether a token is forced.
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
     """
 
-    __slots__ = ("ban", "bias", "conflicts", "fill", "force", "keep", "shut", "stride", "values")
+    __slots__ = (
+        *("ban", "bias", "conflicts", "deciding", "fill", "force", "keep", "shut", "stride"),
+        "values",
+    )
 
     def __init__(self, logits: torch.Tensor) -> None:
         vocab = logits.shape[1]
@@ -78,6 +83,7 @@ class Cells:
         self.shut: list[tuple[int, Standing]] = []
         self.ban = Part()
         self.force = array("q")
+        self.deciding = Deciding(len(logits), self.stride)
         self.conflicts: dict[int, str] = {}
 
     def force_one(self, row: int, token_id: int, *, keep_masked: bool) -> None:
@@ -130,6 +136,8 @@ def place(
             conflict = _pick(cells, row, recording, standing)
         if conflict is None and recording.biased:
             cells.add_biases(row, biases_of(recording, standing))
+        if conflict is None and recording.conditional:
+            cells.deciding.ask(row, recording, keep_masked=keep_masked)
     if conflict is not None:
         cells.conflicts[row] = conflict
     return whole

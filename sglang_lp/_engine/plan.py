@@ -1,8 +1,9 @@
 """The edits of a whole batch as one set of tensor operations.
 
 However many rows are edited, applying costs one host-to-device copy and at most six tensor
-operations, in place, without waiting for the device. Only edits that hold and name thousands of
-tokens cost operations of their own: one or two for each run of rows that share them.
+operations, in place, without waiting for the device; and a dozen more if the device decides about
+some of them. Only edits that hold and name thousands of tokens cost operations of their own: one
+or two for each run of rows that share them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from sglang_lp._engine.placing import Cells, Part
 
 if TYPE_CHECKING:
     import torch
+
+    from sglang_lp._engine.deciding import Deciding
+    from sglang_lp._engine.questions import Answers
+    from sglang_lp._engine.reading import Logits
 
 __all__ = ["Plan"]
 
@@ -37,6 +42,7 @@ class Plan:
         "_ban",
         "_bias",
         "_bias_values",
+        "_deciding",
         "_fill",
         "_fill_runs",
         "_force",
@@ -55,6 +61,9 @@ class Plan:
         # Rows that follow each other are filled as one, in less time than rows that are looked up.
         by_runs = logits.is_cpu or len(self._fill_runs) == 1
         fill = array("q") if by_runs else cells.fill
+        asked = Part()
+        if cells.deciding:
+            asked.extend(cells.deciding.packed(), 0)
         parts: tuple[array[int] | Part, ...] = (
             fill,
             cells.keep,
@@ -62,6 +71,7 @@ class Plan:
             cells.ban,
             cells.force,
             cells.values,  # 64-bit floats ride along as integers
+            asked,
         )
         ends = [*accumulate(len(part) for part in parts)]
         sent: torch.Tensor | None = None
@@ -75,22 +85,44 @@ class Plan:
                 return None
             return sent if len(part) == ends[-1] else sent[end - len(part) : end]
 
-        self._fill, self._keep, self._bias, self._ban, self._force, bits = (
+        self._fill, self._keep, self._bias, self._ban, self._force, bits, numbers = (
             cut(part, end) for part, end in zip(parts, ends, strict=True)
         )
+        self._deciding: Deciding | None = None
+        if numbers is not None:
+            self._deciding = cells.deciding
+            self._deciding.take(numbers)
         self._bias_values = None if bits is None else bits.view(torch.float64).to(logits.dtype)
+
+    def decide(self, read: Logits, answers: Answers) -> None:
+        """Answer what is open, before anything is edited.
+
+        Args:
+            read: The logits.
+            answers: Gets the answers.
+        """
+        if self._deciding is not None:
+            flat = _flat(read.tensor)
+            flat = _contiguous(read.tensor).view(-1) if flat is None else flat
+            self._deciding.judge(flat, read, answers)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Edit ``logits`` in place: shape ``(rows, vocab)``, laid out as the plan was made for."""
-        import torch
-
         flat = _flat(logits)
         if flat is None:  # columns are not adjacent in memory: no one flat index
-            # Not contiguous(), which takes the strides of a single column as they are.
-            work = logits.clone(memory_format=torch.contiguous_format)
+            work = _contiguous(logits)
             self.apply(work)
             logits.copy_(work)
             return
+        deciding = self._deciding
+        if deciding is None:
+            self._write(logits, flat)
+            return
+        forced = deciding.keep(flat)
+        self._write(logits, flat)
+        deciding.apply(logits, flat, forced)
+
+    def _write(self, logits: torch.Tensor, flat: torch.Tensor) -> None:
         for rows, standing in self._shut:
             standing.shut(logits[rows])
         kept = None if self._keep is None else flat.index_select(0, self._keep)
@@ -148,6 +180,13 @@ def _packed(parts: Sequence[array[int] | Part], length: int) -> torch.Tensor:
             np.add(np.array(bases)[:, None], indices, out=out)
             at += count
     return torch.from_numpy(sent)
+
+
+def _contiguous(logits: torch.Tensor) -> torch.Tensor:
+    """Return a copy; contiguous() takes the strides of a single column as they are."""
+    import torch
+
+    return logits.clone(memory_format=torch.contiguous_format)
 
 
 def _flat(logits: torch.Tensor) -> torch.Tensor | None:

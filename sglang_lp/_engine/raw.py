@@ -111,7 +111,7 @@ def _place(
         places.forced.append((index, forced))
     elif (
         is_changed
-        or (recording is not None and recording.biased)
+        or (recording is not None and (recording.biased or recording.conditional))
         or (standing is not None and len(standing.biases[0]))
     ):
         places.changed.append(index)

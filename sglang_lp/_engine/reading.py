@@ -6,28 +6,31 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.ids import Ids, ids_of, tensor_of
+from sglang_lp._engine.ids import Ids, checked, tensor_of
+from sglang_lp._engine.questions import Question
+from sglang_lp.errors import ProcessorFault
 from sglang_lp.request import Request
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp.params import Parameters
+    from sglang_lp.request import Answer
 
 __all__ = ["Logits", "ReadRow", "ServedRequest"]
 
 
-#: So many of the largest logits of each row are copied to the host at once. Only a question about
-#: more of them, or about a tie that goes on beyond them, waits for the device by itself.
+#: So many of the largest logits of each row are copied to the host at once. Only what is read of
+#: more of them, or of a tie that goes on beyond them, waits for the device by itself.
 _MOST = 64
 
 
 class Logits:
     """The logits of one step.
 
-    On an accelerator the first question about any row fetches what answers those about all of
-    them, so that the host waits once. numpy reads the others where it can, in a quarter of torch's
-    time (``make bench-bounds``).
+    On an accelerator the first row that is read fetches what is read of all of them, so that the
+    host waits once. numpy reads the others where it can, in a quarter of torch's time
+    (``make bench-bounds``).
 
     Args:
         tensor: Shape ``(rows, vocab)``.
@@ -35,19 +38,21 @@ class Logits:
 
     Attributes:
         tensor: That.
+        at_once: That.
         numbers: The same as numpy reads it; ``None`` if it cannot, or before :meth:`open`.
         marks: Room for a mark of each logit of a row, if numpy reads it.
     """
 
-    __slots__ = ("_at_once", "_is_open", "_largest", "marks", "numbers", "tensor")
+    __slots__ = ("_fetched", "_is_open", "_topk", "at_once", "marks", "numbers", "tensor")
 
     def __init__(self, tensor: torch.Tensor, *, at_once: bool) -> None:
         self.tensor = tensor
         self.numbers: Any = None
         self.marks: Any = None
         self._is_open = False
-        self._at_once = at_once
-        self._largest: Any = None
+        self.at_once = at_once
+        self._topk: Any = None
+        self._fetched: Any = None
 
     def open(self) -> None:
         """Find out how they are read; most steps read none."""
@@ -62,34 +67,67 @@ class Logits:
             self.numbers = self.tensor.numpy()
             self.marks = np.empty(self.tensor.shape[1], dtype=bool)
 
+    def topk(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the largest logits of all rows on their device, and their ids.
+
+        Args:
+            most: At least so many of each, or all of them.
+
+        Returns:
+            Both of shape ``(rows, any)``, in descending order, NaN first.
+        """
+        count = min(max(most, _MOST), self.tensor.shape[1])
+        if self._topk is None or self._topk[0].shape[1] < count:
+            self._topk = self.tensor.topk(count)
+        return self._topk  # type: ignore[no-any-return]
+
     def largest(self, index: int) -> tuple[list[float], list[int]]:
         """Return the largest logits of a row, and their ids; none if rows are read one by one.
 
         Logits in descending order, NaN first.
         """
-        if not self._at_once:
+        if not self.at_once:
             return [], []
-        if self._largest is None:
+        if self._fetched is None:
             import torch
 
-            values, ids = self.tensor.topk(min(_MOST, self.tensor.shape[1]))
+            values, ids = self.topk(_MOST)
             # One copy: float64 holds every id and every logit as it is.
             both = torch.stack((values.double(), ids.double())).cpu()
-            self._largest = both[0].tolist(), both[1].long().tolist()
-        values, ids = self._largest
+            self._fetched = both[0].tolist(), both[1].long().tolist()
+        values, ids = self._fetched
         return values[index], ids[index]
 
 
 class ReadRow:
-    """A row of them. The largest logit is read once, however often it is asked for."""
+    """A row of them. The largest logit is read once, however often it is asked for.
 
-    __slots__ = ("_index", "_logits", "_most")
+    Attributes:
+        is_over: Whether the edit that reads it has returned.
+    """
+
+    __slots__ = ("_index", "_logits", "_most", "is_over")
 
     def __init__(self, logits: Logits, index: int) -> None:
         logits.open()
         self._logits = logits
         self._index = index
         self._most: float | None = None
+        self.is_over = False
+
+    def is_among_top(self, ids: Ids | list[int], count: int) -> bool:
+        """Tell whether one of these tokens is among the ``count`` likeliest.
+
+        Raises:
+            ProcessorFault: It is asked too late.
+        """
+        if self.is_over:
+            raise ProcessorFault("what is_among_top() returned is for the edit that asked")
+        known = self.judge(ids, count)
+        if known is not None:
+            return known
+        best = self.largest(ids)
+        return best > -math.inf and not self.exceed(best, count)
 
     def largest(self, ids: Ids | list[int]) -> float:
         """Return the largest logit of some tokens; NaN if one is."""
@@ -180,16 +218,16 @@ class ServedRequest(Request):
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [token_id for token_id, value in pairs if value > -math.inf]
 
-    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
         if self.lent is None:
             return super().is_among_top(token_ids, count)
+        ids = checked(token_ids, self.lent.tensor.shape[1])
+        if not ids or count < 1:
+            raise ProcessorFault(
+                f"is_among_top() needs a token id and a count of 1 or more, got {len(ids)} ids and "
+                f"the count {count}"
+            )
         if self.copied is not None:  # which may change before it is asked for again
-            read = ReadRow(Logits(self.copied[None], at_once=False), 0)
-        else:
-            read = self.read = self.read or ReadRow(self.lent, self.index)
-        ids = ids_of(token_ids)
-        known = read.judge(ids, count)
-        if known is not None:
-            return known
-        best = read.largest(ids)
-        return best > -math.inf and not read.exceed(best, count)
+            return ReadRow(Logits(self.copied[None], at_once=False), 0).is_among_top(ids, count)
+        read = self.read = self.read or ReadRow(self.lent, self.index)
+        return Question(read, ids, count) if self.lent.at_once else read.is_among_top(ids, count)

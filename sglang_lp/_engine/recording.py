@@ -5,10 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from operator import index
+from typing import TYPE_CHECKING
 
-from sglang_lp._engine.ids import LONG, Ids, ids_of
+from sglang_lp._engine.ids import LONG, Ids, check_id, checked
+from sglang_lp._engine.questions import Conditional, Question
 from sglang_lp.edits import LENGTH, MAX_BIAS, NEVER, STOP, Edits, End
 from sglang_lp.errors import ProcessorFault, shown
+
+if TYPE_CHECKING:
+    from sglang_lp.request import Answer
 
 __all__ = ["Recording"]
 
@@ -30,6 +35,7 @@ class Recording(Edits):
         clash: Why the forced tokens contradict each other.
         biased: Lists of ids, each with its values, or the one that they share.
         pooled: Lists of ids, each with the token that gets their probability.
+        conditional: Edits that depend on what only the device knows yet.
         standing: What :meth:`always` returned, if it was called: holds at every later step, too.
         wake: Position before which no edit is needed, or none but these if they hold.
         holds: Whether these edits hold until then.
@@ -45,6 +51,7 @@ class Recording(Edits):
     clash: str | None = None
     biased: Sequence[tuple[Ids | list[int], array[float] | float]] = ()
     pooled: Sequence[tuple[Ids | list[int], int]] = ()
+    conditional: Sequence[Conditional] = ()
     standing: Recording | None = None
     wake: int | None = None
     holds: bool = False
@@ -55,25 +62,36 @@ class Recording(Edits):
         self.vocab_size = vocab_size
 
     def ban(self, token_ids: Iterable[int]) -> None:
-        ids = self._checked(token_ids)
+        ids = checked(token_ids, self.vocab_size)
         if ids:
             self.banned = (*self.banned, ids)
 
     def allow_only(self, token_ids: Iterable[int]) -> None:
-        ids = self._checked(token_ids)
+        ids = checked(token_ids, self.vocab_size)
         if not ids:
             raise ProcessorFault("allow_only() needs at least one token id, got none")
         self.allowed = (*self.allowed, ids)
 
     def force(self, token_id: int) -> None:
-        token_id = self._checked_one(token_id)
+        token_id = check_id(token_id, self.vocab_size)
         if self.forced is None:
             self.forced = token_id
         elif self.forced != token_id:
             self.clash = f"tokens {self.forced} and {token_id} are both forced"
 
+    def force_if(self, answer: Answer, token_id: int) -> Edits:
+        token_id = check_id(token_id, self.vocab_size)
+        if not isinstance(answer, Question):
+            if not answer:
+                return self
+            self.force(token_id)
+            return Recording(self.vocab_size)
+        otherwise = Recording(self.vocab_size)
+        self.conditional = (*self.conditional, Conditional(answer, token_id, otherwise))
+        return otherwise
+
     def bias(self, token_ids: Iterable[int], values: Iterable[float] | float) -> None:
-        ids = self._checked(token_ids)
+        ids = checked(token_ids, self.vocab_size)
         numbers: array[float] | float
         if isinstance(values, int | float):
             numbers = float(values)
@@ -89,7 +107,7 @@ class Recording(Edits):
             self.biased = (*self.biased, (ids, numbers))
 
     def pool(self, token_ids: Iterable[int], into: int) -> None:
-        ids, into = self._checked(token_ids), self._checked_one(into)
+        ids, into = checked(token_ids, self.vocab_size), check_id(into, self.vocab_size)
         if into in ids:
             raise ProcessorFault(f"pool() got token {into} among those that it gets the sum of")
         if ids:
@@ -123,21 +141,40 @@ class Recording(Edits):
     def act(self) -> None:
         """Make what holds at every step an edit of this one."""
         if self.standing is not None:
+            self.standing.check_lasts()
             self.add(self.standing)
             self.standing = None
+
+    def check_lasts(self) -> None:
+        """Refuse what cannot hold at every step.
+
+        Raises:
+            ProcessorFault: There is some of it.
+        """
+        if self.pooled:
+            raise ProcessorFault("pool() is for one step; declare it anew at each")
+        if self.conditional:
+            raise ProcessorFault("force_if() is for one step; ask anew at each")
 
     @property
     def is_empty(self) -> bool:
         """Whether no logit changes."""
-        return self.forced is None and not (
-            self.banned or self.allowed or self.biased or self.pooled
-        )
+        return self.forced is None and not (self.edits_else or self.conditional)
+
+    @property
+    def edits_else(self) -> bool:
+        """Whether a logit changes though no token is forced."""
+        return bool(self.banned or self.allowed or self.biased or self.pooled)
 
     @property
     def only_excludes(self) -> bool:
         """Whether the tokens that are left keep their relative probabilities."""
         held = self.standing is None or self.standing.only_excludes
-        return held and not (self.biased or self.pooled)
+        return (
+            held
+            and not (self.biased or self.pooled)
+            and all(one.otherwise.only_excludes for one in self.conditional)
+        )
 
     @property
     def leaves_one(self) -> bool:
@@ -149,33 +186,10 @@ class Recording(Edits):
         self.allowed = (*self.allowed, *other.allowed)
         self.biased = (*self.biased, *other.biased)
         self.pooled = (*self.pooled, *other.pooled)
+        self.conditional = (*self.conditional, *other.conditional)
         if other.forced is not None:
             self.force(other.forced)
         self.clash = self.clash or other.clash
-
-    def _checked(self, token_ids: Iterable[int]) -> Ids | list[int]:
-        # The range check keeps a row from writing into its neighbour.
-        ids = ids_of(token_ids)
-        if isinstance(ids, Ids):
-            smallest, largest = ids.smallest, ids.largest
-        elif ids:
-            smallest, largest = min(ids), max(ids)
-        else:
-            return ids
-        if smallest < 0 or largest >= self.vocab_size:
-            raise self._outside(next(i for i in ids if not 0 <= i < self.vocab_size))
-        return ids
-
-    def _checked_one(self, token_id: int) -> int:
-        token_id = index(token_id)
-        if not 0 <= token_id < self.vocab_size:
-            raise self._outside(token_id)
-        return token_id
-
-    def _outside(self, token_id: int) -> ProcessorFault:
-        return ProcessorFault(
-            f"token id {token_id} is outside the vocabulary of {self.vocab_size} tokens"
-        )
 
 
 def _moderate(numbers: array[float]) -> bool:

@@ -13,7 +13,6 @@ from sglang_lp._engine.conflicts import ALL_BANNED, NONE_ALLOWED, all_allowed, a
 from sglang_lp._engine.device import send
 from sglang_lp._engine.ids import Ids, identity, tensor_of
 from sglang_lp._engine.masks import both, count, mask
-from sglang_lp.errors import ProcessorFault
 
 if TYPE_CHECKING:
     import torch
@@ -77,8 +76,7 @@ class Standing:
         return found
 
     def __init__(self, recording: Recording) -> None:
-        if recording.pooled:
-            raise ProcessorFault("pool() is for one step; declare it anew at each")
+        recording.check_lasts()
         self._vocab_size = recording.vocab_size
         self._open: bytearray | None = None
         self._left = -1

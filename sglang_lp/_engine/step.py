@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.deciding import decide
+from sglang_lp._engine.questions import Answers, Told
 from sglang_lp._engine.reading import Logits
 from sglang_lp.edits import NEVER
 
@@ -29,6 +31,7 @@ class Step:
         now: Reading of the clock.
         drafts: The drafted tokens, once asked for.
         acting: Rows of the logits with the edits of this step.
+        answers: What the device says of these rows.
         pools: As :func:`sglang_lp._engine.pools.pool` takes them.
         copied: Rows of the logits that a processor changed itself, as it left them.
         dense: For each row of the logits that is computed whole, what computes it.
@@ -41,6 +44,7 @@ class Step:
 
     __slots__ = (
         "acting",
+        "answers",
         "copied",
         "custom_params",
         "dense",
@@ -77,6 +81,7 @@ class Step:
         self.vocab_size: int = logits.shape[1]
         self.drafts: Drafts | None = None
         self.acting: list[tuple[int, Recording]] = []
+        self.answers = Answers()
         self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
         self.dense: dict[int, Sequence[Whole]] = {}
         self.copied: list[tuple[int, torch.Tensor]] = []
@@ -91,12 +96,7 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
     Along a draft even those that hold at later steps are edits of this step.
     """
     request = row.request
-    request.lent, request.index = step.read, index
-    try:
-        recording = row.ask(step.vocab_size)
-    finally:
-        copied = request.copied
-        request.lent = request.copied = request.read = None
+    recording, copied = _ask(step, index, row)
     if copied is not None:
         step.copied.append((index, copied))
         step.rewritten.append(index)
@@ -112,17 +112,38 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
         row.hold(None)
     is_empty = recording.is_empty
     if not is_empty or copied is not None:
-        forced = recording.forced is not None
-        if drafted:
-            position, path = step.nodes[index]
-            row.acts.note_drafted(position, path, forced=forced)
-        else:
-            row.acts.note(request.position, forced=forced)
+        _note(step, index, row, recording, drafted=drafted)
     if recording.pooled:
         _take_pools(step, index, row, recording)
     if not is_empty:
         step.acting.append((index, recording))
     return recording
+
+
+def _ask(step: Step, index: int, row: Row) -> tuple[Recording, torch.Tensor | None]:
+    """Lend a processor its row; return what it wants, and the copy of the row if it made one."""
+    request = row.request
+    request.lent, request.index = step.read, index
+    try:
+        recording = row.ask(step.vocab_size)
+        if recording.conditional:
+            decide(recording, row.standing, here=request.copied is not None)
+        return recording, request.copied
+    finally:
+        if request.read is not None:
+            request.read.is_over = True
+        request.lent = request.copied = request.read = None
+
+
+def _note(step: Step, index: int, row: Row, recording: Recording, *, drafted: bool) -> None:
+    forced: bool | Told = recording.forced is not None
+    if recording.conditional:
+        forced = Told(step.answers, index, is_edited=recording.edits_else)
+    if drafted:
+        position, path = step.nodes[index]
+        row.acts.note_drafted(position, path, forced=forced)
+    else:
+        row.acts.note(row.request.position, forced=forced)
 
 
 def _take_pools(step: Step, index: int, row: Row, recording: Recording) -> None:

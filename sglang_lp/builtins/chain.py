@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
+    from sglang_lp.request import Answer
     from sglang_lp.served_model import ServedModel
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
@@ -71,7 +72,7 @@ class _LinkRequest(Request):
         """Return the largest logits of the row; the whole request finds them without a copy."""
         return self._whole.top(count)
 
-    def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
         """Ask the whole request, as for :meth:`top`."""
         return self._whole.is_among_top(token_ids, count)
 

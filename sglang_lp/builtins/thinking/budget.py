@@ -118,7 +118,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     budget, so the processor knows that the block is open. Anything else ends the request with an
     error.
 
-    Rules 2 (with a wait token), 3 and 4 wait for the device once a step, where they apply.
+    The rules that ask for the likeliest tokens make nobody wait for the device.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -597,16 +597,15 @@ def _edit_inside(request: Request, edits: Edits, left: int, characters: Characte
     params, progress = request.params, request.state
     inside = progress.length - progress.opened
     if inside < params.min_thinking_tokens:
-        forced, quiet = _keep_open(request, edits), 0
+        free, quiet = _keep_open(request, edits), 0
     else:
-        forced = _close_well(request, edits, inside, characters)
+        free = _close_well(request, edits, inside, characters)
         quiet = _quiet(params, left, inside, characters)
     if params.max_pattern_size is not None:
         quiet = min(quiet, _LONGEST_SLEEP - progress.generated % _LONGEST_SLEEP)
-    if not forced:
-        if characters:
-            edits.ban(characters.cutting(request.output_ids, left - 1))
-        edits.wake_at(request.position + min(quiet, _LONGEST_SLEEP))
+    if characters:
+        free.ban(characters.cutting(request.output_ids, left - 1))
+    free.wake_at(request.position + min(quiet, _LONGEST_SLEEP))
 
 
 def _is_plain(params: ThinkingBudgetLogitProcessor.Params) -> bool:
@@ -634,11 +633,11 @@ def _quiet(
     return max(0, due if soft is None else min(soft - inside, due))
 
 
-def _keep_open(request: Request, edits: Edits) -> bool:
+def _keep_open(request: Request, edits: Edits) -> Edits:
     """Keep the end out of a block that is too short.
 
     Returns:
-        Whether a token was forced in its place.
+        What holds unless a token is forced in its place.
     """
     params, progress = request.params, request.state
     finder, of_end = progress.finder, progress.of_end
@@ -646,41 +645,37 @@ def _keep_open(request: Request, edits: Edits) -> bool:
     if of_end == len(finder.end) - 1:
         early = finder.closing_signs[of_end]
     wait = params.wait_token_id
-    if (
-        wait is not None
-        and len(early)
-        and progress.waits < params.max_waits
-        and request.is_among_top(early, 1)
-    ):
-        edits.force(wait)
-        return True
+    if wait is not None and len(early) and progress.waits < params.max_waits:
+        edits = edits.force_if(request.is_among_top(early, 1), wait)
     edits.ban(early)
-    return False
+    return edits
 
 
-def _close_well(request: Request, edits: Edits, inside: int, characters: Characters | None) -> bool:
+def _close_well(
+    request: Request, edits: Edits, inside: int, characters: Characters | None
+) -> Edits:
     """Close the block at a good moment.
 
     Returns:
-        Whether a token was forced to close it.
+        What holds unless a token is forced to close it.
     """
     params, progress = request.params, request.state
     finder = progress.finder
     soft = params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget
     if soft and characters and not progress.begun:
         soft = not characters.is_inside(request.output_ids)
-    if soft and (progress.begun or progress.newest == params.new_line_token_id):
-        edits.force(progress.finder.next_token[progress.begun])
-        return True
     if soft:
-        if request.is_among_top(finder.closing_signs[progress.of_end], params.soft_top_n):
-            edits.force(finder.next_token[progress.begun])
-            return True
-    elif len(finder.others) and request.is_among_top(finder.others, 1):
-        edits.force(finder.end[progress.of_end])
-        return True
+        is_good = (
+            progress.begun > 0
+            or progress.newest == params.new_line_token_id
+            or request.is_among_top(finder.closing_signs[progress.of_end], params.soft_top_n)
+        )
+        edits = edits.force_if(is_good, finder.next_token[progress.begun])
+    elif len(finder.others):
+        is_ending = request.is_among_top(finder.others, 1)
+        edits = edits.force_if(is_ending, finder.end[progress.of_end])
     edits.ban(finder.others)
-    return False
+    return edits
 
 
 def _check_ids(

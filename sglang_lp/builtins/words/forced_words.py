@@ -234,7 +234,8 @@ class ForcedWordsLogitProcessor(LogitProcessor):
     condition of the request, such as ``max_new_tokens``, may end the answer while words are
     missing. For one answer the same as ``force_words_ids`` for a beam search in Transformers.
 
-    Rule 3 waits for the device once a step while words are missing.
+    Nobody waits for the device on account of rule 3, unless the next word has to wait for the end
+    of a character that the model spells in single bytes.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -342,13 +343,12 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         last = params.within_tokens is not None and (
             request.position + progress.missing + progress.words.spare >= params.within_tokens
         )
-        is_due = begun or last or request.is_among_top(params.eos_token_ids, 1)
-        token_id = progress.next_of(begun) if is_due else None
+        is_due = begun > 0 or last or request.is_among_top(params.eos_token_ids, 1)
+        token_id = progress.next_of(begun)
         if token_id is not None:
-            edits.force(token_id)
-            return
+            edits = edits.force_if(is_due, token_id)
         edits.ban(params.eos_token_ids)
-        if is_due:
+        if token_id is None and is_due:
             edits.ban(runs.leaving_open(edits.vocab_size))
         elif progress.is_open:
             edits.ban(runs.listed)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.device import Copy
 from sglang_lp._engine.drafts import Drafts
 
 if TYPE_CHECKING:
@@ -20,38 +21,12 @@ if TYPE_CHECKING:
 
     from sglang_lp.server.scheduler.sampling import Steps
 
-__all__ = ["Copy", "has_processors", "make_capture", "make_verify"]
+__all__ = ["has_processors", "make_capture", "make_verify"]
 
 logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's verify input, which the forward and the sampling both get.
 _TREES = "sglang_lp_trees"
-
-
-class Copy:
-    """Whole numbers on their way from the device to the host.
-
-    Args:
-        numbers: A tensor of any shape, which may be written over afterwards.
-    """
-
-    def __init__(self, numbers: torch.Tensor) -> None:
-        import torch
-
-        self._done: Any = None
-        if numbers.is_cpu:
-            self._host = numbers.clone()
-            return
-        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        self._host.copy_(numbers, non_blocking=True)
-        self._done = torch.get_device_module(numbers.device).Event()
-        self._done.record()
-
-    def read(self) -> Any:
-        """Wait for the copy, and return the numbers in lists of the tensor's shape."""
-        if self._done is not None:
-            self._done.synchronize()
-        return self._host.tolist()
 
 
 def _trees(verify_input: Any) -> Copy:

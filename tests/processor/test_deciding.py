@@ -1,0 +1,187 @@
+"""What the device decides, against what the host decides about the same logits."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.host import Host
+from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.params import NonNegativeInt, Parameters
+from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.request import History
+from sglang_lp.served_model import ServedModel
+from sglang_lp.testing import FakeRequest
+from support.cpu_deciding import decided_as_on_a_gpu
+from support.examples import examples
+
+VOCAB = 7
+#: Few values, so that many tie; what is masked and what is broken more seldom.
+LOGIT = st.sampled_from([-1.0, 0.0, 0.5, 2.0] * 3 + [-math.inf, math.nan])
+TOKEN = st.integers(0, VOCAB - 1)
+IDS = st.lists(TOKEN, min_size=1, max_size=3)
+ELSE = ["ban", "ban", "bias", "allow", "force", "always", "finish"]
+EDITS = st.dictionaries(st.sampled_from([*ELSE, "pool"]), IDS, max_size=2)
+OTHERWISE = st.dictionaries(st.sampled_from(ELSE), IDS, max_size=2)
+STEP = st.fixed_dictionaries(
+    {
+        "edits": EDITS,
+        "asked": st.lists(st.tuples(IDS, st.integers(1, VOCAB + 1), TOKEN, OTHERWISE), max_size=2),
+        "rewrite": st.sampled_from([None, None, None, "before", "after"]),
+    }
+)
+QUIET = {"edits": {}, "asked": [], "rewrite": None}
+#: Of each link, what it does at each position.
+PLANS = []
+
+
+def declare(edits, declared):
+    for what, ids in declared.items():
+        match what:
+            case "ban":
+                edits.ban(ids)
+            case "allow":
+                edits.allow_only(ids)
+            case "bias":
+                edits.bias(ids, 1.5)
+            case "pool":
+                edits.pool([i for i in ids if i != ids[0]], ids[0])
+            case "force":
+                edits.force(ids[0])
+            case "always":
+                edits.always().ban(ids)
+            case "finish":
+                edits.finish("enough")
+
+
+class Planned(LogitProcessor):
+    """Does what is planned for its position."""
+
+    class Params(Parameters):
+        plan: NonNegativeInt
+
+    def edit(self, request, edits):
+        plan = PLANS[request.params.plan]
+        now = plan[request.position] if request.position < len(plan) else QUIET
+        if now["rewrite"] == "before":
+            request.logits.mul_(-1.0)
+        for ids, count, token_id, otherwise in now["asked"]:
+            declare(edits.force_if(request.is_among_top(ids, count), token_id), otherwise)
+        if now["rewrite"] == "after":
+            request.logits.mul_(-1.0)
+        declare(edits, now["edits"])
+
+
+class ByPosition(Planned):
+    """Does the same, and has the tokens later."""
+
+    needs = History.POSITION
+
+    def edit(self, request, edits):
+        super().edit(request, edits)
+
+
+class Doubles(LogitProcessor):
+    """Computes whole rows, before what is asked."""
+
+    def compute(self, logits, requests, custom_params):
+        return logits.roll(1, -1)
+
+
+def chain(plans):
+    """Return the parameters of links with these plans; ``None`` for one that computes rows."""
+    first = len(PLANS)
+    PLANS.extend(plans)
+    links = [Doubles if plan is None else Planned for plan in plans]
+    return {
+        "chain": [f"{link.__module__}:{link.__name__}" for link in links],
+        **{f"{place}.plan": first + place for place, plan in enumerate(plans) if plan is not None},
+    }
+
+
+def bits(tensor):
+    tensor = tensor.masked_fill(tensor.isnan(), math.nan)  # which has many spellings
+    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32).tolist()
+
+
+class Watched(Host):
+    """A request whose ends are noted."""
+
+    __slots__ = ("ends",)
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.ends = []
+
+    def end(self, error):
+        # Which of several conflicts an error names depends on their order.
+        self.ends.append(str(error).partition(" is left")[0])
+
+    def finish(self, end):
+        self.ends.append(end)
+
+    def end_at(self, position, drafted, error):
+        self.ends.append((position, [*drafted], str(error).partition(" is left")[0]))
+
+    def finish_at(self, position, drafted, end):
+        self.ends.append((position, [*drafted], end))
+
+
+def attached(processor, given):
+    """Return a host of a request with these parameters, and them with the row in them."""
+    host = Watched(FakeRequest([1, 2]))
+    custom_params = host.request.custom_params(given)
+    attach_row(custom_params, *prepare(processor(), given, ServedModel(None, VOCAB)), host)
+    return host, custom_params
+
+
+def outcome(params, steps, masked=(), width=1, *, processor=ChainLogitProcessor):
+    """Play steps; return the logits of each, how requests end, and what is told of them."""
+    batch = Batch()
+    hosts, given = zip(*[attached(processor, one) for one in params], strict=True)
+    links = [*range(1, width), -1], [-1] * width
+    edited = []
+    for logits in steps:
+        before = logits.clone(memory_format=torch.preserve_format)
+        tokens = [[0] * width] * len(hosts)
+        drafts = Drafts(width, tokens, *([part] * len(hosts) for part in links))
+        batch.step(before, rows_of(given), given, masked, drafts=lambda d=drafts: d, width=width)
+        after = before.contiguous()
+        edited.append(bits(after))
+        for host, row in zip(hosts, after[width - 1 :: width], strict=True):
+            newest = int(row.nan_to_num(nan=-math.inf).argmax())
+            host.request.output_ids.extend([*[0] * (width - 1), newest])
+    told = []
+    for host, row in zip(hosts, rows_of(given), strict=True):
+        output_ids = host.request.output_ids
+        row.acts.finish(output_ids)
+        told.append(row.acts.told(0, len(output_ids)))
+    return edited, [host.ends for host in hosts], told
+
+
+@examples(0.4)
+@given(st.data())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_device_decides_as_the_host_would(width, dtype, data):
+    rows = data.draw(st.integers(1, 3))
+    plan = st.one_of(st.none(), *[st.lists(STEP, max_size=4)] * 5)
+    plans = [data.draw(st.lists(plan, min_size=1, max_size=3)) for _ in range(rows)]
+    # A chain takes one link that computes whole rows.
+    plans = [
+        [p for i, p in enumerate(row) if p is not None or None not in row[:i]] for row in plans
+    ]
+    params = [chain(row) for row in plans]
+    row = st.lists(LOGIT, min_size=VOCAB, max_size=VOCAB)
+    step = st.lists(row, min_size=rows * width, max_size=rows * width)
+    steps = [torch.tensor(data.draw(step), dtype=dtype) for _ in range(3)]
+    masked = [i for i in range(rows * width) if data.draw(st.booleans())]
+
+    expected = outcome(params, steps, masked, width)
+    with decided_as_on_a_gpu():
+        assert outcome(params, steps, masked, width) == expected
