@@ -1,7 +1,8 @@
 """The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
 
 Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``RANKS``
-share a model between processes; ``decided`` has an operator who decides for requests, ``tokenizer
+share a model between processes; ``decided as on a gpu`` decides with tensor operations whether
+tokens are forced; ``decided`` has an operator who decides for requests, ``tokenizer
 workers`` several front ends; those in ``ADAPTED`` take LoRA adapters; those in ``STOCK`` are SGLang
 without this toolkit's plugin. Models are named as
 in :mod:`support.draft_models`.
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.startup.workers import can_be_guarded
-from support import cpu_chains, cpu_lora, cpu_speculation, cpu_strict, foreseeing
+from support import cpu_chains, cpu_deciding, cpu_lora, cpu_speculation, cpu_strict, foreseeing
 from support.lora_models import RANK
 from support.server import SGLANG
 
@@ -209,6 +210,7 @@ SERVERS: Mapping[str, Settings] = {
             "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{cpu_strict.NAME}",
         },
     ),
+    "decided as on a gpu": ({}, {cpu_deciding.VARIABLE: "1"}),
     "tokenizer workers": (
         {"tokenizer_worker_num": 2},
         {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
@@ -227,7 +229,11 @@ BLIND = "dflash, blind"
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 STRICT = "strict thinking"
 RANKS = tuple(name for name in SERVERS if name.startswith("two ranks"))
-_OTHERS = {*STOCK, *ADAPTED, *RANKS, BLIND, STRICT, "decided", "reasoning", "tokenizer workers"}
+APART = "decided as on a gpu"
+_OTHERS = {
+    *(*STOCK, *ADAPTED, *RANKS, BLIND, STRICT, APART),
+    *("decided", "reasoning", "tokenizer workers"),
+}
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.

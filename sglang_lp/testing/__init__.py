@@ -4,6 +4,7 @@ Needs torch, and SGLang only where a request is told to end as on a server.
 """
 
 from sglang_lp.testing.contract import ProcessorContract
+from sglang_lp.testing.deciding import decided_as_on_a_gpu
 from sglang_lp.testing.playing import (
     Batch,
     BatchModel,
@@ -24,6 +25,7 @@ __all__ = [
     "Played",
     "ProcessorContract",
     "Transcript",
+    "decided_as_on_a_gpu",
     "decode",
     "run",
     "step",

@@ -14,6 +14,7 @@ from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, Recording, prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
+from sglang_lp.testing.deciding import decided_as_on_a_gpu
 from sglang_lp.testing.requests import FakeRequest
 
 if TYPE_CHECKING:
@@ -185,6 +186,14 @@ class ProcessorContract:
             left = after.isfinite()
             kept = bool((_bits(after) == _bits(before))[left].all())
             _check(kept or int(left.sum()) == 1, f"{case.params}: it changes what it leaves")
+
+    def test_a_gpu_decides_as_a_cpu(self) -> None:
+        """What it asks of its logits is answered in a step, or where nobody waits for it."""
+        for before in self._every_type(len(self._cases()), self.vocab_size):
+            expected = self._edited(self._cases(), before)
+            with decided_as_on_a_gpu():
+                after = self._edited(self._cases(), before)
+            _check(_same_bits(after, expected), "the device decides otherwise than the host")
 
     def test_respects_the_layout_of_the_logits(self) -> None:
         """Rows may lie in a wider, padded tensor, whose padding is nobody's to write."""

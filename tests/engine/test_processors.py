@@ -10,10 +10,10 @@ from sglang_lp import builtins
 from sglang_lp.client import attach
 from support.asking import body
 from support.greedy import rule
-from support.servers import on_servers
+from support.servers import APART, on_servers
 from support.tiny_model import EOS, word
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default", APART)]
 
 PROMPT = [5, 6, 7, 296, 454]
 #: Tokens of the model's own answer to it: the first of it, and two that come again.
@@ -80,6 +80,22 @@ def test_each_does_in_one_batch_what_it_does_to_the_true_history(server, oracle)
         done = rule(attachment.processor, attachment.custom_params)
         oracle.check(PROMPT, reply.output_ids, done)
         assert reply.output_ids != replies[0].output_ids, attachment
+
+
+@pytest.mark.parametrize("attachment", [WORDS, ASKED[-1]], ids=["words", "thinking"])
+def test_the_report_tells_exactly_which_tokens_were_forced(attachment, server, oracle):
+    reply = server.post("/generate", asked(attachment))
+
+    done = rule(attachment.processor, attachment.custom_params)
+    left = [
+        int(done(PROMPT, reply.output_ids[:position], row.clone()).isfinite().sum())
+        for position, row in enumerate(oracle.logits(PROMPT, reply.output_ids))
+    ]
+    forced = {position for position, count in enumerate(left) if count == 1}
+    told = reply.body["meta_info"]["sglang_lp"]
+    assert 0 < len(forced) < len(left)
+    assert {at for span in told["forced_at"] for at in range(*span)} == forced
+    assert told["forced"] == len(forced)
 
 
 def test_a_choice_ends_the_answer(server):

@@ -14,6 +14,7 @@ from sglang_lp._engine.raw import RawLogprobs
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import FakeRequest
+from sglang_lp.testing.deciding import decided_as_on_a_gpu
 from support.examples import examples
 
 VOCAB, TOKEN = 13, 6
@@ -29,6 +30,11 @@ DECLARED = {
     "bias for good": lambda edits: (edits.always().bias([TOKEN], -1.5), edits.ban([1])),
     "pool": lambda edits: edits.pool([7, 8], TOKEN),
 }
+#: The same where only the device knows which.
+ASKED = {
+    "force or ban": lambda edits, answer: edits.force_if(answer, TOKEN).ban([1]),
+    "force or bias": lambda edits, answer: edits.force_if(answer, TOKEN).bias([7], 2.5),
+}
 
 
 class Declares(LogitProcessor):
@@ -36,7 +42,10 @@ class Declares(LogitProcessor):
         self.what = what
 
     def edit(self, request, edits):
-        DECLARED[self.what](edits)
+        if self.what in ASKED:
+            ASKED[self.what](edits, request.is_among_top([3], VOCAB // 2))
+        else:
+            DECLARED[self.what](edits)
 
 
 class Rewrites(LogitProcessor):
@@ -51,7 +60,9 @@ class Computes(LogitProcessor):
 
 OTHERS = {"rewrite": Rewrites, "compute": Computes}
 PLANS = st.lists(
-    st.tuples(st.sampled_from([None, *DECLARED, *OTHERS]), st.booleans()), min_size=1, max_size=6
+    st.tuples(st.sampled_from([None, *DECLARED, *ASKED, *OTHERS]), st.booleans()),
+    min_size=1,
+    max_size=6,
 )
 
 
@@ -84,12 +95,13 @@ def test_they_are_those_of_the_logits_as_they_were(plan, width, tempered, seed):
     temperatures = torch.rand(len(plan), 1) + 0.5 if tempered else None
     chain = [[*range(1, width), -1], [-1] * width]
     drafts = Drafts(width, [[9] * width] * len(plan), *([part] * len(plan) for part in chain))
-    raw = Batch().step(
-        *(logits, rows_of(params), params),
-        drafts=(lambda: drafts) if width > 1 else None,
-        width=width,
-        temperatures=temperatures,
-    )
+    with decided_as_on_a_gpu():
+        raw = Batch().step(
+            *(logits, rows_of(params), params),
+            drafts=(lambda: drafts) if width > 1 else None,
+            width=width,
+            temperatures=temperatures,
+        )
     edited = {at for at, (kind, asks) in enumerate(plan) if asks and kind not in {None, "nothing"}}
     assert (set() if raw is None else {*raw.requests}) == edited
     if raw is None:

@@ -1,6 +1,7 @@
 """What the device decides, against what the host decides about the same logits."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,12 +13,14 @@ from sglang_lp._engine.drafts import Drafts
 from sglang_lp._engine.host import Host
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import NonNegativeInt, Parameters
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
-from support.cpu_deciding import decided_as_on_a_gpu
+from sglang_lp.testing.deciding import decided_as_on_a_gpu
 from support.examples import examples
 
 VOCAB = 7
@@ -75,15 +78,6 @@ class Planned(LogitProcessor):
         if now["rewrite"] == "after":
             request.logits.mul_(-1.0)
         declare(edits, now["edits"])
-
-
-class ByPosition(Planned):
-    """Does the same, and has the tokens later."""
-
-    needs = History.POSITION
-
-    def edit(self, request, edits):
-        super().edit(request, edits)
 
 
 class Doubles(LogitProcessor):
@@ -185,3 +179,135 @@ def test_the_device_decides_as_the_host_would(width, dtype, data):
     expected = outcome(params, steps, masked, width)
     with decided_as_on_a_gpu():
         assert outcome(params, steps, masked, width) == expected
+
+
+def plan_of(**step):
+    PLANS.append([{**QUIET, **step}])
+    return {"plan": len(PLANS) - 1}
+
+
+ROW = torch.tensor([[2.0, 1.0, 2.0, 0.5, -math.inf, -1.0, -2.0]])
+
+
+@pytest.mark.parametrize(("rows", "strides"), [(2, (20, 1)), (2, (1, 5)), (1, (1, 1))])
+def test_the_device_reads_and_writes_its_rows_wherever_they_lie(rows, strides):
+    params = [plan_of(asked=[([1], 3, 5, {"ban": [0]})]) for _ in range(rows)]
+    logits = torch.zeros(60).as_strided((rows, VOCAB), strides)
+    logits.copy_(ROW.roll(2, 1).expand(rows, VOCAB))
+
+    expected = outcome(params, [logits], processor=Planned)
+    with decided_as_on_a_gpu():
+        assert outcome(params, [logits], processor=Planned) == expected
+
+
+class Asks(LogitProcessor):
+    """Forces token 5 if a token is among the likeliest, and bans token 6 if not."""
+
+    def __init__(self, token_ids, count):
+        self.token_ids, self.count = token_ids, count
+
+    def edit(self, request, edits):
+        edits.force_if(request.is_among_top(self.token_ids, self.count), 5).ban([6])
+
+
+@pytest.mark.parametrize("count", [2, 100, 900, 3000])
+@pytest.mark.parametrize("broken", [0, 30])
+def test_any_number_of_the_likeliest_beside_a_few_broken_logits(count, broken):
+    torch.manual_seed(count)
+    row = torch.randn(1, 4000)
+    row[0, :broken] = math.nan
+    ranked = (row[0, broken:].argsort(descending=True) + broken).tolist()
+    for asked, expected in (
+        (ranked[count - 1 : count], True),
+        (ranked[count : count + 1], False),
+        (ranked[count:], False),
+        ([0, *ranked[:1]], not broken),
+    ):
+        logits = row.clone()
+        with decided_as_on_a_gpu():
+            Asks(asked, count)(logits, [FakeRequest([1]).custom_params({})])
+        assert (int(logits.isfinite().sum()) == 1) == expected
+        assert logits[0, 5] == 0.0 if expected else logits[0, 6] == -math.inf
+
+
+@pytest.mark.parametrize(("token_ids", "count"), [([], 1), ([VOCAB], 1), ([-1], 1), ([1], 0)])
+@pytest.mark.parametrize("how", [nullcontext, decided_as_on_a_gpu])
+def test_what_cannot_be_asked_ends_the_request(how, token_ids, count):
+    with how(), pytest.raises(ProcessorFault, match=r"is_among_top|outside the vocabulary"):
+        Asks(token_ids, count)(ROW.clone(), [FakeRequest([1]).custom_params({})])
+
+
+class Keeps(LogitProcessor):
+    """Keeps an answer beyond its step."""
+
+    def start(self, request):
+        return []
+
+    def edit(self, request, edits):
+        if any(request.state):
+            edits.ban([1])
+        request.state.append(request.is_among_top([0], 1))
+
+
+def test_an_answer_is_for_the_edit_that_asked():
+    request = FakeRequest([1])
+    params = [request.custom_params({})]
+    with decided_as_on_a_gpu():
+        Keeps()(ROW.clone(), params)
+        request.append(1)
+        with pytest.raises(ProcessorFault, match="for the edit that asked"):
+            Keeps()(ROW.clone(), params)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "why"),
+    [
+        (lambda edits, answer: (edits.force_if(answer, 1), edits.hold_until(9)), "hold_until"),
+        (lambda edits, answer: edits.always().force_if(answer, 1), "for one step"),
+        (lambda edits, answer: edits.force_if(answer, 1).pool([2], 3), r"pool\(\)"),
+    ],
+)
+def test_what_holds_or_pools_depends_on_no_answer(misuse, why):
+    class Misuses(LogitProcessor):
+        def edit(self, request, edits):
+            misuse(edits, request.is_among_top([0], 1))
+
+    with decided_as_on_a_gpu(), pytest.raises(ProcessorFault, match=why):
+        Misuses()(ROW.clone(), [FakeRequest([1]).custom_params({})])
+
+
+class Waits(LogitProcessor):
+    """Forces token 5 where token 0 is the likeliest; needs positions alone."""
+
+    needs = History.POSITION
+
+    def edit(self, request, edits):
+        edits.force_if(request.is_among_top([0], 1), 5)
+
+
+@pytest.mark.parametrize("needs", [History.POSITION, History.TOKENS])
+def test_what_was_forced_is_known_when_its_token_is(needs):
+    class Needs(Waits):
+        def edit(self, request, edits):
+            super().edit(request, edits)
+
+    Needs.needs = needs
+    request = FakeRequest([1], served=True)
+    host = StockHost(request, may_lag=False)
+    params = [request.custom_params({})]
+    attach_row(params[0], Needs(), None, host)
+    (row,) = rows_of(params)
+    other = ROW.roll(1, -1)
+    with decided_as_on_a_gpu():
+        batch = Batch()
+        for logits, dropped in ((other, False), (ROW, True), (other, False), (ROW, False)):
+            batch.step(logits.clone(), [row], params)
+            if dropped:
+                row.rewind()
+            else:
+                request.append(1)
+        batch.step(ROW.clone(), [row], params)  # its token never comes
+        row.acts.finish(request.output_ids)
+
+    assert row.acts.told(0, 3)["forced_at"] == [[2, 3]]
+    assert row.acts.told(0, 3)["forced"] == 1
