@@ -67,7 +67,7 @@ def _visit(
     """Ask one server what is to be asked, as long as its part of the time lasts."""
     started = time.monotonic()
     late = 0.0
-    with start(server) as running:
+    with start(server) as urls:
         for section, (asks_of, share) in SECTIONS.items():
             asks = list(asks_of(kept))
             mine = [ask for ask in asks if ask.server == server]
@@ -83,9 +83,9 @@ def _visit(
             def tick(bar: Any = bar) -> None:
                 progress.advance(bar)
 
-            ask_all(running.url, mine, kept, late, tick)
+            ask_all(urls, mine, kept, late, tick)
         if server in {OURS, STOCK}:
-            speed[server] = speeds(running.url, server, time.monotonic() + seconds * SPEED)
+            speed[server] = speeds(urls[0], server, time.monotonic() + seconds * SPEED)
 
 
 if __name__ == "__main__":

@@ -251,9 +251,9 @@ def calls(_kept: Kept) -> Iterator[Ask]:
 #: What is asked for, and the share of the time that it gets.
 SECTIONS: Mapping[str, tuple[Callable[[Kept], Iterator[Ask]], float]] = {
     "loops": (loops, 0.40),
-    "bans": (bans, 0.14),
-    "budgets": (budgets, 0.13),
-    "calls": (calls, 0.13),
-    "sampled": (sampled, 0.12),
+    "bans": (bans, 0.10),
+    "budgets": (budgets, 0.10),
+    "calls": (calls, 0.10),
+    "sampled": (sampled, 0.22),
     "tables": (tables, 0.08),
 }

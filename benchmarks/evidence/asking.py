@@ -6,7 +6,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.evidence import arms
 from benchmarks.evidence.answers import Answer, Ask, Kept
 from demo.server import DRAFTS
 from demo.speaking import DIRECTORY
-from support import cpu_rotary, cpu_speculation
+from support import cpu_decoding, cpu_rotary, cpu_speculation
 from support.server import Server, launch
 from support.servers import PROBE
 
@@ -24,11 +25,15 @@ __all__ = ["AT_ONCE", "SERVERS", "ask_all", "start"]
 
 #: Requests in a batch.
 AT_ONCE = 32
+#: So many of a server run side by side, each on one thread: a second thread saves one of them
+#: little, since much of a step of so small a model is between its products of matrices.
+COPIES = 2
 #: What an answer may take on a busy machine.
 SECONDS = 900
 
-_OURS = {"SGLANG_PLUGINS": f"sglang_lp,{cpu_rotary.NAME}"}
-_STOCK = {"SGLANG_PLUGINS": cpu_rotary.NAME}
+_CPU = f"{cpu_rotary.NAME},{cpu_decoding.NAME}"
+_OURS = {"SGLANG_PLUGINS": f"sglang_lp,{_CPU}"}
+_STOCK = {"SGLANG_PLUGINS": _CPU}
 _SERIAL = {"disable_overlap_schedule": True}
 #: Name -> SGLang's arguments and environment variables, in the order in which they are asked.
 SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
@@ -47,8 +52,20 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
 
 
 @contextmanager
-def start(name: str) -> Iterator[Server]:
-    """Run one of the servers for the length of a ``with`` block."""
+def start(name: str) -> Iterator[list[str]]:
+    """Run the copies of one of the servers for the length of a ``with`` block.
+
+    Yields:
+        Their URLs.
+    """
+    with ThreadPoolExecutor(COPIES) as pool, ExitStack() as running:
+        copies = [_launch(name) for _ in range(COPIES)]
+        started = [pool.submit(running.enter_context, copy) for copy in copies]
+        yield [copy.result().url for copy in started]
+
+
+@contextmanager
+def _launch(name: str) -> Iterator[Server]:
     arguments, variables = SERVERS[name]
     room = {"max_total_tokens": 32_768, "max_running_requests": AT_ONCE}
     with (
@@ -56,47 +73,48 @@ def start(name: str) -> Iterator[Server]:
         launch(
             DIRECTORY,
             Path(scratch),
-            {**room, "mem_fraction_static": 0.4, **arguments},
+            {**room, "mem_fraction_static": 0.3, **arguments},
             paths=[PROBE],
             # A thread that waits leaves its core to whoever works.
-            variables={"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", **variables},
+            variables={"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **variables},
         ) as server,
     ):
         yield server
 
 
 def ask_all(
-    url: str, asks: Sequence[Ask], kept: Kept, until: float, tick: Callable[[], None]
+    urls: Sequence[str], asks: Sequence[Ask], kept: Kept, until: float, tick: Callable[[], None]
 ) -> None:
     """Ask what was not answered yet, in this order, and keep what comes.
 
     Args:
-        url: Of the server.
+        urls: Of the copies of the server, which take turns.
         asks: The requests.
         kept: Where answers are.
         until: No request is sent after this moment of the monotonic clock.
         tick: Called after each.
     """
 
-    def one(ask: Ask) -> None:
+    def one(ask: Ask, url: str) -> None:
         if time.monotonic() < until:
-            kept.put(ask, _answer(http, ask))
+            kept.put(ask, _answer(http, url, ask))
         tick()
 
     new = [ask for ask in asks if kept.get(ask) is None]
-    with httpx.Client(base_url=url, timeout=SECONDS, trust_env=False) as http:
+    with httpx.Client(timeout=SECONDS, trust_env=False) as http:
         for alone in (False, True):
-            with ThreadPoolExecutor(1 if alone else AT_ONCE) as pool:
+            turns = cycle(urls)
+            with ThreadPoolExecutor(1 if alone else AT_ONCE * len(urls)) as pool:
                 sent: list[Future[None]] = [
-                    pool.submit(one, ask) for ask in new if ask.alone is alone
+                    pool.submit(one, ask, next(turns)) for ask in new if ask.alone is alone
                 ]
                 wait(sent)
                 for answered in sent:
                     answered.result()
 
 
-def _answer(http: httpx.Client, ask: Ask) -> Answer:
-    reply = http.post("/generate", json=dict(ask.body))
+def _answer(http: httpx.Client, url: str, ask: Ask) -> Answer:
+    reply = http.post(f"{url}/generate", json=dict(ask.body))
     if reply.is_error:
         return Answer(error=f"HTTP {reply.status_code}: {reply.text[:300]}")
     said = reply.json()
@@ -105,11 +123,13 @@ def _answer(http: httpx.Client, ask: Ask) -> Answer:
         text=said["text"],
         output_ids=ids,
         finished=said["meta_info"]["finish_reason"]["type"] == "stop",
-        nats=_nats(http, ask.body["input_ids"], ids) if ask.judged else (),
+        nats=_nats(http, url, ask.body["input_ids"], ids) if ask.judged else (),
     )
 
 
-def _nats(http: httpx.Client, prompt: Sequence[int], answer: Sequence[int]) -> tuple[float, ...]:
+def _nats(
+    http: httpx.Client, url: str, prompt: Sequence[int], answer: Sequence[int]
+) -> tuple[float, ...]:
     """Return what the model itself thinks of each token of an answer, in nats."""
     body = {
         "input_ids": [*prompt, *answer],
@@ -117,6 +137,6 @@ def _nats(http: httpx.Client, prompt: Sequence[int], answer: Sequence[int]) -> t
         "return_logprob": True,
         "logprob_start_len": len(prompt) - 1,
     }
-    reply = http.post("/generate", json=body).raise_for_status().json()
+    reply = http.post(f"{url}/generate", json=body).raise_for_status().json()
     judged = reply["meta_info"]["input_token_logprobs"][-len(answer) :]
     return tuple(-value for value, *_ in judged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
@@ -88,7 +89,7 @@ def server():
 
 def run(server, asks, kept, seconds=60.0):
     url = f"http://127.0.0.1:{server.server_port}"
-    ask_all(url, asks, kept, time.monotonic() + seconds, lambda: None)
+    ask_all([url, url], asks, kept, time.monotonic() + seconds, lambda: None)
 
 
 def test_nothing_is_asked_twice_and_a_refusal_is_an_answer_too(server, tmp_path):
@@ -111,6 +112,27 @@ def test_what_is_judged_has_the_nats_of_its_tokens(server, tmp_path):
 def test_what_is_to_be_alone_is(server, tmp_path):
     run(server, [ask("none", at, alone=True) for at in range(6)], Kept(tmp_path / "kept.jsonl"))
     assert server.most == [1]
+
+
+def test_copies_of_a_server_are_asked_in_turns(server, tmp_path):
+    with ThreadingHTTPServer(("127.0.0.1", 0), server.RequestHandlerClass) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        counted = Counter()
+        finish = server.finish_request, other.finish_request
+        for copy, serve in zip((server, other), finish, strict=True):
+            copy.finish_request = lambda *given, copy=copy, serve=serve: (
+                counted.update([copy.server_port]),
+                serve(*given),
+            )
+        urls = [f"http://127.0.0.1:{copy.server_port}" for copy in (server, other)]
+        kept = Kept(tmp_path / "kept.jsonl")
+        asks = [ask("none", at) for at in range(6)]
+        ask_all(urls, asks, kept, time.monotonic() + 60, lambda: None)
+        other.shutdown()
+        thread.join()
+    assert all(kept.get(one) for one in asks)
+    assert counted == {server.server_port: 3, other.server_port: 3}
 
 
 def test_nothing_is_sent_once_the_time_is_over(server, tmp_path):
