@@ -9,6 +9,7 @@ from benchmarks.cost import report as cost
 from benchmarks.cost import rollouts, sleep, watch
 from benchmarks.devices import scale
 from benchmarks.drafts import report as drafts
+from benchmarks.evidence import plots
 from benchmarks.evidence import report as evidence
 from benchmarks.rules import measure as rules
 from benchmarks.rules import strict
@@ -26,5 +27,5 @@ PARTS = tuple(
 if __name__ == "__main__":
     for part in PARTS:
         part.renew()
-    for drawn in (cost, evidence):
-        drawn.plot(drawn.PART.stored())
+    cost.plot(cost.PART.stored())
+    plots.plot(evidence.PART.stored())

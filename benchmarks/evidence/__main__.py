@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.evidence import report
+from benchmarks.evidence import plots, report
 from benchmarks.evidence.answers import Kept
 from benchmarks.evidence.arms import OURS, SECTIONS, STOCK
 from benchmarks.evidence.asking import SERVERS, ask_all, start
@@ -56,7 +56,7 @@ def main() -> int:
         "speed": stored.get("speed", {}) | speed,
     }
     report.PART.store(results)
-    report.plot(results)
+    plots.plot(results)
     print(report.page_block(results))
     return 0
 

@@ -1,19 +1,16 @@
-"""What ``docs/evidence.md`` says of the findings, in tables and a plot."""
+"""What ``docs/evidence.md`` says of the findings, in tables."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence.speed import BATCHES, TOKENS
 from benchmarks.pages import Part
-from support.settings import ROOT
 
-__all__ = ["PART", "page_block", "plot"]
+__all__ = ["PART", "page_block"]
 
-PLOT = ROOT / "docs/plots/evidence-loops.svg"
 _TITLES = {
     "loops": "Loops, greedy",
     "sampled": "Loops, at a temperature of 0.7",
@@ -127,28 +124,3 @@ def page_block(results: Mapping[str, Any]) -> str:
 
 
 PART = Part("evidence", "evidence.md", page_block)
-
-
-def plot(results: Mapping[str, Any], file: Path = PLOT) -> None:
-    """Draw the shares of answers that end in a loop, with their intervals."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    # Text stays text, and the same results give the same file.
-    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "sglang-lp", "font.size": 9}
-    found = results["loops"]
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for at, row in enumerate(found.values()):
-        for key, color, up in (("loops", "C0", -0.12), ("numbered", "C1", 0.12)):
-            hits, of, low, high = row[key]
-            axes.plot([100 * low, 100 * high], [at + up] * 2, color=color)
-            label = None if at else {"loops": "a loop", "numbered": "or but for numbers"}[key]
-            axes.plot([100 * hits / max(of, 1)], [at + up], "o", color=color, label=label)
-    axes.set_yticks(range(len(found)), [*found])
-    axes.invert_yaxis()
-    axes.set(xlabel="% of answers that end in a loop, with the 95 % interval")
-    axes.set_xlim(left=0)
-    axes.grid(visible=True, axis="x", alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.savefig(file, metadata={"Date": None})

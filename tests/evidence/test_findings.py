@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.evidence import report
+from benchmarks.evidence import plots, report
 from benchmarks.evidence.answers import Answer, Kept
 from benchmarks.evidence.prompts import PROSE, PUZZLES, TABLES
 from demo.speaking import PACKAGES, find_speaking_model
@@ -82,5 +82,8 @@ def test_a_loop_a_leak_a_thought_and_a_call_are_found(tmp_path: Path):
     block = report.page_block({"machine": report.PART.stored()["machine"], **found})
     assert f"{len(PROSE)} of {len(PROSE)} (98-100 %)" in block
     assert "**Speed**: not reached in this run." in block
-    report.plot(found, tmp_path / "plot.svg")
-    assert "<svg" in (tmp_path / "plot.svg").read_text()
+    rates = {"none": {"1": [8.0]}, "DRY": {"1": [4.0]}}
+    plots.plot({**found, "speed": {"this toolkit": rates}}, tmp_path)
+    assert {file.name for file in tmp_path.glob("*.svg")} == {
+        f"evidence-{section}.svg" for section in ("loops", "bans", "budgets", "speed")
+    }
