@@ -20,16 +20,8 @@ def reading(sglang, tmp_path, monkeypatch):
     from sglang.srt.entrypoints.anthropic import protocol as anthropic
     from sglang.srt.entrypoints.anthropic.serving import AnthropicServing
     from sglang.srt.entrypoints.openai import protocol
-    from sglang.srt.entrypoints.openai.serving_completions import OpenAIServingCompletion
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    for owner, name in (
-        (protocol.ChatCompletionRequest, "to_sampling_params"),
-        (protocol.ResponsesRequest, "to_sampling_params"),
-        (OpenAIServingCompletion, "_convert_to_internal_request"),
-        (AnthropicServing, "_convert_to_chat_completion_request"),
-    ):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back in the end
     policy = tmp_path / "policy.toml"
     policy.write_text("[effort]\nlow = 5")
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
