@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sglang_lp import builtins
 from sglang_lp.client import attach, resume
 from support import cpu_seeds, draft_models, tiny_model
-from support.asking import body
+from support.asking import body, recorder, tag
 from support.disaggregated import missing, pair
 from support.eager import CHAIN, CHOICE, START, THINKING
 from support.greedy import Oracle, free, rule
 from support.recording import Finishes, Raises, Recorder
 from support.server import launch
-from support.servers import POLICY, PROBE, SERVERS
+from support.servers import POLICY, PROBE, RANKS_VARIABLES, SERVERS
 from support.tiny_model import EOS, FREQUENT
+from tests.engine.test_history import LONG, until_quiet
+from tests.engine.test_ranks import seen_alike, slowed
 
 pytestmark = [
     pytest.mark.fleet,
@@ -30,6 +33,13 @@ SETTINGS = {
     "one token a step": ({"enable_deterministic_inference": True}, cpu_seeds.VARIABLES),
     "eagle chains": SERVERS["eagle chains"],
     "eagle3 trees": SERVERS["eagle3 trees"],
+    "one rank and two": ({"model_path": "llama"}, RANKS_VARIABLES),
+    "eagle chains, two ranks and one": SERVERS["two ranks, eagle chains"],
+}
+#: How many ranks the prefill and the decode server have.
+WIDTHS = {
+    "one rank and two": (1, 2),
+    "eagle chains, two ranks and one": (2, 1),
 }
 CASES = [
     None,
@@ -77,7 +87,7 @@ def requests():
 
 @pytest.fixture(scope="module", params=SETTINGS)
 def setting(request, tmp_path_factory):
-    """Return a model, arguments and variables."""
+    """Return a model, arguments and variables, and how many ranks each server has."""
     arguments, variables = SETTINGS[request.param]
     tiny = tiny_model.make(tmp_path_factory.mktemp("tiny-model"))
     models = draft_models.make_all(tmp_path_factory.mktemp("draft-models"), tiny)
@@ -86,14 +96,15 @@ def setting(request, tmp_path_factory):
         for name, value in arguments.items()
     }
     model = arguments.pop("model_path", tiny)
-    return model, arguments, {"SGLANG_LP_POLICY": str(POLICY), **variables}
+    widths = WIDTHS.get(request.param, (1, 1))
+    return model, arguments, {"SGLANG_LP_POLICY": str(POLICY), **variables}, widths
 
 
 @pytest.fixture(scope="module")
 def single(setting, tmp_path_factory):
     """What one guarded server answers to :func:`requests`, :data:`LAST` and :data:`SEEDED`."""
-    model, arguments, variables = setting
-    arguments = {**arguments, "chunked_prefill_size": 64}
+    model, arguments, variables, _ = setting
+    arguments = {**arguments, "chunked_prefill_size": 64, "tp_size": 1}
     directory = tmp_path_factory.mktemp("single")
     with launch(model, directory, arguments, paths=[PROBE], variables=variables) as server:
         return (
@@ -105,12 +116,11 @@ def single(setting, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def both(setting, tmp_path_factory):
-    model, arguments, variables = setting
+    model, arguments, variables, (ahead, behind) = setting
     directory = tmp_path_factory.mktemp("pair")
-    prefill = {**arguments, "chunked_prefill_size": 64}
-    with pair(
-        model, directory, (prefill, variables), (arguments, variables), paths=[PROBE]
-    ) as both:
+    prefill = {**arguments, "chunked_prefill_size": 64, "tp_size": ahead}
+    decode = {**arguments, "tp_size": behind}
+    with pair(model, directory, (prefill, variables), (decode, variables), paths=[PROBE]) as both:
         yield both
 
 
@@ -230,7 +240,9 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(oracle, both):
         oracle.check(prompt, [*so_far, *reply.output_ids], rule(*kind))
 
 
-@pytest.mark.parametrize("setting", ["eagle chains"], indirect=True)
+@pytest.mark.parametrize(
+    "setting", [name for name in SETTINGS if "eagle chains" in name], indirect=True
+)
 def test_drafts_are_accepted_on_the_decode_server(both):
     reply = both.post("/generate", body([*range(300, 309)], max_new_tokens=30))
     assert reply.body["meta_info"]["spec_num_correct_drafts"] > 0
@@ -239,3 +251,31 @@ def test_drafts_are_accepted_on_the_decode_server(both):
 def test_without_a_processor_they_answer_as_the_model_does(oracle, both):
     request = body([*range(300, 320)])
     oracle.check(request["input_ids"], both.post("/generate", request).output_ids, free)
+
+
+@pytest.mark.parametrize("setting", WIDTHS, indirect=True)
+@pytest.mark.parametrize("slow", [0, -1])
+def test_every_rank_of_a_server_sees_a_request_alike(oracle, both, slow):
+    wide = max(both.prefill, both.decode, key=lambda server: server.arguments["tp_size"])
+    first = recorder([7], max_new_tokens=2)
+    both.post("/generate", first)
+    processes = sorted({line["pid"] for line in until_quiet(wide, tag(first))})
+    neighbours = [recorder([600 + i, 7], steering=True, max_new_tokens=30) for i in range(4)]
+    failing = [body([5], Raises, {"at": at}) for at in (0, 4)]
+    aborted = {**recorder([611, 7], steering=True, max_new_tokens=LONG), "rid": f"to abort {slow}"}
+
+    with slowed(processes[slow]), ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(both.at_once, [*neighbours, *failing, REFUSED])
+        ended = pool.submit(both.stream, "/generate", aborted)
+        while len(both.decode.records("edit", tag=tag(aborted))) < 5:
+            time.sleep(0.1)
+        both.decode.post("/abort_request", {"rid": aborted["rid"]})
+        assert ended.result().finish_reason["type"] == "abort"
+    *replies, raised, late, refused = beside.result()
+
+    assert [raised.status, late.status, refused.status] == [500, 500, 400]
+    for request, reply in zip(neighbours, replies, strict=True):
+        assert reply.status == 200, reply.body
+        params = request["sampling_params"]["custom_params"]
+        oracle.check(request["input_ids"], reply.output_ids, rule(Recorder, params))
+    seen_alike(wide, *neighbours, aborted)
