@@ -64,10 +64,13 @@ class Answers:
         self._coming = Copy(answers)
 
     def of(self, row: int) -> bool:
-        """Return that of a row of the logits; waits for them only if its step is not over."""
+        """Return that of a row of the logits; no if the step failed before there was one.
+
+        Waits only if the step is not over.
+        """
         if self._coming is not None:
             self._known, self._coming = self._coming.read(), None
-        return self._known[row]
+        return bool(self._known) and self._known[row]
 
 
 class Told(NamedTuple):

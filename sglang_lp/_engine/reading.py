@@ -39,17 +39,22 @@ class Logits:
     Attributes:
         tensor: That.
         at_once: That.
+        vocab_size: Number of logits in a row, or 0 before :meth:`open`.
         numbers: The same as numpy reads it; ``None`` if it cannot, or before :meth:`open`.
         marks: Room for a mark of each logit of a row, if numpy reads it.
     """
 
-    __slots__ = ("_fetched", "_is_open", "_topk", "at_once", "marks", "numbers", "tensor")
+    __slots__ = (
+        *("_fetched", "_is_open", "_topk", "at_once", "marks", "numbers", "tensor"),
+        "vocab_size",
+    )
 
     def __init__(self, tensor: torch.Tensor, *, at_once: bool) -> None:
         self.tensor = tensor
         self.numbers: Any = None
         self.marks: Any = None
         self._is_open = False
+        self.vocab_size = 0
         self.at_once = at_once
         self._topk: Any = None
         self._fetched: Any = None
@@ -61,6 +66,7 @@ class Logits:
         import torch
 
         self._is_open = True
+        self.vocab_size = self.tensor.shape[1]
         if self.tensor.is_cpu and self.tensor.dtype == torch.float32:
             import numpy as np
 
@@ -221,7 +227,8 @@ class ServedRequest(Request):
     def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
         if self.lent is None:
             return super().is_among_top(token_ids, count)
-        ids = checked(token_ids, self.lent.tensor.shape[1])
+        self.lent.open()
+        ids = checked(token_ids, self.lent.vocab_size)
         if not ids or count < 1:
             raise ProcessorFault(
                 f"is_among_top() needs a token id and a count of 1 or more, got {len(ids)} ids and "

@@ -175,7 +175,7 @@ def test_the_range_of_sglang_versions_is_written_once():
             "sglang_lp.processor",
             "LogitProcessor Recording Whole check_computed fit lasting prepare subclasses_of",
         ),
-        ("sglang_lp.request", "History Request"),
+        ("sglang_lp.request", "Answer History Request"),
         ("sglang_lp.edits", "Edits End LENGTH MAX_BIAS NEVER STOP"),
         (
             "sglang_lp.client",
@@ -189,8 +189,8 @@ def test_the_range_of_sglang_versions_is_written_once():
         (
             "sglang_lp.testing",
             (
-                "Batch BatchModel FakeRequest Model Played ProcessorContract Transcript decode run "
-                "step"
+                "Batch BatchModel FakeRequest Model Played ProcessorContract Transcript "
+                "decided_as_on_a_gpu decode run step"
             ),
         ),
     ],
