@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from typing import Any
 
 from rich.console import Console
@@ -18,9 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.evidence import plots, report
 from benchmarks.evidence.answers import Kept
-from benchmarks.evidence.arms import OURS, SECTIONS, STOCK
+from benchmarks.evidence.arms import SECTIONS
 from benchmarks.evidence.asking import SERVERS, ask_all, start
 from benchmarks.evidence.findings import findings
+from benchmarks.evidence.sharing import MEASURED, Time, unanswered
 from benchmarks.evidence.speed import speeds
 from benchmarks.machine import machine
 from demo.speaking import find_speaking_model
@@ -29,8 +29,6 @@ from support.settings import ROOT
 
 ANSWERS = ROOT / ".cache/evidence.jsonl"
 MINUTES = 55
-#: Of the time, what each measurement of the speed may take.
-SPEED = 0.05
 
 
 def main() -> int:
@@ -41,12 +39,13 @@ def main() -> int:
     if find_speaking_model() is None:
         sys.exit("there is no model that speaks; run make evidence, which makes it")
     kept = Kept(ANSWERS)
+    time = Time(seconds, [*SERVERS], kept)
     speed: dict[str, Any] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         for server in SERVERS:
             try:
-                _visit(server, kept, seconds, progress, speed)
+                _visit(server, kept, time, progress, speed)
             except EngineError as error:
                 progress.console.print(f"{server}: {error}")
     stored = report.PART.stored() if report.PART.file.exists() else {}
@@ -61,31 +60,25 @@ def main() -> int:
     return 0
 
 
-def _visit(
-    server: str, kept: Kept, seconds: float, progress: Progress, speed: dict[str, Any]
-) -> None:
+def _visit(server: str, kept: Kept, time: Time, progress: Progress, speed: dict[str, Any]) -> None:
     """Ask one server what is to be asked, as long as its part of the time lasts."""
-    started = time.monotonic()
-    late = 0.0
+    if server not in MEASURED and not any(unanswered(kept, server, one) for one in SECTIONS):
+        return
     with start(server) as urls:
-        for section, (asks_of, share) in SECTIONS.items():
-            asks = list(asks_of(kept))
-            mine = [ask for ask in asks if ask.server == server]
-            if not mine:
+        for section, (asks_of, _) in SECTIONS.items():
+            every = sum(ask.server == server for ask in asks_of(kept))
+            if not (asks := unanswered(kept, server, section)):
                 continue
-            # A start counts for the server's first section.
-            begun = started if not late else time.monotonic()
-            late = begun + seconds * share * (1 - 2 * SPEED) * len(mine) / len(asks)
-            bar = progress.add_task(f"{server}: {section}", total=len(mine))
-            done = sum(kept.get(ask) is not None for ask in mine)
-            progress.update(bar, completed=done)
+            bar = progress.add_task(
+                f"{server}: {section}", total=every, completed=every - len(asks)
+            )
 
             def tick(bar: Any = bar) -> None:
                 progress.advance(bar)
 
-            ask_all(urls, mine, kept, late, tick)
-        if server in {OURS, STOCK}:
-            speed[server] = speeds(urls[0], server, time.monotonic() + seconds * SPEED)
+            ask_all(urls, asks, kept, time.for_section(server, section), tick)
+        if server in MEASURED:
+            speed[server] = speeds(urls[0], server, time.for_speed(server))
 
 
 if __name__ == "__main__":

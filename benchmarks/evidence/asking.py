@@ -85,7 +85,7 @@ def _launch(name: str) -> Iterator[Server]:
 def ask_all(
     urls: Sequence[str], asks: Sequence[Ask], kept: Kept, until: float, tick: Callable[[], None]
 ) -> None:
-    """Ask what was not answered yet, in this order, and keep what comes.
+    """Ask in this order, and keep what comes.
 
     Args:
         urls: Of the copies of the server, which take turns.
@@ -100,13 +100,12 @@ def ask_all(
             kept.put(ask, _answer(http, url, ask))
         tick()
 
-    new = [ask for ask in asks if kept.get(ask) is None]
     with httpx.Client(timeout=SECONDS, trust_env=False) as http:
         for alone in (False, True):
             turns = cycle(urls)
             with ThreadPoolExecutor(1 if alone else AT_ONCE * len(urls)) as pool:
                 sent: list[Future[None]] = [
-                    pool.submit(one, ask, next(turns)) for ask in new if ask.alone is alone
+                    pool.submit(one, ask, next(turns)) for ask in asks if ask.alone is alone
                 ]
                 wait(sent)
                 for answered in sent:

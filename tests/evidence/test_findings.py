@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -87,3 +88,21 @@ def test_a_loop_a_leak_a_thought_and_a_call_are_found(tmp_path: Path):
     assert {file.name for file in tmp_path.glob("*.svg")} == {
         f"evidence-{section}.svg" for section in ("loops", "bans", "budgets", "speed")
     }
+
+
+@spoken
+def test_nothing_is_asked_twice_and_a_section_leaves_the_time_that_it_does_not_need(tmp_path: Path):
+    from benchmarks.evidence import arms
+    from benchmarks.evidence.sharing import MEASURED, Time, unanswered
+
+    kept, servers = Kept(tmp_path / "kept"), [arms.OURS, arms.DRAFTS]
+    at_first = Time(1000, servers, kept).for_section(arms.OURS, "budgets") - time.monotonic()
+    for section in ("calls", "sampled", "tables"):
+        for ask in unanswered(kept, arms.OURS, section):
+            kept.put(ask, Answer(text="yes"))
+        assert not unanswered(kept, arms.OURS, section)
+    shared = Time(1000, servers, kept)
+    later = shared.for_section(arms.OURS, "budgets") - time.monotonic()
+    assert 0 < at_first < later < 1000
+    last = shared.for_section(arms.DRAFTS, "budgets") - time.monotonic()
+    assert last == pytest.approx(1000 * (1 - MEASURED.get(arms.DRAFTS, 0)), abs=60)
