@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 import torch
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
@@ -300,42 +300,3 @@ def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
         )
         assert found.has_third(array("q", wanted[:third]), last)
         assert not found.has_third(array("q", wanted[:third]), last + 1)
-
-
-@examples(1.5)
-@given(text=st.one_of(texts_that_repeat(), st.lists(st.integers(0, 3), min_size=1)), data=st.data())
-def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(text, data):
-    before = data.draw(st.integers(1, len(text)), "before")
-    # The first one tells no small tokens apart, the second one some that are odd.
-    factors = iter([1, (1 << 63) + 1])
-    random_factor = ngram_index._random_factor
-    drawn = []
-
-    def factor():
-        drawn.append(next(factors, None) or random_factor())
-        return drawn[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_index, "_random_factor", factor)
-        found = ngram_index.Text(array("q", text).tobytes(), before, before)
-
-    sequences = {tuple(text[at : at + before]) for at in range(len(text) - before + 1)}
-    event(f"{len(drawn)} numbers")
-    assert (len(drawn) > 1) == (len(sequences) > 1)
-    for wanted in sequences:
-        places = {
-            text[at + before]: at + before
-            for at in range(len(text) - before)
-            if tuple(text[at : at + before]) == wanted
-        }
-        group = found.group(array("q", wanted))
-        assert ({} if group is None else dict(zip(group.ids, group.places, strict=True))) == places
-
-
-def test_tokens_whose_number_is_that_of_others_have_not_been_there():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_index, "_random_factor", lambda: 1)
-        found = ngram_index.Text(array("q", [1 << 40, 1 << 41, 7]).tobytes(), 2, 1)
-
-    assert found.group(array("q", [1 << 40, 1 << 41])) is not None
-    assert found.group(array("q", [1 << 41, 1 << 40])) is None
