@@ -126,6 +126,14 @@ def _one(count: int = LONGEST) -> Callable[[], Tokens]:
     return _over_and_over([7], count)
 
 
+def _twice_with_slips() -> Tokens:
+    """One half of a longest prompt after the other, and every 270th token is another one."""
+    half = _distinct(LONGEST // 2)()
+    return half + array(
+        "q", (VOCAB - 1 - at % 20_000 if at % 270 == 0 else id_ for at, id_ in enumerate(half))
+    )
+
+
 def _after_one(count: int = LONGEST) -> Callable[[], Tokens]:
     """Token 7 before every one of many others."""
     return lambda: array(
@@ -365,6 +373,8 @@ def _ngrams() -> list[Dear]:
         ("ngram-3-random", 3, _random(1000), _random(1000, 4096), (1, 8, 32, 128, 129)),
         ("ngram-6-random", 6, _random(300), _random(300, 4096), (1,)),
         ("ngram-256-random", 256, _random(300), _random(300, 4096), (1, 32)),
+        ("ngram-256-slips", 256, _twice_with_slips, _fresh, (1, 32)),
+        ("ngram-18-random-two", 18, _random(2), _random(2, 4096), (1, 32)),
         ("ngram-30-loop", 30, _over_and_over(range(1000, 1040)), _over_and_over(range(1000, 1040)),
          (1, 32)),
         ("ngram-4-one-token", 4, _one(), _one(), (1, 32, 128)),

@@ -97,6 +97,15 @@ class _Sequences(NamedTuple):
         packed += length
         return cls(length, ranks, packed, is_first)
 
+    def reach(self, bits: int) -> int:
+        """Return the length of the longest sequences that one more sort ranks."""
+        # As many as fit into 63 bits beside the index.
+        return self.length * max(2, (63 - bits) // self._width)
+
+    @property
+    def _width(self) -> int:
+        return int(self.ranks.max(initial=1)).bit_length()
+
     def longer(self, length: int, bits: int) -> _Sequences:
         """Return the sequences of another length, at least that of these."""
         import numpy as np
@@ -105,14 +114,11 @@ class _Sequences(NamedTuple):
         while found.length < length:
             if found.is_settled or found.is_first.all():
                 return found._stretched(length)
-            # As many as fit into 63 bits beside the index; the last one may overlap.
-            width = int(found.ranks.max(initial=1)).bit_length()
-            pieces = max(2, (63 - bits) // width)
-            reached = min(length, pieces * found.length)
+            width, reached = found._width, min(length, found.reach(bits))
             numbers = found.ranks[: max(0, len(found.ranks) - reached + found.length)].copy()
             # If the longer ones are no more than their beginnings, still longer ones are no more.
             before = np.count_nonzero(np.bincount(numbers))
-            for piece in range(1, -(-reached // found.length)):
+            for piece in range(1, -(-reached // found.length)):  # the last one may overlap
                 offset = min(piece * found.length, reached - found.length)
                 numbers <<= width
                 numbers |= found.ranks[offset : offset + len(numbers)]
@@ -179,8 +185,10 @@ class Text:
         bits = len(self.tokens).bit_length()
         single = min(third, 1)
         numbers = self.tokens if single else np.zeros(len(self.tokens) + 1, dtype=np.int64)
-        self._thirds = _Sequences.ranked(numbers, single, bits).longer(third, bits)
-        self._sequences = self._thirds.longer(before, bits)
+        singles = _Sequences.ranked(numbers, single, bits)
+        self._thirds = thirds = singles.longer(third, bits)
+        at_once = not thirds.is_settled and before <= singles.reach(bits)
+        self._sequences = (singles if at_once else thirds).longer(before, bits)
         firsts = self._thirds.ends[self._thirds.is_first]
         self.new = int(firsts.max(initial=0))
         # What takes a step long is done now.
