@@ -5,8 +5,9 @@ Needs torch, and of SGLang nothing.
 
 from __future__ import annotations
 
-import random
+from collections.abc import Sequence
 from itertools import chain
+from operator import add
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +54,8 @@ class VerifyStep:
         steps = Steps(pending)
         self._capture = make_capture(steps)
         self._verify = make_verify(steps.run_drafts)
-        self._waiting: list[list[int]] = [[] for _ in self.batch.requests]
+        self._waiting: Sequence[list[int]] = [[] for _ in self.batch.requests]
+        self._ahead: Sequence[list[int]] = self.batch.coming(self._nodes - 1)
         self._queue: list[Any] = []
         pending.scheduler = SimpleNamespace(
             enable_overlap=True,
@@ -74,11 +76,17 @@ class VerifyStep:
         self.commit()
 
     def commit(self) -> None:
-        """Let SGLang process the result that waits, make the next one, and draft anew."""
+        """Let SGLang process the result that waits, make the next one, and draft anew.
+
+        Drafts are what the model will say: what repeats does so in a draft, too.
+        """
         for request, token_ids in zip(self.batch.requests, self._waiting, strict=True):
             for token_id in token_ids:
                 request.append(token_id)
-        self._waiting = self.batch.coming(ACCEPTED)
+        coming = map(add, self._ahead, self.batch.coming(ACCEPTED))
+        self._waiting, self._ahead = zip(
+            *((tokens[:ACCEPTED], tokens[ACCEPTED:]) for tokens in coming), strict=True
+        )
         rest = [0] * (self._nodes - ACCEPTED)
         result = SimpleNamespace(
             next_token_ids=torch.tensor([[*tokens, *rest] for tokens in self._waiting]).flatten(),
@@ -88,10 +96,8 @@ class VerifyStep:
             speculative_output_stride=self._nodes,
         )
         self._queue[:] = [(self._sglangs, result)]
-        random_ = random.Random(self._waiting[0][0])
         self.drafted = [
-            [tokens[-1], *(random_.randrange(1000, VOCAB) for _ in range(self._nodes - 1))]
-            for tokens in self._waiting
+            [waiting[-1], *ahead] for waiting, ahead in zip(self._waiting, self._ahead, strict=True)
         ]
         self._sglangs.spec_info = SimpleNamespace(
             draft_token_num=self._nodes,
