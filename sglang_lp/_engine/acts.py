@@ -109,9 +109,9 @@ class Acts:
         self._flush()
         return self._forced
 
-    def note_drafted(self, position: int, path: Sequence[int], *, forced: bool | Told) -> None:
+    def note_drafted(self, position: int, path: list[int], *, forced: bool | Told) -> None:
         """Take down edits that count if the tokens right before them are accepted."""
-        self._open.append((position, [*path], forced))
+        self._open.append((position, path, forced))
 
     def stand(self, position: int, *, some: bool, forced: bool) -> None:
         """Take down that from here on edits hold, or no longer do."""

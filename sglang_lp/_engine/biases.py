@@ -30,6 +30,11 @@ def biases_of(recording: Recording, standing: Standing | None = None) -> Biases:
     """
     if sum(len(ids) for ids, _ in recording.biased) >= LONG:
         return _many_biases(recording, standing)
+    if len(recording.biased) == 1 and standing is None:
+        ((ids, values),) = recording.biased
+        own = array("d", [values]) * len(ids) if isinstance(values, float) else values
+        if len({*ids}) == len(ids) and 0.0 not in own:  # 0.0 + -0.0 is 0.0
+            return [*ids], own
     biases: dict[int, float] = {}
     for ids, values in recording.biased:
         each = repeat(values, len(ids)) if isinstance(values, float) else values

@@ -69,7 +69,9 @@ def edit_computed(step: Step, index: int, row: Row) -> None:
     before = request.state, request.position, request.output_ids
     request.state, request.position, request.output_ids = seen.state, seen.position, seen.output_ids
     try:
-        _edit_node(step, index, row)
+        recording = ask(step, index, row, drafted=True)
+        if recording.end is not None:
+            row.host.finish_at(*step.nodes[index], recording.end)
     finally:
         request.state, request.position, request.output_ids = before
 
@@ -84,16 +86,6 @@ def _edit_root(step: Step, index: int, row: Row) -> int:
     return root.wake or 0
 
 
-def _edit_node(step: Step, index: int, row: Row) -> bool:
-    """Ask for the edits of a drafted node; tell whether its children are worth a look."""
-    recording = ask(step, index, row, drafted=True)
-    if recording.end is not None:
-        position, path = step.nodes[index]
-        row.host.finish_at(position, path, recording.end)
-        return False
-    return True
-
-
 class _Walk:
     """Goes through a draft, branch by branch, with states that are thrown away."""
 
@@ -106,11 +98,13 @@ class _Walk:
         self._first_child = drafts.first_child[index]
         self._next_sibling = drafts.next_sibling[index]
         self._root = row.request.position
+        self._known = len(row.tokens)
+        self._limit = row.host.limit + row.host.resumed
         self._wake = wake
         self._path: list[int] = []
 
     def below(self, node: int, state: Any, *, owned: bool) -> None:
-        """Visit the children of a node.
+        """Visit the nodes below one; what is added to the tokens and the path stays there.
 
         Args:
             node: The node.
@@ -118,39 +112,46 @@ class _Walk:
             owned: Whether the state is a fork that nobody else needs.
         """
         row, path = self._row, self._path
-        request, tokens = row.request, row.tokens
-        length = len(tokens)
+        request, tokens, processor, dense = row.request, row.tokens, row.processor, row.dense
         position = self._root + len(path) + 1
-        if position >= row.host.limit + row.host.resumed:
-            return
         child = self._first_child[node]
-        while child >= 0:
+        while child >= 0 and position < self._limit:
             sibling = self._next_sibling[child]
             token_id = self._token_ids[child]
             path.append(token_id)
             request.state, request.position = state, position
             try:
                 # What computes on whole rows has yet to see the rows of the nodes above.
-                if not owned or sibling >= 0 or row.dense:
-                    request.state = row.processor.fork(request)
+                if not owned or sibling >= 0 or dense:
+                    request.state = processor.fork(request)
                 tokens.append(token_id)
-                row.processor.advance(request, [token_id])
+                processor.advance(request, [token_id])
                 goes_on = position < self._wake or self._look(self._first + child, position)
             except BaseException as error:  # noqa: BLE001 - it counts if the draft is accepted
                 row.host.end_at(position, [*path], row.fault(error))
                 goes_on = False
-            if goes_on:
-                self.below(child, request.state, owned=True)
-            path.pop()
-            del tokens[length:]
-            child = sibling
+            if sibling >= 0:
+                if goes_on:
+                    self.below(child, request.state, owned=True)
+                above = position - self._root - 1
+                del path[above:], tokens[self._known + above :]
+                child = sibling
+            elif goes_on:  # on along the last branch, or the only one
+                state, owned, child = request.state, True, self._first_child[child]
+                position += 1
+            else:
+                break
 
     def _look(self, index: int, position: int) -> bool:
         """Look at a node; tell whether its children are worth a look."""
-        step, row = self._step, self._row
-        step.nodes[index] = position, [*self._path]
+        step, row, path = self._step, self._row, [*self._path]
+        step.nodes[index] = position, path
         if not row.dense:
-            return _edit_node(step, index, row)
+            recording = ask(step, index, row, drafted=True)
+            if recording.end is None:
+                return True
+            row.host.finish_at(position, path, recording.end)
+            return False
         request = row.request
         request.output_ids = row.tokens[:]  # it is computed when these tokens are gone
         step.views[index] = seen = copy(request)

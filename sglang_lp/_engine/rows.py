@@ -206,10 +206,12 @@ class Row:
 
     def ask(self, vocab_size: int) -> Recording:
         """Return the edits of this step."""
-        recording, self._first = self._first, None
-        if recording is not None and recording.vocab_size != vocab_size:
-            self._start()
-            recording = None
+        recording = self._first
+        if recording is not None:
+            self._first = None
+            if recording.vocab_size != vocab_size:
+                self._start()
+                recording = None
         if recording is None:
             recording = Recording(vocab_size)
             self.processor.edit(self.request, recording)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -37,6 +38,9 @@ _BREAKERS = ("\n", ":", '"', "*")
 
 #: Logarithm of the largest float32: llama.cpp stops raising the base there.
 _LOG_MAX = 88.7228391
+
+#: Fewest places for which numpy is faster than a loop.
+_MANY = 48
 
 #: Bits of a length, which a window limits.
 _LENGTH_BITS = 12
@@ -87,24 +91,40 @@ class _Repetition:
         broken = token_id < len(breaks) and breaks[token_id]
         self._unbroken = 0 if broken else self._unbroken + 1
 
-    def lengths(self) -> tuple[Numbers, Numbers] | None:
+    def lengths(self) -> tuple[Sequence[int], Any] | None:
         """Return the tokens that would continue a repetition, and how long the longest is.
 
         Returns:
             The tokens in ascending order, and for each of them the length; ``None`` if none would.
         """
-        import numpy as np
-
         if self._unbroken < self._allowed:
             return None
-        runs = self._tail.runs
-        places = (runs >= self._allowed).nonzero()[0]
+        places = self._tail.reached(self._allowed)
         if not len(places):
             return None
-        lengths = np.minimum(runs[places], self._window - 1 - places)
+        runs, following = self._tail.runs(places), self._tail.following[places]
+        if len(places) >= _MANY:
+            return self._longest(places, runs, following)
+        longest: dict[int, int] = {}
+        for place, run, token_id in zip(
+            places.tolist(), runs.tolist(), following.tolist(), strict=True
+        ):
+            length = min(run, self._window - 1 - place, self._unbroken)
+            if length > longest.get(token_id, 0):
+                longest[token_id] = length
+        breaks = self._breaks
+        ids = sorted(i for i in longest if i >= len(breaks) or not breaks[i])
+        return ids, [longest[token_id] for token_id in ids]
+
+    def _longest(
+        self, places: Numbers, runs: Numbers, following: Numbers
+    ) -> tuple[Sequence[int], Any]:
+        import numpy as np
+
+        lengths = np.minimum(runs, self._window - 1 - places)
         np.minimum(lengths, self._unbroken, out=lengths)
         # Sorted together, the longest repetition of each token comes last.
-        packed = self._tail.following[places] << _LENGTH_BITS
+        packed = following << _LENGTH_BITS
         packed |= lengths
         packed.sort()
         ids = packed >> _LENGTH_BITS
@@ -112,7 +132,7 @@ class _Repetition:
         np.not_equal(ids[1:], ids[:-1], out=last[:-1])
         if len(self._breaks):
             last &= ~self._is_breaker(ids)
-        return ids[last], packed[last] & _LENGTH_MASK
+        return array("q", ids[last].tobytes()), packed[last] & _LENGTH_MASK
 
     def _is_breaker(self, tokens: Numbers) -> Any:
         import numpy as np
@@ -263,14 +283,14 @@ class DRYLogitProcessor(LogitProcessor):
             params.dry_penalty_last_n,
         )
         # Pad values of image prompts are in the history but not in the vocabulary.
-        known = int(ids.searchsorted(edits.vocab_size))
+        known = bisect_left(ids, edits.vocab_size)
         values = penalties[lengths[:known]]
-        edits.bias(array("q", ids[:known].tobytes()), array("d", values.tobytes()))
+        edits.bias(ids[:known], array("d", values.tobytes()))
 
     def explain(self, request: Request) -> str:
         """Say how long the longest repetition is."""
         found = request.state.lengths()
-        longest = 0 if found is None else int(found[1].max(initial=0))
+        longest = 0 if found is None else max(found[1], default=0)
         return f"each would continue a repetition, the longest one of {longest} tokens"
 
 

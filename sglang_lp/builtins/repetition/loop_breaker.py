@@ -57,7 +57,7 @@ class _Loops:
         """Return the smallest size of a pattern that is repeated, and what comes next in each."""
         import numpy as np
 
-        places = (self.tail.runs >= self._enough).nonzero()[0]
+        places = self.tail.reached(self._enough)
         if not len(places):
             return None
         following = np.unique(self.tail.following[places])

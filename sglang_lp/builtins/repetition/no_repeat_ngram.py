@@ -127,9 +127,9 @@ class _Window:
         self._keys: deque[bytes] = deque()
         self._third_keys: deque[bytes] = deque()
 
-    def fork(self, history: Request | _History) -> _Drafted:
+    def fork(self, request: Request) -> _Drafted:
         """Return the window as it moves along a draft; this one must not move meanwhile."""
-        self._enter(history)  # once for all forks
+        self._enter(_counted(request))  # once for all forks
         return _Drafted(self, self._end, self._end)
 
     @property
@@ -137,9 +137,9 @@ class _Window:
         """Number of the first token that could complete an n-gram of the window."""
         return self._new + self._before + 1 - self._third_size if self._third_size else 0
 
-    def slide(self, history: Request | _History, token_ids: Sequence[int]) -> None:
+    def slide(self, request: Request, token_ids: Sequence[int]) -> None:
         """Take in the next tokens."""
-        end = self._end
+        history, end = _counted(request), self._end
         self._end = end + len(token_ids)
         if self._third_size:
             self._note(history, end)
@@ -225,8 +225,8 @@ class _Window:
                 if not known.places:
                     del followers[key]
 
-    def banned(self, history: Request | _History, vocab_size: int) -> Iterator[Collection[int]]:
-        """Yield the tokens that would complete an n-gram of the window now, in several lists.
+    def banned(self, history: Request | _History, vocab_size: int) -> Sequence[Collection[int]]:
+        """Return the tokens that would complete an n-gram of the window now, in several lists.
 
         Args:
             history: Of the request.
@@ -234,49 +234,48 @@ class _Window:
                 history but not in the vocabulary.
         """
         self._enter(history)
-        yield from self.banned_at(history, self._end, vocab_size)
+        return self.banned_at(history, self._end, self._end, vocab_size)
 
     def banned_at(
-        self, history: Request | _History, end: int, vocab_size: int
-    ) -> Iterator[Collection[int]]:
-        """Yield as :meth:`banned` after ``end`` tokens, from what has been entered."""
+        self, history: Request | _History, entered: int, end: int, vocab_size: int
+    ) -> Sequence[Collection[int]]:
+        """Return as :meth:`banned` after ``end`` tokens, of which ``entered`` have been entered.
+
+        Looks at each of the others: for the few tokens of a draft.
+        """
         before = self._before
         if end - self._start < before:
-            return
+            return ()
         newest = _tokens(history, end - before, end)
+        found: list[Collection[int]] = []
         # The first token that may have followed: the n-gram that it ends begins in the window.
         oldest = end - self._window + before
         if oldest < self._text_end:
-            yield from self._prompted(newest, oldest - self._start, vocab_size)
+            found.extend(self._prompted(newest, oldest - self._start, vocab_size))
         known = self._followers.get(newest.tobytes())
         if isinstance(known, int):
             if known >= oldest:
-                yield _tokens(history, known, known + 1)
+                found.append(_tokens(history, known, known + 1))
         elif known is not None:
             if next(iter(known.places.values())) >= oldest:
-                yield known.ids
+                found.append(known.ids)
             else:
-                yield [i for i, place in known.places.items() if place >= oldest]
+                found.append([i for i, place in known.places.items() if place >= oldest])
+        begin = max(entered, oldest, self._start + before)
+        if begin < end:
+            found.extend(self._drafted(_tokens(history, begin - before, end)))
+        return found
 
-    def banned_since(
-        self, history: Request | _History, since: int, end: int
-    ) -> Iterator[Collection[int]]:
-        """Yield what followed the newest of ``end`` tokens from number ``since`` on.
-
-        Looks at each: for the few tokens of a draft.
-        """
-        before, size = self._before, self._before * _WIDTH
-        begin = max(since, end - self._window + before, self._start + before)
-        if begin >= end:
-            return
-        token_ids = _tokens(history, begin - before, end)
-        written = token_ids.tobytes()
-        newest = written[len(written) - size :]
-        for at, token_id in enumerate(token_ids[before:]):
-            if (
-                written[at * _WIDTH : at * _WIDTH + size] == newest
-                and token_id not in self._whitelist
-            ):
+    def _drafted(self, token_ids: array[int]) -> Iterator[Collection[int]]:
+        """Yield what followed the newest of some tokens among these."""
+        before, last = self._before, len(token_ids)
+        newest = token_ids[last - before :]
+        for place in range(before, last):
+            # The last one alone differs nearly always.
+            if before and token_ids[place - 1] != newest[-1]:
+                continue
+            token_id = token_ids[place]
+            if token_ids[place - before : place] == newest and token_id not in self._whitelist:
                 yield (token_id,)
 
     def _prompted(
@@ -303,30 +302,28 @@ class _Drafted:
         window: The window before the draft.
         begin: Number of the first drafted token.
         end: Number of the token that comes next.
+
+    Attributes:
+        due: As that of the window: drafted tokens only put it off.
     """
 
-    __slots__ = ("_begin", "_end", "_window")
+    __slots__ = ("_begin", "_end", "_window", "due")
 
     def __init__(self, window: _Window, begin: int, end: int) -> None:
         self._window, self._begin, self._end = window, begin, end
+        self.due = window.due
 
-    @property
-    def due(self) -> int:
-        """As that of the window: drafted tokens only put it off."""
-        return self._window.due
-
-    def fork(self, _history: Request | _History) -> _Drafted:
+    def fork(self, _request: Request) -> _Drafted:
         """Return another one at the same place."""
         return _Drafted(self._window, self._begin, self._end)
 
-    def slide(self, _history: Request | _History, token_ids: Sequence[int]) -> None:
+    def slide(self, _request: Request, token_ids: Sequence[int]) -> None:
         """Take in drafted tokens."""
         self._end += len(token_ids)
 
-    def banned(self, history: Request | _History, vocab_size: int) -> Iterator[Collection[int]]:
-        """Yield the tokens that would complete an n-gram, as the window does."""
-        yield from self._window.banned_at(history, self._end, vocab_size)
-        yield from self._window.banned_since(history, self._begin, self._end)
+    def banned(self, history: Request | _History, vocab_size: int) -> Sequence[Collection[int]]:
+        """Return the tokens that would complete an n-gram, as the window does."""
+        return self._window.banned_at(history, self._begin, self._end, vocab_size)
 
 
 def _counted(request: Request) -> Request | _History:
@@ -404,11 +401,11 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
-        request.state.slide(_counted(request), token_ids)
+        request.state.slide(request, token_ids)
 
     def fork(self, request: Request) -> _Drafted:
         """Go on with the window of the request, as far as a draft reaches."""
-        return request.state.fork(_counted(request))  # type: ignore[no-any-return]
+        return request.state.fork(request)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban what would repeat, or sleep until something can."""

@@ -21,12 +21,11 @@ class Tail:
 
     A token costs some operations on as many numbers as there are distances.
 
-    Attributes:
-        runs: For each distance from 1 on, how many of the newest tokens are the same as those so
-            much earlier. Shape ``(reach,)``, int64; changes with every token.
+    For each distance from 1 on, the newest tokens that are the same as those so much earlier are
+    a run.
     """
 
-    __slots__ = ("_at", "_tokens", "runs")
+    __slots__ = ("_at", "_read", "_since", "_tokens")
 
     def __init__(self, reach: int, text: Sequence[int] = ()) -> None:
         """Read a text.
@@ -40,11 +39,14 @@ class Tail:
         #: The tokens, newest first, from ``_at`` on; -1 for those before the first.
         self._tokens = np.full(_ROOM + reach, -1)
         self._at = _ROOM
-        self.runs = np.zeros(reach, dtype=np.int64)
+        #: How many tokens were taken in, and for each distance before which one its run began:
+        #: so nothing is written where one goes on.
+        self._read = len(text)
+        self._since = np.full(reach, self._read)
         if text:
             newest = [*reversed(text)]
             runs = _common_prefixes(newest)[1 : reach + 1]
-            self.runs[: len(runs)] = runs
+            self._since[: len(runs)] -= np.array(runs, dtype=np.int64)
             self._tokens[self._at : self._at + len(newest)] = newest[:reach]
 
     def fork(self) -> Tail:
@@ -52,26 +54,37 @@ class Tail:
         # Not copy(), which takes longer than all of this (`make bench-bounds`, dry-one-token).
         forked = object.__new__(Tail)
         forked._at, forked._tokens = self._at, self._tokens.copy()
-        forked.runs = self.runs.copy()
+        forked._read, forked._since = self._read, self._since.copy()
         return forked
 
     def push(self, token_id: int) -> None:
         """Take in a token."""
-        runs = self.runs
-        reach = len(runs)
+        reach = len(self._since)
         if not self._at:
             self._at = _ROOM
             self._tokens[_ROOM:] = self._tokens[:reach]
         at = self._at
-        runs += 1
-        runs *= self._tokens[at : at + reach] == token_id
+        self._read += 1
+        self._since[self._tokens[at : at + reach] != token_id] = self._read
         self._at = at = at - 1
         self._tokens[at] = token_id
 
     @property
     def following(self) -> Numbers:
         """For each distance the token that came next so much earlier; -1 before the first."""
-        return self._tokens[self._at : self._at + len(self.runs)]
+        return self._tokens[self._at : self._at + len(self._since)]
+
+    def reached(self, enough: int | Numbers) -> Numbers:
+        """Return the places, from 0 for distance 1 on, of runs of so many tokens and more.
+
+        Args:
+            enough: Tokens, for all distances or for each.
+        """
+        return (self._since <= self._read - enough).nonzero()[0]
+
+    def runs(self, places: Numbers) -> Numbers:
+        """Return the tokens of the runs at some places."""
+        return self._read - self._since[places]
 
 
 def _common_prefixes(tokens: Sequence[int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from array import array
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,7 +20,12 @@ def repeats(text, distance):
 
 
 def check(tail, text, reach):
-    assert tail.runs.tolist() == [repeats(text, distance) for distance in range(1, reach + 1)]
+    runs = [repeats(text, distance) for distance in range(1, reach + 1)]
+    assert tail.runs(np.arange(reach)).tolist() == runs
+    for enough in (1, 2, np.arange(reach)):
+        wanted = np.broadcast_to(enough, reach).tolist()
+        reached = [place for place, run in enumerate(runs) if run >= wanted[place]]
+        assert tail.reached(enough).tolist() == reached
     known = min(reach, len(text))
     assert tail.following[:known].tolist() == text[::-1][:known]
 
