@@ -8,6 +8,7 @@ from benchmarks.bounds import report as bounds
 from benchmarks.cost import report as cost
 from benchmarks.cost import rollouts, sleep, watch
 from benchmarks.devices import scale
+from benchmarks.drafts import at_work
 from benchmarks.drafts import report as drafts
 from benchmarks.evidence import plots
 from benchmarks.evidence import report as evidence
@@ -19,7 +20,20 @@ __all__ = ["PARTS"]
 PARTS = tuple(
     one.PART
     for one in (
-        *(adapters, bounds, cost, drafts, evidence, rollouts, rules, scale, sleep, strict, text),
+        *(
+            adapters,
+            at_work,
+            bounds,
+            cost,
+            drafts,
+            evidence,
+            rollouts,
+            rules,
+            scale,
+            sleep,
+            strict,
+            text,
+        ),
         watch,
     )
 )

@@ -374,6 +374,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "bench-drafts": (
         *ENV,
         Step("what a verify step adds", (PYTHON, "-m", "benchmarks.drafts.measure")),
+        Step("every processor at work", (PYTHON, "-m", "benchmarks.drafts.at_work")),
     ),
     "bench-rules": (
         *ENV,

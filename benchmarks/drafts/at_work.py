@@ -1,0 +1,93 @@
+"""What every processor at work adds to a verify step: ``python -m benchmarks.drafts.at_work``.
+
+256 rows with chains of five nodes, and every row acts. As in :mod:`benchmarks.drafts.measure` the
+operations on the logits are left out, and so is what a GPU decides about them: what is left is the
+host's time, in time of the thread's processor.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.cost.cases import Case, disallowed, forced, median, ngram, others, per_step
+from benchmarks.drafts.verify_step import NODES, VerifyStep
+from benchmarks.machine import machine
+from benchmarks.pages import Part
+from sglang_lp._engine.plan import Plan
+from sglang_lp.testing import decided_as_on_a_gpu
+
+__all__ = ["PART", "main"]
+
+ROWS, HISTORY = 256, 1024
+ROUNDS, STEPS = 5, 10
+#: Milliseconds of a step; of the n-gram rule, which has two figures: in a text that repeats.
+MOST, MOST_NGRAM = 8.0, 12.0
+
+
+def _cases() -> Iterator[tuple[str, Case]]:
+    yield "thinking budget, spent", forced(ROWS, HISTORY)
+    yield "`DisallowedTokensLogitsProcessor`", disallowed(ROWS, same=False)
+    for case in others(ROWS, HISTORY):
+        yield f"`{case.processor}`", case
+    for text in ("prose", "table", "loop"):
+        yield f"n-gram rule, {text}", ngram(ROWS, HISTORY, 3, 1 << 15, text)
+
+
+def _limit(name: str) -> float:
+    return MOST_NGRAM if name.startswith("n-gram") else MOST
+
+
+def measure() -> list[dict[str, Any]]:
+    """Return the milliseconds of a step for each processor: the median of the runs."""
+    found = []
+    nothing = {name: lambda *_given: None for name in ("apply", "decide")}
+    with decided_as_on_a_gpu(), patch.multiple(Plan, **nothing):
+        for name, case in _cases():
+            step = VerifyStep(case)
+            step.run()  # the first one reads the prompt
+            run = partial(per_step, step.run, STEPS, step.commit, time.thread_time)
+            milli = median([run() for _ in range(ROUNDS)]) * 1e3
+            found.append({"name": name, "ms": round(milli, 2)})
+    return found
+
+
+def page_block(results: Mapping[str, Any]) -> str:
+    """Return the part of the page that comes from the results, in Markdown."""
+    on = results["machine"]
+    lines = [
+        f"Measured on: {on['cpu']}; Python {on['python']}, torch {on['torch']}, one thread.",
+        f"The median of {ROUNDS} runs; load average {on['load']}.",
+        "",
+        f"| all {ROWS} rows at work, {NODES} nodes each | a step | a node | at most | met |",
+        "|---|---|---|---|---|",
+    ]
+    for one in results["processors"]:
+        limit, node = _limit(one["name"]), one["ms"] * 1e3 / (ROWS * NODES)
+        met = "yes" if one["ms"] <= limit else "**no**"
+        lines.append(
+            f"| {one['name']} | {one['ms']:.1f} ms | {node:.1f} µs | {limit:g} ms | {met} |"
+        )
+    return "\n".join(lines)
+
+
+PART = Part("at-work", "performance.md", page_block)
+
+
+def main() -> int:
+    """Measure, store the results, renew the page and print its table."""
+    torch.set_num_threads(1)
+    results = {"machine": machine(), "processors": measure()}
+    PART.store(results)
+    print(page_block(results))
+    return int(any(one["ms"] > _limit(one["name"]) for one in results["processors"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
