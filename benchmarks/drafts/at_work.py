@@ -47,8 +47,11 @@ def _limit(name: str) -> float:
 def measure() -> list[dict[str, Any]]:
     """Return the milliseconds of a step for each processor: the median of the runs."""
     found = []
-    nothing = {name: lambda *_given: None for name in ("apply", "decide")}
-    with decided_as_on_a_gpu(), patch.multiple(Plan, **nothing):
+    with (
+        decided_as_on_a_gpu(),
+        patch.object(Plan, "apply", lambda *_given: None),
+        patch.object(Plan, "decide", lambda *_given: None),
+    ):
         for name, case in _cases():
             step = VerifyStep(case)
             step.run()  # the first one reads the prompt

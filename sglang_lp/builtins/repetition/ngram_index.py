@@ -7,8 +7,10 @@ copies of a prompt.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
+from hashlib import blake2b
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
@@ -62,89 +64,115 @@ class Later(NamedTuple):
     places: Numbers
 
 
-class _Sequences(NamedTuple):
-    """All sequences of one length in a text.
+class _Sequences:
+    """All sequences of one length in a text, in the order of fingerprints.
+
+    One sort, whatever the text and the length. A fingerprint is the sum of what the tokens are
+    scattered to, times powers of a number (Karp and Rabin, 1987, doi 10.1147/rd.312.0249), modulo
+    2 ** 64; its lowest bits give way to the index at which the sequence begins. If the tokens were
+    not scattered, a text could be made whose fingerprints are equal for every number, because
+    powers of odd numbers differ by many powers of two.
+
+    Args:
+        tokens: The text.
+        length: Of the sequences.
+        drawn: Two odd numbers of 64 bits, which nobody chose: the key by which tokens are
+            scattered, and the number whose powers are taken.
 
     Attributes:
-        length: Tokens of a sequence.
-        ranks: For each index of the text the rank of the sequence that begins there. Equal
-            sequences alone have equal ranks, and ranks are in the order of the tokens.
-        ends: The index after each sequence, in the order of their ranks, then of the text.
-        is_first: For each of ``ends``, whether it is the first of equal sequences.
-        is_settled: Whether longer sequences are equal wherever these are, however long.
+        firsts: Which of them, in their order, is the first of those with its fingerprint.
     """
 
-    length: int
-    ranks: Numbers
-    ends: Numbers
-    is_first: Any
-    is_settled: bool = False
+    __slots__ = ("_bits", "_key", "_length", "_sorted", "_weights", "firsts")
 
-    @classmethod
-    def ranked(cls, numbers: Numbers, length: int, bits: int) -> _Sequences:
-        """Rank sequences by numbers of the same order, one for each index where one begins."""
+    def __init__(self, tokens: Numbers, length: int, drawn: tuple[int, int]) -> None:
         import numpy as np
 
-        packed = numbers << bits
-        packed |= np.arange(len(numbers))
-        packed.sort()
-        is_first = np.ones(len(packed), dtype=bool)
-        keys = packed >> bits
-        np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
-        packed &= (1 << bits) - 1
-        ranks = np.empty_like(packed)
-        ranks[packed] = np.cumsum(is_first)
-        packed += length
-        return cls(length, ranks, packed, is_first)
+        size = len(tokens)
+        self._length, self._bits = length, (size + 1).bit_length()
+        self._key, factor = np.uint64(drawn[0]), drawn[1]
+        powers = np.empty((2, max(size, length) + 1), dtype=np.uint64)
+        powers[0], powers[1], powers[1, 0] = factor, pow(factor, -1, 1 << 64), 1
+        powers, inverse = powers.cumprod(1)
+        self._weights = powers[:length].copy()
+        sums = np.zeros(size + 1, dtype=np.uint64)
+        np.cumsum(self._scattered(tokens) * powers[:size], out=sums[1:])
+        found = sums[length:] - sums[: max(0, size + 1 - length)]
+        found *= inverse[: len(found)]
+        bits = np.uint64(self._bits)
+        found >>= bits
+        found <<= bits
+        found |= np.arange(len(found), dtype=np.uint64)
+        found.sort()
+        self._sorted = found
+        fingerprints = found >> bits
+        self.firsts = np.ones(len(found), dtype=bool)
+        np.not_equal(fingerprints[1:], fingerprints[:-1], out=self.firsts[1:])
 
-    def reach(self, bits: int) -> int:
-        """Return the length of the longest sequences that one more sort ranks."""
-        # As many as fit into 63 bits beside the index.
-        return self.length * max(2, (63 - bits) // self._width)
-
-    @property
-    def _width(self) -> int:
-        return int(self.ranks.max(initial=1)).bit_length()
-
-    def longer(self, length: int, bits: int) -> _Sequences:
-        """Return the sequences of another length, at least that of these."""
+    def are_told_apart(self, tokens: Numbers) -> bool:
+        """Tell whether those with equal fingerprints are equal."""
         import numpy as np
 
-        found = self
-        while found.length < length:
-            if found.is_settled or found.is_first.all():
-                return found._stretched(length)
-            width, reached = found._width, min(length, found.reach(bits))
-            numbers = found.ranks[: max(0, len(found.ranks) - reached + found.length)].copy()
-            # If the longer ones are no more than their beginnings, still longer ones are no more.
-            before = np.count_nonzero(np.bincount(numbers))
-            for piece in range(1, -(-reached // found.length)):  # the last one may overlap
-                offset = min(piece * found.length, reached - found.length)
-                numbers <<= width
-                numbers |= found.ranks[offset : offset + len(numbers)]
-            found = self.ranked(numbers, reached, bits)
-            found = found._replace(is_settled=before == int(found.ranks.max(initial=0)))
+        ends = self.ends(slice(None))
+        same = ~self.firsts[1:]
+        before = np.full(len(tokens) + 1, -1)
+        before[ends[1:][same]] = ends[:-1][same]
+        (others,) = (before >= 0).nonzero()
+        ones = before[others]
+        for _ in range(self._length):
+            ones, others = ones - 1, others - 1
+            if not np.array_equal(tokens[ones], tokens[others]):
+                return False
+            # The other tokens of two are equal if those are that end here, which are looked at.
+            rest = before[others] != ones
+            ones, others = ones[rest], others[rest]
+            if not len(ones):
+                break
+        return True
+
+    def ends(self, which: Any) -> Numbers:
+        """Return the indices after some, chosen as of an array; those of equal ones ascend."""
+        import numpy as np
+
+        mask = np.uint64((1 << self._bits) - 1)
+        found: Numbers = (self._sorted[which] & mask).astype(np.int64) + self._length
         return found
 
-    def _stretched(self, length: int) -> _Sequences:
-        """Return longer ones, which are equal where these are, and in the same order."""
+    def few_ends(self, begin: int, stop: int) -> list[int]:
+        """Return the same in a list, of some that follow each other."""
+        mask, length = (1 << self._bits) - 1, self._length
+        return [(one & mask) + length for one in self._sorted.data[begin:stop]]
+
+    def _scattered(self, tokens: Numbers) -> Any:
+        """Return a number of 64 bits for each token: equal differences do not stay equal."""
         import numpy as np
 
-        more = length - self.length
-        left = max(0, len(self.ranks) - more)
-        ends = self.ends[self.ends < left + self.length]
-        of = self.ranks[ends - self.length]
-        is_first = np.ones(left, dtype=bool)
-        np.not_equal(of[1:], of[:-1], out=is_first[1:])
-        return _Sequences(length, self.ranks[:left], ends + more, is_first, is_settled=True)
+        found = tokens.view(np.uint64) * self._key
+        found ^= found >> np.uint64(32)
+        return found
+
+    def find(self, tokens: array[int]) -> tuple[int, int]:
+        """Return where those with the fingerprint of these tokens begin and stop."""
+        import numpy as np
+
+        bits, found = self._bits, self._sorted.data
+        if not len(found):
+            return 0, 0
+        fingerprint = self._scattered(np.frombuffer(tokens, dtype=np.int64)) @ self._weights
+        key = int(fingerprint) >> bits << bits
+        begin = bisect_left(found, key)
+        return begin, bisect_left(found, key + (1 << bits), begin)
+
+
+def _draw(prompt: bytes, turn: int) -> tuple[int, int]:
+    """Return two numbers that hang on every byte of a text: the same on all ranks of a model."""
+    drawn = blake2b(prompt, digest_size=16, salt=turn.to_bytes(8, "little")).digest()
+    key, factor = (int.from_bytes(half, "little") for half in (drawn[:8], drawn[8:]))
+    return key | 1, factor >> 3 << 3 | 5  # of which as many powers differ as can be
 
 
 class Text:
     """The n-grams of a text.
-
-    Where its sequences are is told exactly, by ranks of shorter ones that cover them: the length
-    doubles at least with every sort (Karp, Miller and Rosenberg, 1972,
-    doi 10.1145/800152.804905).
 
     Attributes:
         prompt: The bytes of the text's tokens.
@@ -154,7 +182,6 @@ class Text:
 
     __slots__ = (
         "__weakref__",
-        "_bytes",
         "_groups",
         "_later",
         "_sequences",
@@ -177,60 +204,49 @@ class Text:
 
         self.prompt = prompt
         self.tokens: Numbers = np.frombuffer(prompt, dtype=np.int64)
-        #: Big-endian, so that bytes compare as tokens do.
-        self._bytes = self.tokens.byteswap().tobytes()
         #: The large ones that were asked for.
         self._groups: dict[int, Group] = {}
         self._later: dict[tuple[Any, ...], Later] = {}
-        bits = len(self.tokens).bit_length()
-        single = min(third, 1)
-        numbers = self.tokens if single else np.zeros(len(self.tokens) + 1, dtype=np.int64)
-        singles = _Sequences.ranked(numbers, single, bits)
-        self._thirds = thirds = singles.longer(third, bits)
-        at_once = not thirds.is_settled and before <= singles.reach(bits)
-        self._sequences = (singles if at_once else thirds).longer(before, bits)
-        firsts = self._thirds.ends[self._thirds.is_first]
-        self.new = int(firsts.max(initial=0))
+        for turn in count():
+            drawn = _draw(prompt, turn)
+            self._sequences = _Sequences(self.tokens, before, drawn)
+            if self._sequences.are_told_apart(self.tokens):
+                break
+        # Not worth a look: a new one that is taken for another wakes a row too early.
+        same = third == before
+        self._thirds = self._sequences if same else _Sequences(self.tokens, third, drawn)
+        (firsts,) = self._thirds.firsts.nonzero()
+        self.new = int(self._thirds.ends(firsts).max(initial=0))
         # What takes a step long is done now.
-        begins = self._sequences.is_first.nonzero()[0]
-        lengths = np.diff(begins, append=len(self._sequences.ends))
+        (begins,) = self._sequences.firsts.nonzero()
+        lengths = np.diff(begins, append=len(self._sequences.firsts))
         for place in (lengths >= _VERY_MANY).nonzero()[0].tolist():
             begin = int(begins[place])
             self._gather(begin, begin + int(lengths[place]))
 
-    def _find(self, sequences: _Sequences, tokens: array[int]) -> tuple[int, int]:
-        """Return where in ``sequences.ends`` those of these tokens begin and stop."""
-        ends, size = sequences.ends.data, 8 * sequences.length
-        wanted = array("q", tokens)
-        wanted.byteswap()
-        key = wanted.tobytes()
-
-        def spelled(end: int) -> bytes:
-            return self._bytes[8 * end - size : 8 * end]
-
-        begin = bisect_left(ends, key, key=spelled)
-        if begin == len(ends) or spelled(ends[begin]) != key:
-            return begin, begin
-        return begin, bisect_right(ends, key, begin, key=spelled)
-
     def group(self, tokens: array[int]) -> Group | None:
         """Return what has followed these ``before`` tokens."""
-        begin, stop = self._find(self._sequences, tokens)
-        if begin == stop:  # the next one in order begins there
+        begin, stop = self._sequences.find(tokens)
+        if begin == stop:  # another one begins there
+            return None
+        places = self._sequences.few_ends(begin, min(stop, begin + _MANY + 1))
+        if self.prompt[8 * (places[0] - len(tokens)) : 8 * places[0]] != tokens.tobytes():
             return None
         if begin in self._groups:
             return self._groups[begin]
-        places = self._followed(begin, stop)
-        if not len(places):
+        if places[-1] == len(self.tokens):  # nothing follows
+            places.pop()
+        if not places:
             return None
         if len(places) >= _MANY:
             return self._gather(begin, stop)
-        last = dict(zip(self.tokens[places].tolist(), places.tolist(), strict=True))
+        following = self.tokens.data
+        last = {following[place]: place for place in places}
         return Group([*last], [*last.values()], min(last.values()))
 
     def _followed(self, begin: int, stop: int) -> Numbers:
         """Return the indices of what followed: nothing does at the end of the text."""
-        places = self._sequences.ends[begin:stop]
+        places = self._sequences.ends(slice(begin, stop))
         return places[: len(places) - int(places[-1] == len(self.tokens))]
 
     def _gather(self, begin: int, stop: int) -> Group:
@@ -281,11 +297,14 @@ class Text:
             yield later.leaving[later.places >= since].tolist()
 
     def has_third(self, tokens: array[int], since: int) -> bool:
-        """Tell whether these ``third`` tokens ended at ``since`` or later."""
+        """Tell whether these ``third`` tokens ended at ``since`` or later.
+
+        One time in thousands of texts it takes others for them.
+        """
         if since > len(self.tokens):
             return False
-        begin, stop = self._find(self._thirds, tokens)
-        return begin < stop and bool(self._thirds.ends[stop - 1] >= since)
+        begin, stop = self._thirds.find(tokens)
+        return begin < stop and self._thirds.few_ends(stop - 1, stop)[0] >= since
 
 
 @shared_by_copies

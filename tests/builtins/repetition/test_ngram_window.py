@@ -4,9 +4,10 @@ import random
 import tracemalloc
 from array import array
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
@@ -300,3 +301,57 @@ def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
         )
         assert found.has_third(array("q", wanted[:third]), last)
         assert not found.has_third(array("q", wanted[:third]), last + 1)
+
+
+@examples(1.5)
+@given(text=texts_that_repeat(), data=st.data())
+def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(text, data):
+    text = [token % 2 for token in text]
+    before = data.draw(st.integers(1, len(text)), "before")
+    # The first one tells none of these apart, the second one some of them.
+    factors = iter([1, (1 << 63) + 1])
+    draw = ngram_index._draw
+    drawn = []
+
+    def poorly(prompt, turn):
+        drawn.append((1, factor) if (factor := next(factors, None)) else draw(prompt, turn))
+        return drawn[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngram_index, "_draw", poorly)
+        found = ngram_index.Text(array("q", text).tobytes(), before, before)
+
+    sequences = {tuple(text[at : at + before]) for at in range(len(text) - before + 1)}
+    event(f"{len(drawn)} numbers")
+    assert (len(drawn) > 1) == (len(sequences) > 1)
+    for wanted in sequences:
+        places = {
+            text[at + before]: at + before
+            for at in range(len(text) - before)
+            if tuple(text[at : at + before]) == wanted
+        }
+        group = found.group(array("q", wanted))
+        assert ({} if group is None else dict(zip(group.ids, group.places, strict=True))) == places
+
+
+def test_tokens_whose_number_is_that_of_others_have_not_been_there():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngram_index, "_draw", lambda *_: (1, 1))
+        found = ngram_index.Text(array("q", [1 << 40, 1 << 41, 7]).tobytes(), 2, 1)
+
+    assert found.group(array("q", [1 << 40, 1 << 41])) is not None
+    assert found.group(array("q", [1 << 41, 1 << 40])) is None
+
+
+def test_a_text_whose_sequences_would_have_equal_sums_for_every_odd_number_is_indexed():
+    # The product of (x ** e - 1) ** 2 for e = 1, 2, 4 ... 64 is a multiple of 2 ** 64.
+    difference = np.ones(1, dtype=np.int64)
+    for exponent in (1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64, 64):
+        difference = np.convolve(difference, [-1, *[0] * (exponent - 1), 1])
+    ones, others = np.maximum(difference, 0), np.maximum(-difference, 0)
+    assert sum(int(one) * 5**at for at, one in enumerate(difference)) % 2**64 == 0
+    text = array("q", [*ones, 7, *others, 8])
+    found = ngram_index.Text(text.tobytes(), 255, 85)
+
+    assert found.group(text[:255]).ids == [7]
+    assert found.group(text[256:511]).ids == [8]
