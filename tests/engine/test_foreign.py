@@ -73,11 +73,15 @@ def test_answers_are_the_same_alone_and_among_thirty_two(server):
         start = forced.get(name, [])
         assert reply.output_ids[: len(start)] == start
 
-    for stagger in (0, 0.02):
-        together = server.at_once(requests, stagger)
+    is_squeezed = server.arguments.get("max_total_tokens") == 512
+    for turn in range(8):
+        together = server.at_once(requests, 0.02 * (turn % 2))
         assert [reply.output_ids for reply in together] == [reply.output_ids for reply in alone]
-    if "max_total_tokens" in server.arguments and server.arguments["max_total_tokens"] == 512:
-        assert "KV cache pool is full. Retract requests" in server.log_text()
+        # On a busy machine they may come too slowly to be retracted.
+        retracted = "KV cache pool is full. Retract requests" in server.log_text()
+        if turn and retracted >= is_squeezed:
+            break
+    assert retracted >= is_squeezed
 
 
 @on_servers("default")
