@@ -53,6 +53,9 @@ PINS = (
     *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
 )
 
+#: pytest in two processes, files and servers each in one of them.
+ON_TWO_CORES = ("-n", "2", "--dist", "loadgroup")
+
 #: Nothing but set-up may try the network, and a proxy has no business on loopback.
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -316,7 +319,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     "env": ENV,
     "check": (*ENV, *CHECK),
     "quick": (*ENV, *CHECK, QUICK),
-    "test": (*ENV, *CHECK, Step("pytest", (PYTHON, "-m", "pytest"))),
+    "test": (*ENV, *CHECK, Step("pytest", (PYTHON, "-m", "pytest", *ON_TWO_CORES))),
     "test-versions": (
         *ENV,
         *(step for release in RELEASES for step in _release_steps(release)),

@@ -30,7 +30,8 @@ ON_REQUEST = {"docs", "drafts", "faults", "fleet"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what has to be asked for, and run what needs a real engine last.
 
-    So a mistake shows within seconds, not minutes.
+    So a mistake shows within seconds, not minutes. Where several processes share the tests
+    (``-n``), those of a server stay together, so that it starts once, and those of a file do.
     """
     unnamed = ON_REQUEST - {*re.findall(r"\w+", config.option.markexpr)}
     kept, left_out = [], []
@@ -39,3 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if marks & unnamed else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("engine") is not None)
+    if not config.pluginmanager.has_plugin("xdist"):
+        return
+    for item in items:
+        server = item.callspec.params.get("server") if hasattr(item, "callspec") else None
+        item.add_marker(pytest.mark.xdist_group(server or item.nodeid.partition("::")[0]))

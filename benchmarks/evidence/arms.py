@@ -21,6 +21,7 @@ __all__ = ["SECTIONS", "encode", "loops", "words"]
 
 OURS, OURS_SERIAL, DRAFTS = "this toolkit", "this toolkit, no overlap", "this toolkit, drafts"
 STOCK, STOCK_SERIAL = "SGLang", "SGLang, no overlap"
+STRICT = "SGLang, strict thinking"
 
 #: Tokens of an answer, by section.
 PROSE_TOKENS, TABLE_TOKENS, WORD_TOKENS, PUZZLE_TOKENS, CALL_TOKENS = 128, 256, 64, 160, 96
@@ -71,7 +72,7 @@ def ours(processor: str, **params: Any) -> Callable[[dict[str, Any]], dict[str, 
     return lambda body: attach(processor, **params).generate_body(body)
 
 
-def _stock(
+def stock(
     name: str, module: str = "sglang.srt.sampling.custom_logit_processor", **params: Any
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     payload = wire.payload_for(module, name)
@@ -97,8 +98,8 @@ LOOPS: Mapping[str, _Arm] = {
     "no-repeat n-gram": (OURS, ours(_OCR, **_NGRAM)),
     "LoopBreaker, ban": (OURS, ours("LoopBreakerLogitProcessor", **_LOOP)),
     "LoopBreaker, end": (OURS, ours("LoopBreakerLogitProcessor", **_LOOP, action="end")),
-    "no-repeat n-gram, SGLang's": (STOCK, _stock(_OCR, **_NGRAM)),
-    "no-repeat n-gram, SGLang's, no overlap": (STOCK_SERIAL, _stock(_OCR, **_NGRAM)),
+    "no-repeat n-gram, SGLang's": (STOCK, stock(_OCR, **_NGRAM)),
+    "no-repeat n-gram, SGLang's, no overlap": (STOCK_SERIAL, stock(_OCR, **_NGRAM)),
     "no-repeat n-gram, no overlap": (OURS_SERIAL, ours(_OCR, **_NGRAM)),
 }
 #: At 0.7, and for tables, only what differs there.
@@ -170,13 +171,23 @@ def bans(kept: Kept) -> Iterator[Ask]:
         for arm, (server, add) in arms.items():
             yield Ask("bans", arm, at, server, add(body), judged=True)
         if order < ALONE:
-            add = _stock("DisallowedTokensLogitsProcessor", token_ids=sorted(set(ids)))
+            add = stock("DisallowedTokensLogitsProcessor", token_ids=sorted(set(ids)))
             yield Ask("bans", "SGLang's class", at, STOCK, add(body), alone=True)
 
 
 def budget(tokens: int, **more: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     given = {"thinking_start": THINK, "thinking_end": END_THINK, **more}
     return ours("ThinkingBudgetLogitProcessor", thinking_budget=tokens, **given)
+
+
+def stock_budget(tokens: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return stock("FirstTokenBudget", "benchmarks.evidence.stock_budget", thinking_budget=tokens)
+
+
+def _strict(tokens: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Ask for strict thinking, which takes its budget from ``custom_params``."""
+    more = _sampling(custom_params={"thinking_budget": tokens})
+    return lambda body: more(body) | {"require_reasoning": True}
 
 
 def budgets(_kept: Kept) -> Iterator[Ask]:
@@ -187,10 +198,8 @@ def budgets(_kept: Kept) -> Iterator[Ask]:
         arms[f"{tokens}, with a closing"] = (OURS, budget(tokens, closing=CLOSING))
         arms[f"{tokens}, the answer's end closes"] = (OURS, budget(tokens, eos_token_ids=[END]))
         arms[f"{tokens}, drafts"] = (DRAFTS, budget(tokens))
-        first = _stock(
-            "FirstTokenBudget", "benchmarks.evidence.stock_budget", thinking_budget=tokens
-        )
-        arms[f"{tokens}, SGLang's class"] = (STOCK, first)
+        arms[f"{tokens}, SGLang's class"] = (STOCK, stock_budget(tokens))
+        arms[f"{tokens}, strict thinking"] = (STRICT, _strict(tokens))
     for at, prompt in enumerate(PUZZLES):
         for arm, (server, add) in arms.items():
             body = add(_body(chat(prompt, f"{THINK}\n"), PUZZLE_TOKENS))

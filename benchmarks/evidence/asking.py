@@ -17,7 +17,7 @@ from benchmarks.evidence import arms
 from benchmarks.evidence.answers import Answer, Ask, Kept
 from demo.server import DRAFTS
 from demo.speaking import DIRECTORY
-from support import cpu_decoding, cpu_rotary, cpu_speculation
+from support import cpu_decoding, cpu_rotary, cpu_speculation, cpu_strict
 from support.server import Server, launch
 from support.servers import PROBE
 
@@ -48,6 +48,16 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
         },
     ),
     arms.OURS_SERIAL: (_SERIAL, _OURS),
+    arms.STRICT: (
+        {
+            "grammar_backend": "xgrammar",
+            # Its delimiters are those of the prompts, and no token of the model.
+            "reasoning_parser": "deepseek-r1",
+            "enable_strict_thinking": True,
+        },
+        # Without a number here a budget of a request is not looked at.
+        {"SGLANG_PLUGINS": f"{_CPU},{cpu_strict.NAME}", "SGLANG_MAX_THINK_TOKENS": "1000000"},
+    ),
 }
 
 

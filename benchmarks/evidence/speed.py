@@ -52,17 +52,29 @@ def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[floa
 
 
 def _body(at: int) -> dict[str, Any]:
+    prompt = chat(PROSE[at], f"{arms.THINK}\n")
     sampling = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True}
-    return {"input_ids": arms.encode(chat(PROSE[at])), "sampling_params": sampling}
+    return {"input_ids": arms.encode(prompt), "sampling_params": sampling}
+
+
+#: Banned by their ids, as SGLang's class can: it asks the same of every request.
+_IDS: Mapping[str, Any] = {"token_ids": list(range(1_000, 1_064))}
 
 
 def _arms(server: str) -> Mapping[str, Any]:
     if server == arms.STOCK:
-        ngram = arms.LOOPS["no-repeat n-gram, SGLang's"][1]
-        return {"none": arms.none, "no-repeat n-gram": ngram}
+        return {
+            "none": arms.none,
+            "idle budget": arms.stock_budget(1_000_000),
+            "spent budget": arms.stock_budget(TOKENS // 2),
+            "disallowed tokens": arms.stock("DisallowedTokensLogitsProcessor", **_IDS),
+            "no-repeat n-gram": arms.LOOPS["no-repeat n-gram, SGLang's"][1],
+        }
     return {
         "none": arms.none,
         "idle budget": arms.budget(1_000_000),
+        "spent budget": arms.budget(TOKENS // 2),
+        "disallowed tokens": arms.ours("DisallowedTokensLogitsProcessor", **_IDS),
         "banned words": arms.ours(
             "BadWordsLogitProcessor", words=["because", "there", "would"], ignore_case=True
         ),
