@@ -48,7 +48,12 @@ class Time:
         return now + free * weights[0] / (sum(weights) or 1.0)
 
     def for_speed(self, server: str) -> float:
-        """Return the moment at which measuring the speed of a server is over."""
+        """Return the moment at which measuring the speed of a server is over.
+
+        Where nothing is left to ask, that is the end of the run.
+        """
+        if not any(self._weight(*visit) for visit in self._visits):
+            return self._end
         return time.monotonic() + self._seconds * MEASURED[server]
 
     def _weight(self, server: str, section: str) -> float:

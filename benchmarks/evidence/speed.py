@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +24,8 @@ ROUNDS = 5
 def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[float]]]:
     """Measure the arms in turns: arm -> requests at once -> tokens a second of each round.
 
+    A round counts once all arms have had their turn.
+
     Args:
         url: Of the server.
         server: Its name.
@@ -38,16 +41,21 @@ def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[floa
             http.post("/generate", json=dict(body)).raise_for_status()
 
         list(pool.map(post, map(_body, range(max(BATCHES)))))  # what is slow but once
+        turns = deque(_arms(server).items())
         for _ in range(ROUNDS):
             for size in BATCHES:
-                for arm, add in _arms(server).items():
+                turns.rotate()  # the first one after another size is slower
+                rates: dict[str, float] = {}
+                for arm, add in turns:
                     if time.monotonic() > until:
                         return found
                     bodies = [add(_body(at)) for at in range(size)]
                     started = time.monotonic()
                     list(pool.map(post, bodies))
-                    rate = size * TOKENS / (time.monotonic() - started)
-                    found.setdefault(arm, {}).setdefault(str(size), []).append(round(rate, 2))
+                    rates[arm] = size * TOKENS / (time.monotonic() - started)
+                for arm in _arms(server):
+                    of_size = found.setdefault(arm, {}).setdefault(str(size), [])
+                    of_size.append(round(rates[arm], 2))
     return found
 
 

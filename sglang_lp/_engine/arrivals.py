@@ -23,7 +23,7 @@ __all__ = ["Arrivals", "ask_again"]
 
 #: Tokens of the prompts that are read between two steps, and as how much of its prompt a copy
 #: counts, which is compared with the first one and not read (`make bench-bounds`).
-_MOST_TOKENS = 163_840
+_MOST_TOKENS = 147_456
 _OF_COPY = 32
 #: As how many tokens of a prompt a resumed one counts: a processor takes in each by itself, in up
 #: to 12 µs, and a chain of eight links eight times.

@@ -119,7 +119,7 @@ def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
 
     assert formed == ([[], [], [1, 2], []] if busy else [[1], [2], [], []])
     assert sum(TakesIn.times) == 3010
-    assert max(TakesIn.times) == (1280 if busy else 3000)
+    assert max(TakesIn.times) == (1152 if busy else 3000)
     for req in queue:
         (row,) = rows_of([req.sampling_params.custom_params])
         assert row.look()
