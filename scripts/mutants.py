@@ -1,5 +1,7 @@
 """Mutation testing of the trust boundary: break it in many ways, and see the tests notice.
 
+Mutated is what stands between a request and code that runs: the wire format, the verifier, and the
+gates of both processes. How tokens are decoded is for the engine tests and `make test-faults`.
 Works on a copy in ``.cache/mutants``. Every mutant that no test notices must stand, with the reason
 why it may, in ``scripts/mutants.md``; one that does not makes the exit code 1.
 """
@@ -25,13 +27,17 @@ LEFT_OUT = (
     *("fail_closed", "hundred_calls", "beyond_the_cap"),
 )
 
+MUTATED = (
+    *("sglang_lp/wire.py", "sglang_lp/trust/*.py", "sglang_lp/server/gate/*.py"),
+    *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),
+    *("sglang_lp/server/front/placeholders.py", "sglang_lp/server/scheduler/gate.py"),
+)
+
 SETTINGS = """\
 [mutmut]
 source_paths=sglang_lp
 only_mutate=
-  sglang_lp/trust/*.py
-  sglang_lp/server/**/*.py
-  sglang_lp/wire.py
+  {mutated}
 also_copy=
   docs
   support
@@ -52,7 +58,9 @@ def prepare() -> None:
     for file in ("pyproject.toml", "tests/conftest.py"):
         shutil.copy(ROOT / file, COPY / file)
     chosen = " and ".join(f"not {name}" for name in LEFT_OUT)
-    settings = SETTINGS.format(tests="\n  ".join(TESTS), chosen=chosen)
+    settings = SETTINGS.format(
+        mutated="\n  ".join(MUTATED), tests="\n  ".join(TESTS), chosen=chosen
+    )
     (COPY / "setup.cfg").write_text(settings)
 
 

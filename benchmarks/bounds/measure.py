@@ -27,7 +27,7 @@ import torch
 from benchmarks.bounds import report
 from benchmarks.bounds.cases import BATCH, LONGEST, Dear, dearest
 from benchmarks.bounds.run import Run, Server, fill_seconds, floors
-from benchmarks.machine import machine
+from benchmarks.machine import age, machine
 from sglang_lp.errors import RequestError
 
 #: Seconds for which one request is decoded at most.
@@ -109,8 +109,7 @@ def prepare() -> None:
     importlib.import_module("sglang.srt.managers.schedule_batch")
     # What kind of logits the model has is known after the first long list.
     _warm(next(dear for dear in dearest() if dear.key == "allowed-65536-x1"))
-    gc.collect()
-    gc.freeze()
+    age()
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from benchmarks.cost.cases import NEWLINE, Case, forced, idle, interleave, media
 from benchmarks.cost.measure import ROUNDS, THREADS
 from benchmarks.drafts import engine, foresight, report
 from benchmarks.drafts.verify_step import ACCEPTED, NODES, VerifyStep
-from benchmarks.machine import machine
+from benchmarks.machine import age, machine
 from sglang_lp._engine.plan import Plan
 
 ROWS = 16
@@ -57,6 +57,7 @@ def measure() -> list[dict[str, Any]]:
         steps = {history: VerifyStep(case(history)) for history in HISTORIES}
         for step in steps.values():
             step.run()  # the first one reads the prompt
+        age()
         sides: dict[str, Callable[[], float]] = {
             str(history): partial(per_step, step.run, STEPS, step.commit, time.thread_time)
             for history, step in steps.items()
