@@ -53,8 +53,8 @@ PINS = (
     *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
 )
 
-#: pytest in two processes, files and servers each in one of them.
-ON_TWO_CORES = ("-n", "2", "--dist", "loadgroup")
+#: pytest in two processes; tests/conftest.py says which tests stay together.
+ON_TWO_CORES = ("-n", "2")
 
 #: Nothing but set-up may try the network, and a proxy has no business on loopback.
 OFFLINE = {

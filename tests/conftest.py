@@ -30,8 +30,7 @@ ON_REQUEST = {"docs", "drafts", "faults", "fleet"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what has to be asked for, and run what needs a real engine last.
 
-    So a mistake shows within seconds, not minutes. Where several processes share the tests
-    (``-n``), those of a server stay together, so that it starts once, and those of a file do.
+    So a mistake shows within seconds, not minutes.
     """
     unnamed = ON_REQUEST - {*re.findall(r"\w+", config.option.markexpr)}
     kept, left_out = [], []
@@ -40,8 +39,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if marks & unnamed else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("engine") is not None)
-    if not config.pluginmanager.has_plugin("xdist"):
-        return
-    for item in items:
-        server = item.callspec.params.get("server") if hasattr(item, "callspec") else None
-        item.add_marker(pytest.mark.xdist_group(server or item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep the tests of a file together in one of several processes (``-n``), and of a server.
+
+    So a server starts once. ``--dist loadgroup`` would do it, but pytest-xdist 3.8 takes no groups
+    from pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    from support.servers import SERVERS
+
+    class ByServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, name = nodeid.partition("::")
+            parameters = name.partition("[")[2].removesuffix("]").split("-")
+            servers = [one for one in parameters if one in SERVERS and "/engine/" in file]
+            return servers[0] if servers else file
+
+    return ByServer(config, log)

@@ -15,7 +15,7 @@ from support.servers import on_servers
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default", "eagle chains")]
 
 #: Together more than is read between two steps, by twelve texts.
-TEXTS, LONG, AT_ONCE = 52, 4_000, 40
+TEXTS, LONG, AT_ONCE = 52, 4_000, 36
 PARAMS = {"ngram_size": 2, "window_size": 8_000}
 COMMON = [100 + i * i % 700 for i in range(LONG)]
 PROMPTS = [[*COMMON, 300 + number] for number in range(TEXTS)]
