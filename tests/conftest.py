@@ -11,8 +11,9 @@ import re
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before torch is imported: the tests' tensors are small, and an engine may run beside them.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+# Before torch is imported: the tests' tensors are small, and an engine may run beside them, or
+# another process of pytest-xdist.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("seeded", derandomize=True, database=None, **COMMON)
