@@ -327,7 +327,7 @@ TARGETS: dict[str, tuple[Step, ...]] = {
     ),
     "test-drafts": (
         *ENV,
-        Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts")),
+        Step("pytest -m drafts", (PYTHON, "-m", "pytest", "-m", "drafts", *ON_TWO_CORES)),
     ),
     "test-faults": (
         *ENV,
