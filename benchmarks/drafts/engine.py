@@ -81,7 +81,7 @@ def _in_new_process(name: str, directory: Path) -> list[dict[str, Any]]:
         plugins, paths = [*plugins, cpu_speculation.NAME], [*paths, cpu_speculation.PLUGIN]
     env = environment({"SGLANG_PLUGINS": ",".join(plugins), **variables}, paths)
     job = {"engine": name, "timing": str(timing), "models": str(directory)}
-    results: list[dict[str, Any]] = play(__name__, job, directory, env, 900)
+    results: list[dict[str, Any]] = play(__name__, job, directory, env, 1800)
     return results
 
 
