@@ -87,8 +87,8 @@ def _speed(axes: Any, found: Mapping[str, Mapping[str, Mapping[str, Sequence[flo
         places = [at + (turn - (len(sizes) - 1) / 2) * width for at in range(len(bars))]
         axes.barh(places, [of[size] for of in bars.values()], width, label=f"{size} at once")
     axes.axvline(100, color="0.4", lw=0.8)
-    axes.legend(fontsize=7, loc="lower left")
-    axes.set(xlabel="% of the tokens a second of the same server without a processor")
+    axes.legend(fontsize=7, ncols=len(sizes), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.set(xlabel="% of the speed without a processor")
 
 
 #: Section -> what draws it, and its height in inches.
@@ -96,5 +96,5 @@ _PLOTS: Mapping[str, tuple[Callable[[Any, Mapping[str, Any]], None], float]] = {
     "loops": (_loops, 3.6),
     "bans": (_bans, 2.6),
     "budgets": (_budgets, 3.6),
-    "speed": (_speed, 3.2),
+    "speed": (_speed, 4.2),
 }

@@ -29,6 +29,12 @@ def _share(found: Sequence[float]) -> str:
     return f"{hits} of {of} ({100 * low:.0f}-{100 * high:.0f} %)"
 
 
+def _spread(rates: Sequence[float]) -> str:
+    """Return a median with the least and the most, such as ``13.6 (12.9-14.1 in 5 rounds)``."""
+    median = statistics.median(rates)
+    return f"{median:.1f} ({min(rates):.1f}-{max(rates):.1f} in {len(rates)} rounds)"
+
+
 def _number(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(value, form)
 
@@ -91,8 +97,7 @@ def _speed(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> 
     rows = (
         [
             f"{server}: {arm}",
-            *(_number(statistics.median(of[size]), ".1f") if size in of else "-" for size in sizes),
-            ", ".join(str(len(of.get(size, ()))) for size in sizes),
+            *(_spread(of[size]) if size in of else "-" for size in sizes),
         ]
         for server, arms in found.items()
         for arm, of in arms.items()
@@ -101,7 +106,6 @@ def _speed(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> 
         [
             f"tokens a second, answers of {TOKENS}",
             *(f"{n} at once" for n in sizes),
-            "rounds, of which it is the median",
         ],
         rows,
     )
