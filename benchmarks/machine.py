@@ -34,7 +34,7 @@ def age() -> None:
     """Bring the process to the state of a server that has been up for a while.
 
     There nearly all objects are old, and Python looks through them all once in many thousands of
-    steps. A young process does so within the few that are measured, for up to 9 ms.
+    steps. A young process does so within the few that are measured, for milliseconds.
     """
     gc.unfreeze()
     gc.collect()

@@ -27,6 +27,7 @@ LEFT_OUT = (
     *("fail_closed", "hundred_calls", "beyond_the_cap"),
 )
 
+#: What stands between a request and code that runs.
 MUTATED = (
     *("sglang_lp/wire.py", "sglang_lp/trust/*.py", "sglang_lp/server/gate/*.py"),
     *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),

@@ -5,7 +5,7 @@ A test module names its servers::
     pytestmark = [pytest.mark.engine, on_servers("default")]
 
 and takes the fixture ``server``. A server takes up to a minute to start, so it lives for the
-session, and pytest runs all tests of one server together; two never run at once.
+session, and pytest runs all tests of one server together: two never run at once in one process.
 """
 
 from __future__ import annotations

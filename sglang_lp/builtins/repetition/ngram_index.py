@@ -64,8 +64,8 @@ class Later(NamedTuple):
     places: Numbers
 
 
-class _Sums:
-    """Fingerprints of all sequences of a text, of any length.
+class _Fingerprints:
+    """Fingerprints of sequences of tokens.
 
     A fingerprint is the sum of what the tokens are scattered to, times powers of a number (Karp
     and Rabin, 1987, doi 10.1147/rd.312.0249), modulo 2 ** 64. If the tokens were not scattered, a
@@ -73,42 +73,41 @@ class _Sums:
     differ by many powers of two.
 
     Args:
-        tokens: The text.
         longest: Of the sequences.
         drawn: Two odd numbers of 64 bits, which nobody chose: the key by which tokens are
             scattered, and the number whose powers are taken.
     """
 
-    __slots__ = ("_inverse", "_key", "_powers", "_sums", "size")
+    __slots__ = ("_factor", "_key", "_weights")
 
-    def __init__(self, tokens: Numbers, longest: int, drawn: tuple[int, int]) -> None:
+    def __init__(self, longest: int, drawn: tuple[int, int]) -> None:
         import numpy as np
 
-        self.size = size = len(tokens)
-        self._key, factor = np.uint64(drawn[0]), drawn[1]
-        # Arrays are written over: what fresh ones cost is mostly that the system clears them.
-        powers = np.empty((2, max(size, longest) + 1), dtype=np.uint64)
-        powers[0], powers[1], powers[:, 0] = factor, pow(factor, -1, 1 << 64), 1
-        np.cumprod(powers, axis=1, out=powers)
-        self._powers, self._inverse = powers
-        self._sums = np.zeros(size + 1, dtype=np.uint64)
-        scattered = self._scattered(tokens)
-        scattered *= self._powers[:size]
-        np.cumsum(scattered, out=self._sums[1:])
-
-    def of_all(self, length: int) -> Numbers:
-        """Return the fingerprint of each sequence of a length, in a new array."""
-        sums = self._sums
-        found = sums[length:] - sums[: max(0, self.size + 1 - length)]
-        found *= self._inverse[: len(found)]
-        return found.view("i8")
+        self._key, self._factor = np.uint64(drawn[0]), drawn[1]
+        self._weights = _powers(self._factor, longest)
 
     def of(self, tokens: array[int]) -> int:
         """Return the fingerprint of one sequence."""
         import numpy as np
 
         scattered = self._scattered(np.frombuffer(tokens, dtype=np.int64))
-        return int((scattered @ self._powers[: len(tokens)]).view("i8"))
+        return int((scattered @ self._weights[: len(tokens)]).view("i8"))
+
+    def of_all(self, tokens: Numbers, lengths: Sequence[int]) -> Iterator[Numbers]:
+        """Yield for each length the fingerprints of all of a text's sequences, in new arrays."""
+        import numpy as np
+
+        size = len(tokens)
+        sums = np.zeros(size + 1, dtype=np.uint64)
+        # Arrays are written over: what fresh ones cost is mostly that the system clears them.
+        scattered = self._scattered(tokens)
+        scattered *= _powers(self._factor, size)
+        np.cumsum(scattered, out=sums[1:])
+        inverse = _powers(pow(self._factor, -1, 1 << 64), size + 1)
+        for length in lengths:
+            found = sums[length:] - sums[: max(0, size + 1 - length)]
+            found *= inverse[: len(found)]
+            yield found.view("i8")
 
     def _scattered(self, tokens: Numbers) -> Any:
         """Return a number of 64 bits for each token: equal differences do not stay equal."""
@@ -126,27 +125,28 @@ class _Sequences:
     index at which the sequence begins.
 
     Args:
-        sums: Of the text.
+        fingerprints: Of sequences of tokens.
+        found: Those of the text's sequences; written over.
         length: Of the sequences.
 
     Attributes:
         firsts: Which of them, in their order, is the first of those with its fingerprint.
     """
 
-    __slots__ = ("_bits", "_length", "_sorted", "_sums", "firsts")
+    __slots__ = ("_bits", "_fingerprints", "_length", "_sorted", "firsts")
 
-    def __init__(self, sums: _Sums, length: int) -> None:
+    def __init__(self, fingerprints: _Fingerprints, found: Numbers, length: int) -> None:
         import numpy as np
 
-        self._sums, self._length, self._bits = sums, length, (sums.size + 1).bit_length()
-        found, bits = sums.of_all(length), self._bits
+        self._fingerprints, self._length = fingerprints, length
+        self._bits = bits = len(found).bit_length()
         found >>= bits
         found <<= bits
         found |= np.arange(len(found))
         self._sorted = found = _sorted(found)
-        fingerprints = found >> bits
+        prints = found >> bits
         self.firsts = np.ones(len(found), dtype=bool)
-        np.not_equal(fingerprints[1:], fingerprints[:-1], out=self.firsts[1:])
+        np.not_equal(prints[1:], prints[:-1], out=self.firsts[1:])
 
     def are_told_apart(self, tokens: Numbers) -> bool:
         """Tell whether those with equal fingerprints are equal."""
@@ -185,7 +185,7 @@ class _Sequences:
         bits, found = self._bits, self._sorted.data
         if not len(found):
             return 0, 0
-        key = self._sums.of(tokens) >> bits << bits
+        key = self._fingerprints.of(tokens) >> bits << bits
         begin = bisect_left(found, key)
         return begin, bisect_left(found, key + (1 << bits), begin)
 
@@ -233,14 +233,18 @@ class Text:
         #: The large ones that were asked for.
         self._groups: dict[int, Group] = {}
         self._later: dict[tuple[Any, ...], Later] = {}
+        wanted = [before] if third == before else [before, third]
         for turn in count():
-            sums = _Sums(self.tokens, before, _draw(prompt, turn))
-            self._sequences = _Sequences(sums, before)
+            fingerprints = _Fingerprints(before, _draw(prompt, turn))
+            found = fingerprints.of_all(self.tokens, wanted)
+            self._sequences = _Sequences(fingerprints, next(found), before)
             if self._sequences.are_told_apart(self.tokens):
                 break
         # Not worth a look: a new one that is taken for another wakes a row too early.
-        same = third == before
-        self._thirds = self._sequences if same else _Sequences(sums, third)
+        thirds = next(found, None)
+        self._thirds = self._sequences
+        if thirds is not None:
+            self._thirds = _Sequences(fingerprints, thirds, third)
         (firsts,) = self._thirds.firsts.nonzero()
         self.new = int(self._thirds.ends(firsts).max(initial=0))
         # What takes a step long is done now.
@@ -361,8 +365,17 @@ def text_of(token_ids: Sequence[int], start: int, before: int, third: int) -> Te
     return _texts.of(tokens, (before, third), lambda text: Text(text, before, third))
 
 
+def _powers(factor: int, many: int) -> Any:
+    """Return the first powers of a number modulo 2 ** 64, from its zeroth on."""
+    import numpy as np
+
+    powers = np.full(many, factor, dtype=np.uint64)
+    powers[:1] = 1
+    return np.cumprod(powers, out=powers)
+
+
 def _sorted(numbers: Numbers) -> Numbers:
-    """Return the numbers in order: torch's sort by radix takes 2.5 ms where numpy takes 5."""
+    """Return the numbers in order: for a long prompt torch takes half of numpy's time."""
     import torch
 
     return torch.from_numpy(numbers).sort().values.numpy()
