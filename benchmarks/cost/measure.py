@@ -9,7 +9,6 @@ every request of the toolkit's batches generates a token; that is not counted.
 from __future__ import annotations
 
 import argparse
-import gc
 import subprocess
 import sys
 import time
@@ -37,7 +36,7 @@ from benchmarks.cost.cases import (
     per_step,
     same_bits,
 )
-from benchmarks.machine import machine
+from benchmarks.machine import age, machine
 from benchmarks.stored import as_json
 from sglang_lp import client
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -102,7 +101,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
     if _is_forced(case):
         fill = partial(logits.fill_, -torch.inf)
         sides["fill"] = lambda: per_step(fill, steps, batch.decode)
-    gc.collect()
+    age()
     times = interleave(sides, rounds, tick)
     if case.stock_serves:
         _check(case, batch)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.cost.cases import VOCAB, Batch, Case, idle, interleave, median, per_step
-from benchmarks.machine import machine
+from benchmarks.machine import age, machine
 from benchmarks.pages import Part
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
@@ -40,6 +40,7 @@ def _case(size: int) -> Case:
 def measure() -> list[dict[str, Any]]:
     """Return the microseconds of a step for each size: the median of the runs."""
     sides = {str(size): partial(_run, *_batch(size)) for size in SIZES}
+    age()
     times = interleave(sides, ROUNDS)
     return [{"size": int(size), "us": round(median(runs) * 1e6, 1)} for size, runs in times.items()]
 

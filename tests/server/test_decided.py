@@ -1,6 +1,7 @@
 """The operator's decisions in the gates: the same in both, and for requests that bring nothing."""
 
 import weakref
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -78,19 +79,20 @@ def links_of(guard, req, scheduler=None):
 
 
 @pytest.mark.parametrize(
-    ("req", "budget"),
+    ("payload", "params", "budget"),
     [
-        (Req(), 30),
-        (Req(None, {"thinking_budget": -1}), 40),
-        (Req("calm", {}), 30),
-        (Req("calm"), 30),
-        (Req(None, {EFFORT: "low"}), 4),
-        (Req(None, {EFFORT: "high"}), 40),
-        (Req(None, {EFFORT: "low", BUDGET_FIELD: 6}), 6),
-        (Req(DisallowedTokensLogitsProcessor.to_str(), {"token_ids": [3], EFFORT: "low"}), 4),
+        (None, None, 30),
+        (None, {"thinking_budget": -1}, 40),
+        ("calm", {}, 30),
+        ("calm", None, 30),
+        (None, {EFFORT: "low"}, 4),
+        (None, {EFFORT: "high"}, 40),
+        (None, {EFFORT: "low", BUDGET_FIELD: 6}, 6),
+        (DisallowedTokensLogitsProcessor.to_str(), {"token_ids": [3], EFFORT: "low"}, 4),
     ],
 )
-def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, req, budget):
+def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, payload, params, budget):
+    req = Req(payload, deepcopy(params))
     links, row = links_of(deciding, req)
 
     by_name = {kind.__name__: params for kind, params in links.items()}
