@@ -117,15 +117,14 @@ class Batch:
         step = Step(logits, rows, custom_param_list, masked, width, clock.now)
         reach = clock.now + width - 1
         clock.now += width
-        until = NEVER
+        sleeps = True
         for index, row in enumerate(rows):
             if row is None:
                 continue
             wake = row.wake
             if wake > reach and (wake >= NEVER or not repeated):
-                until = min(until, wake)
                 continue
-            until = 0
+            sleeps = False
             if repeated and row.needs is not _NONE:
                 _refuse_repeated(row)
             elif width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
@@ -142,8 +141,9 @@ class Batch:
         if step.copied:
             _put_back(step, step.copied)
         self._apply(step)
-        if custom_param_list is self._params and self._unchanged[0] is None:
-            self._until, self._changes = until, clock.changes
+        if sleeps and custom_param_list is self._params and self._unchanged[0] is None:
+            self._until = min((row.wake for row in rows if row is not None), default=NEVER)
+            self._changes = clock.changes
         return None if raw is None else raw.compared_with(logits)
 
     def may_act(self, custom_param_list: Sequence[Any], width: int) -> bool:

@@ -57,7 +57,7 @@ class Plan:
 
         self.conflicts = cells.conflicts
         self._shut = _runs(cells.shut)
-        self._fill_runs = [run for run, _ in _runs((row, None) for row in cells.fill)]
+        self._fill_runs = _spans(cells.fill)
         # Rows that follow each other are filled as one, in less time than rows that are looked up.
         by_runs = logits.is_cpu or len(self._fill_runs) == 1
         fill = array("q") if by_runs else cells.fill
@@ -153,6 +153,13 @@ def _runs(rows: Iterable[tuple[int, _Mark]]) -> list[tuple[slice, _Mark]]:
         else:
             runs.append((slice(row, row + 1), mark))
     return runs
+
+
+def _spans(rows: array[int]) -> list[slice]:
+    """Return rows, each named once, as slices."""
+    if rows and (last := max(rows)) - (first := min(rows)) == len(rows) - 1:
+        return [slice(first, last + 1)]
+    return [run for run, _ in _runs((row, None) for row in rows)]
 
 
 def _packed(parts: Sequence[array[int] | Part], length: int) -> torch.Tensor:
