@@ -126,6 +126,7 @@ def test_pad_values_of_image_prompts_are_no_tokens():
 
 
 def test_copies_of_a_request_read_their_prompt_once_and_keep_nothing_of_it():
+    gc.collect()  # requests of other tests
     requests = [FakeRequest([1, 2, 1, 2]) for _ in range(2)]
     all_params = [request.custom_params({}) for request in requests]
     processor = DRYLogitProcessor()
