@@ -75,6 +75,7 @@ def test_the_rule_is_the_zoos(prompt, bias, boost):
 
 
 def test_what_a_prompt_holds_is_put_together_once_for_all_copies_and_goes_with_them():
+    gc.collect()  # requests of other tests
     rows = [FakeRequest([7] * 50 + [8], eos_token_ids=[0]).custom_params({}) for _ in range(3)]
     logits = CiteFromPromptLogitProcessor()(torch.zeros(3, VOCAB_SIZE), rows)
 
