@@ -299,8 +299,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = Device(given.device)
     if given.scale:
         wanted = scale.PART.stored()
-        for rule, case in scale.rules(wanted["rows"]).items():
-            print(scale.line(rule, *scale.measure(case, device, wanted)))
+        for name, case in scale.cases(wanted["rows"]):
+            print(scale.line(name, *scale.measure(case, device, wanted)))
         return 0
     stock = None if given.stock is None else load_stock(given.stock)
     measured = []

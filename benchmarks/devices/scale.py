@@ -1,40 +1,52 @@
 """What the toolkit adds to a step of a large deployment, from measured pieces.
 
-The time of a node is that of ``benchmarks/results/drafts.json``, the time of a step what SGLang's
-authors published (``benchmarks/results/scale.json``). ``python -m benchmarks.devices.gpu --scale``
-measures the same on a GPU, and prints it line by line.
+The time of a node is that of ``benchmarks/results/at-work.json``, the time of an idle step that of
+``benchmarks/results/sleep.json``, and the time of a forward what SGLang's authors published
+(``benchmarks/results/scale.json``). ``python -m benchmarks.devices.gpu --scale`` measures the same
+on a GPU, and prints it line by line.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.cost.cases import Case, forced, idle, median, ngram
-from benchmarks.drafts import report
-from benchmarks.drafts.verify_step import VerifyStep
+from benchmarks.cost import sleep
+from benchmarks.cost.cases import Case, idle, median
+from benchmarks.drafts import at_work
+from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.pages import Part
 
-__all__ = ["PART", "line", "lines", "measure", "rules"]
+__all__ = ["PART", "cases", "line", "lines", "measure"]
 
+_IDLE = "thinking budget, idle"
 _HISTORY = 1024
 
 
-def lines(results: Mapping[str, Any], drafts: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return for each rule the host's milliseconds of a verify step of one rank."""
-    nodes = results["rows"] * results["nodes"]
-    return [
-        (rule["rule"], nodes * rule["node_us"] / 1000)
-        for rule in drafts["rules"]
-        if rule["history"] == _HISTORY
-    ]
+def lines(
+    results: Mapping[str, Any], worked: Mapping[str, Any], slept: Mapping[str, Any]
+) -> list[tuple[str, float]]:
+    """Return for each processor the host's milliseconds of a verify step of one rank.
+
+    Args:
+        results: The rank's rows and nodes.
+        worked: Results of :mod:`benchmarks.drafts.at_work`, of as many rows.
+        slept: Results of :mod:`benchmarks.cost.sleep`.
+    """
+    asleep = next(
+        case["cold_us"] / 1000
+        for case in slept["cases"]
+        if (case["rows"], case["history"], case["drafts"]) == (results["rows"], _HISTORY, True)
+    )
+    nodes = results["nodes"] / NODES
+    return [(_IDLE, asleep), *((case["name"], nodes * case["ms"]) for case in worked["processors"])]
 
 
-def line(rule: str, host_ms: float, done_ms: float | None = None) -> str:
-    """Return what is printed of a rule: the host's time, and until the device is done."""
+def line(name: str, host_ms: float, done_ms: float | None = None) -> str:
+    """Return what is printed of a processor: the host's time, and until the device is done."""
     done = "" if done_ms is None else f", until the device is done {done_ms:.2f} ms"
-    return f"{rule}: host {host_ms:.2f} ms a step{done}"
+    return f"{name}: host {host_ms:.2f} ms a step{done}"
 
 
 def page_block(results: Mapping[str, Any]) -> str:
@@ -47,10 +59,10 @@ def page_block(results: Mapping[str, Any]) -> str:
         + " |",
         "|---" * (2 + len(steps)) + "|",
     ]
-    for rule, host in lines(results, report.PART.stored()):
+    for name, host in lines(results, at_work.PART.stored(), sleep.PART.stored()):
         added = [max(0.0, host - step["step_ms"]) for step in steps]
         cells = ["nothing" if not one else f"{one:.1f} ms" for one in added]
-        table.append(f"| {rule} | {host:.1f} | {' | '.join(cells)} |")
+        table.append(f"| {name} | {host:.3g} | {' | '.join(cells)} |")
     return "\n".join(table)
 
 
@@ -70,13 +82,10 @@ def measure(case: Case, device: Any, results: Mapping[str, Any]) -> tuple[float,
     return median(host) * 1000, median(done) * 1000
 
 
-def rules(rows: int) -> dict[str, Case]:
-    """Return the rules that a GPU is asked about, as the page names them."""
-    return {
-        "idle budget": idle(rows, _HISTORY),
-        "spent budget": forced(rows, _HISTORY),
-        "n-gram rule": ngram(rows, _HISTORY, 3, 1 << 15, "loop"),
-    }
+def cases(rows: int) -> Iterator[tuple[str, Case]]:
+    """Yield what a GPU is asked about, as the page names it."""
+    yield _IDLE, idle(rows, _HISTORY)
+    yield from at_work.cases(rows)
 
 
 PART = Part("scale", "scale.md", page_block)

@@ -23,7 +23,7 @@ from benchmarks.pages import Part
 from sglang_lp._engine.plan import Plan
 from sglang_lp.testing import decided_as_on_a_gpu
 
-__all__ = ["PART", "main"]
+__all__ = ["PART", "cases", "main"]
 
 ROWS, HISTORY = 256, 1024
 ROUNDS, STEPS = 5, 10
@@ -31,13 +31,14 @@ ROUNDS, STEPS = 5, 10
 MOST, MOST_NGRAM = 8.0, 12.0
 
 
-def _cases() -> Iterator[tuple[str, Case]]:
-    yield "thinking budget, spent", forced(ROWS, HISTORY)
-    yield "`DisallowedTokensLogitsProcessor`", disallowed(ROWS, same=False)
-    for case in others(ROWS, HISTORY):
+def cases(rows: int) -> Iterator[tuple[str, Case]]:
+    """Yield every processor at work, with the name that the page has for it."""
+    yield "thinking budget, spent", forced(rows, HISTORY)
+    yield "`DisallowedTokensLogitsProcessor`", disallowed(rows, same=False)
+    for case in others(rows, HISTORY):
         yield f"`{case.processor}`", case
     for text in ("prose", "table", "loop"):
-        yield f"n-gram rule, {text}", ngram(ROWS, HISTORY, 3, 1 << 15, text)
+        yield f"n-gram rule, {text}", ngram(rows, HISTORY, 3, 1 << 15, text)
 
 
 def _limit(name: str) -> float:
@@ -52,7 +53,7 @@ def measure() -> list[dict[str, Any]]:
         patch.object(Plan, "apply", lambda *_given: None),
         patch.object(Plan, "decide", lambda *_given: None),
     ):
-        for name, case in _cases():
+        for name, case in cases(ROWS):
             step = VerifyStep(case)
             step.run()  # the first one reads the prompt
             age()
