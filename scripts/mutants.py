@@ -29,9 +29,12 @@ LEFT_OUT = (
 
 #: What stands between a request and code that runs.
 MUTATED = (
-    *("sglang_lp/wire.py", "sglang_lp/trust/*.py", "sglang_lp/server/gate/*.py"),
+    *("sglang_lp/wire.py", "sglang_lp/trust/*.py", "sglang_lp/server/scheduler/gate.py"),
     *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),
-    *("sglang_lp/server/front/placeholders.py", "sglang_lp/server/scheduler/gate.py"),
+    *(
+        f"sglang_lp/server/gate/{name}.py"
+        for name in ("algorithms", "guard", "reasoning_parser", "reserved_keys", "routed_form")
+    ),
 )
 
 SETTINGS = """\

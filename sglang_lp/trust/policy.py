@@ -180,7 +180,7 @@ _PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 
 def _explained(text: str) -> str:
     """Add to msgspec's message what was expected, where it does not say so."""
-    place = text.partition(" - at `")[2]
+    place = text.rpartition(" - at `")[2]
     keys = next(
         (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
         PolicyFile.__struct_encode_fields__,

@@ -78,6 +78,11 @@ def test_every_key_is_read(read):
 PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
 
 
+def test_a_value_of_the_wrong_type_is_told_as_msgspec_tells_it(read):
+    with pytest.raises(PolicyError, match=r"Expected `bool`, got `int` - at `\$.builtins`$"):
+        read("builtins = 1")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -98,6 +103,7 @@ PIN = f'[[pin]]\nname = "p"\nsha256 = "{SHA}"\nsize = 9\n'
             "above`; expected one of lower, refuse",
         ),
         ("builtins = 1", "Expected `bool`, got `int` - at `$.builtins`"),
+        ("[limits]\n' - at `$.pin[0]`' = 1", "at `$.limits`; expected one of logged_refusals"),
         ('stock = "yes"', "`$.stock`; expected one of upgrade, allow, deny"),
         ('allow = "a:B"', "Expected `array`, got `str` - at `$.allow`"),
         ("allow = [1]", "at `$.allow[0]`"),

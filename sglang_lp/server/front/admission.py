@@ -142,7 +142,7 @@ def make_admit_stream(guard: Guard) -> Any:
 
 
 def _admit_all(
-    guard: Guard, manager: Any, obj: Any, pairs: Sequence[tuple[Any, Any]], copies: int = 1
+    guard: Guard, manager: Any, obj: Any, pairs: Sequence[tuple[Any, Any]], copies: int
 ) -> None:
     """Check the requests of a list: payloads, and sampling parameters as SGLang got them.
 

@@ -16,6 +16,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.front import header
 from sglang_lp.server.front.admission import (
     make_admit,
     make_admit_list,
@@ -23,8 +24,18 @@ from sglang_lp.server.front.admission import (
     supports_sampling_mask,
 )
 from sglang_lp.server.front.bounds import MAX_ENTRIES
-from sglang_lp.server.gate.reserved_keys import MAX_KEYS, check_shape, remember
-from sglang_lp.trust import Gate
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.reserved_keys import (
+    BUDGET_FIELD,
+    EFFORT,
+    MAX_KEYS,
+    add_own,
+    check_origin,
+    check_shape,
+    remember,
+)
+from sglang_lp.trust import Gate, Policy
+from sglang_lp.trust.decisions import Chosen
 
 VOCAB_SIZE = 100
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
@@ -413,10 +424,180 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
         check(manager(), listed([PAYLOAD] * texts, with_params(most) * texts, copies))
 
 
+def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
+    def copies(number, payload=PAYLOAD):
+        request = tokenized(payload, GOOD, n=number)
+        request.input_ids = range(1 << 17)
+        make_admit(guard)(request, manager(), SimpleNamespace())
+
+    copies(128)
+    copies(None)
+    copies(129, payload=None)
+    with pytest.raises(RequestError, match=r"^n: expected at most 16777216 tokens"):
+        copies(129)
+
+
 def test_one_request_lists_no_more_than_a_list_of_them(guard):
     params = {"token_ids": [5] * (MAX_ENTRIES + 1)}
     with pytest.raises(RequestError, match="at most 262144 entries"):
         make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
+
+
+# What the guard is asked
+
+
+@pytest.fixture
+def asked(guard, monkeypatch):
+    """Take down what the guard is asked, and admit it."""
+    asked = []
+
+    def admit(payload, custom_params, beam_width, **more):
+        asked.append({"payload": payload, "params": custom_params, "beams": beam_width, **more})
+
+    monkeypatch.setattr(guard, "admit", admit)
+    return asked
+
+
+def asking(**more):
+    plain = {"sampled": True, "limit": None, "masked": False, "logprobs": False}
+    one = {"payload": PAYLOAD, "params": GOOD, "beams": None, "prompt_tokens": None}
+    return {**one, **plain, **more}
+
+
+def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
+    make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(), SimpleNamespace())
+    request = tokenized(PAYLOAD, GOOD, top_k=1, beam_width=3, max_new_tokens=7)
+    vars(request).update(return_sampling_mask=1, return_logprob=1, input_ids=[4, 5])
+    make_admit(guard)(request, manager(), SimpleNamespace())
+
+    everything = {"sampled": False, "limit": 7, "masked": True, "logprobs": True}
+    assert asked == [
+        asking(prompt_tokens=0),
+        asking(**everything, beams=3, prompt_tokens=2),
+    ]
+
+
+@pytest.mark.parametrize("ask", [make_admit_list, make_admit_stream])
+def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
+    given = {"custom_params": GOOD}
+    samplings = [
+        given,
+        {**given, "max_new_tokens": 7},
+        {**given, "beam_width": 1},
+        {**given, "temperature": 0, "top_k": 5},
+        {**given, "max_new_tokens": 9, "top_k": 1},
+        {**given, "temperature": 1, "top_k": 5},
+        *[given] * 4,
+    ]
+    obj = listed([PAYLOAD] * len(samplings), samplings)
+    if ask is make_admit_stream:
+        obj.text = None
+    obj.return_sampling_mask = [*[False] * 6, True, False, False, False]
+    obj.return_logprob = [*[False] * 7, True, False, False]
+    obj.input_ids = [[1, 2]] * 8 + [[1, 2, 3], None]
+    ask(guard)(manager(), obj)
+
+    assert asked == [
+        asking(prompt_tokens=2),
+        asking(prompt_tokens=2, limit=7),
+        asking(prompt_tokens=2, beams=1),
+        asking(prompt_tokens=2, sampled=False),
+        asking(prompt_tokens=2, sampled=False, limit=9),
+        asking(prompt_tokens=2, masked=True),
+        asking(prompt_tokens=2, logprobs=True),
+        asking(prompt_tokens=3),
+        asking(prompt_tokens=None),
+    ]
+
+
+def test_an_answer_is_told_that_nothing_runs_on_it(guard):
+    answering = header._answering.set(names := [None])
+    make_admit(guard)(tokenized(None), manager(), SimpleNamespace())
+    header._answering.reset(answering)
+
+    assert names == [{}]
+
+
+def test_what_one_stream_asks_for_all_of_it_asks_for(guard, asked):
+    request = streaming(PAYLOAD, with_params(GOOD)[0], input_ids=[[1], [2]])
+    request.return_logprob = request.return_sampling_mask = True
+    make_admit_stream(guard)(manager(), request)
+
+    assert asked == [asking(prompt_tokens=1, masked=True, logprobs=True)]
+
+
+def test_only_a_request_that_generates_gets_what_the_operator_decided(asked, guard, monkeypatch):
+    always = Policy(always=(Chosen(processor="DisallowedTokensLogitsProcessor", params=GOOD),))
+    decides = Guard(always)
+    monkeypatch.setattr(decides, "admit", guard.admit)
+    for request in (tokenized(None), SimpleNamespace()):
+        make_admit(decides)(request, manager(), SimpleNamespace())
+    make_admit(guard)(tokenized(None), manager(), SimpleNamespace())
+
+    assert asked == [asking(payload=None, params=None, prompt_tokens=0)]
+
+
+def test_in_a_list_without_processors_nothing_is_looked_at_but_the_routed_form(guard):
+    check = make_admit_list(guard)
+    for sampling in (None, 5, "text", *with_params(None, 5, {"a": {"b": {}}})):
+        request = listed([None], [sampling])
+        request.custom_logit_processor = None
+        assert check(manager(), request) is None
+
+
+def test_each_of_a_list_that_has_no_processor_is_looked_at_beside_one_that_has(guard, monkeypatch):
+    monkeypatch.setenv("SGLANG_USE_PICKLE_IPC", "0")
+    check = make_admit_list(guard)
+    fine, nested = with_params({"a": 1}, {"a": {"b": {}}})
+    check(manager(), listed([PAYLOAD, None, None], [*with_params(GOOD), fine, fine]))
+    with pytest.raises(RequestError, match=r"^custom_params: expected an object of"):
+        check(manager(), listed([PAYLOAD, None, None], [*with_params(GOOD), fine, nested]))
+
+
+LONG = {"token_ids": [5] * MAX_ENTRIES}
+
+
+def test_parameters_of_what_runs_nothing_are_not_counted(guard):
+    more = {"token_ids": [5] * (MAX_ENTRIES + 1)}
+
+    check = make_admit_list(guard)
+    assert check(manager(), listed([PAYLOAD, None], with_params(GOOD, more))) is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "status"),
+    [
+        ({"text": "of ten or more characters"}, with_params(LONG)[0], 200),
+        ({"input_ids": [*range(10)]}, with_params(LONG)[0], 200),
+        ({}, with_params(LONG)[0], 200),
+        ({"text": ["one", "two"]}, with_params(LONG)[0], 400),
+        ({"input_ids": [[1], [2]]}, with_params(LONG)[0], 400),
+        *(
+            ({"text": "one"}, {**with_params(LONG)[0], "n": copies}, 400 if copies == 2 else 200)
+            for copies in (2, 1, 0, -1, "many", None)
+        ),
+    ],
+)
+def test_a_stream_counts_its_texts_and_copies_as_sglang_does(
+    guard, asked, prompt, sampling, status
+):
+    assert answer(guard, streaming(PAYLOAD, sampling, **prompt))[0] == status
+    assert len(asked) == (status == 200)
+
+
+def test_copies_are_those_of_the_first_text_and_one_if_it_says_nothing(guard, asked):
+    request = streaming([None, PAYLOAD], [None, *with_params(LONG)], text=["one", "two"])
+
+    assert answer(guard, request) == (200, None)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("wrong", "got"), [("abc", "'abc'"), (5, "5"), ([1], "list of 1")])
+def test_sampling_parameters_that_are_no_object_are_refused_with_what_came(guard, wrong, got):
+    assert answer(guard, streaming([PAYLOAD], [wrong])) == (
+        400,
+        f"sampling_params: expected an object, got {got}",
+    )
 
 
 # SGLang's own keys
@@ -462,6 +643,43 @@ def test_of_both_that_sglang_adds_both_go_on(guard):
     for setter, value, _ in SETTERS:
         params = answered_by(setter, params, value)
     make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
+
+
+@pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
+def test_what_sglang_adds_to_no_parameters_goes_on_too(setter, value, key):
+    found = answered_by(setter, None, value)
+
+    assert found == {key: value}
+    check_origin(found)
+
+
+def test_a_setter_gets_its_arguments_and_what_it_leaves_alone_stays_itself():
+    given = []
+
+    def leave(sampling, *args, **kwargs):
+        given.append((args, kwargs))
+
+    sampling = {"custom_params": GOOD}
+    remember(leave, sampling, 1, b=2)
+    assert given == [((1,), {"b": 2})]
+    assert sampling["custom_params"] is GOOD
+
+    remember(lambda sampling: sampling.update(custom_params="text"), sampling)
+    assert sampling["custom_params"] == "text"
+
+
+def test_as_many_keys_as_there_may_be_can_have_sglangs_among_them():
+    client = {str(i): i for i in range(MAX_KEYS - 1)}
+    check_origin(answered_by(SETTERS[1][0], client, True))
+    full = add_own({**client, "last": 1}, EFFORT, "low")
+
+    assert EFFORT in full
+    with pytest.raises(Unsupported, match=f"at most {MAX_KEYS} parameters, got {MAX_KEYS + 1}"):
+        check_origin(full)
+
+
+def test_a_second_key_of_ours_does_not_make_the_first_the_clients():
+    check_origin(add_own(add_own({"a": 1}, EFFORT, "low"), BUDGET_FIELD, 3))
 
 
 @pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
@@ -567,7 +785,13 @@ def test_a_sampling_mask_goes_with_what_only_excludes(guard, payload, params):
 def test_a_sampling_mask_is_refused_beside_a_bias_which_the_message_names(
     guard, payload, params, at_fault
 ):
-    with pytest.raises(RequestError, match=f"^return_sampling_mask: .* got {at_fault}"):
+    with pytest.raises(
+        RequestError,
+        match=(
+            f"^return_sampling_mask: .* got {at_fault}.*, which also changes how likely the others "
+            "are to each other; leave out one of them$"
+        ),
+    ):
         make_admit(guard)(masked(payload, params), manager(), SimpleNamespace())
 
 
@@ -639,7 +863,9 @@ def test_a_class_that_reads_sglangs_request_resumes_nothing(guard, monkeypatch):
 
     allowed = SimpleNamespace(name="m:Reads", processor=Reads, payload="p")
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
-    with pytest.raises(Unsupported, match=r"^resumed_tokens: expected none with Reads, which"):
+    with pytest.raises(
+        Unsupported, match=r"with Reads, which .*; use a processor that overrides edit\(\)$"
+    ):
         make_admit(guard)(resuming(1, "p"), manager(), SimpleNamespace())
 
 

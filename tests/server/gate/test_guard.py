@@ -271,10 +271,13 @@ def test_a_prompt_that_sglang_would_cut_at_its_end_cannot_be_resumed(guard):
     assert guard.admit(BAN, PARAMS, prompt_tokens=12).beside.resumed == 0
     assert guard.admit(BAN, resumed, prompt_tokens=9).beside.resumed == 2
     for tokens in (10, 11):
-        with pytest.raises(
-            RequestError, match=r"^resumed_tokens: expected a prompt of fewer than "
-        ):
+        with pytest.raises(RequestError) as refusal:
             guard.admit(BAN, resumed, prompt_tokens=tokens)
+        assert str(refusal.value) == (
+            "resumed_tokens: expected a prompt of fewer than 10 tokens with the answer so far, got "
+            f"{tokens} or more, which this server would cut at the end; leave out tokens at its "
+            "beginning"
+        )
 
 
 def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
@@ -285,5 +288,9 @@ def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected return_logprob beside it"):
         guard.admit(BAN, asked)
     guard.apart = True
-    with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, as prefill and decode"):
+    with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, ") as refusal:
         guard.admit(BAN, asked, logprobs=True)
+    assert str(refusal.value).endswith(
+        ", as prefill and decode are on two servers, and SGLang hands no logits of the first "
+        "token over; score the answer as a prompt"
+    )

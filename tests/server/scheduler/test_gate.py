@@ -20,7 +20,9 @@ from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.guard import DECIDED, Guard
+from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
+from sglang_lp.server.scheduler import gate
 from sglang_lp.server.scheduler.gate import (
     InertProcessor,
     NoLoads,
@@ -245,6 +247,128 @@ def test_what_did_not_pass_admission_ends_its_own_request_as_a_bad_one(
     assert guard.audit.counts == {("scheduler", reason): 1}
 
 
+@pytest.mark.parametrize(
+    ("mode", "room", "awaited"),
+    [("prefill", 7, True), ("prefill", 0, True), ("prefill", None, False), ("decode", 7, False)],
+)
+def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
+    guard, mode, room, awaited
+):
+    pending, req = PendingResults(), Req(EVIL, {})
+    pending.scheduler = SimpleNamespace(disaggregation_mode=SimpleNamespace(value=mode))
+    req.bootstrap_room = room
+    make_admit_req(guard, pending, Arrivals())(None, req)
+
+    if not awaited:
+        assert req.ended[1:] == (400, "BadRequestError")
+        assert req.custom_logit_processor is None
+        return
+    assert req.ended is None
+    assert req.custom_logit_processor == DECIDED
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.host._pending is pending
+    with pytest.raises(PayloadRefused):
+        row.processor.edit(row.request, None)
+
+
+def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard):
+    req = Req(None, add_own(None, REFUSAL, "n: expected less"))
+    admit(guard, req)
+
+    assert req.ended == ("n: expected less", 400, "BadRequestError")
+
+
+@pytest.fixture
+def asked(guard, monkeypatch):
+    """Take down what the guard is asked, and run nothing."""
+    asked = []
+
+    def taking_down(payload, params, beams, **more):
+        asked.append({"payload": payload, "beams": beams, **more})
+
+    monkeypatch.setattr(guard, "admit", taking_down)
+    return asked
+
+
+def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
+    admit(guard, Req(PAYLOAD, {"token_ids": [7]}))
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    vars(req).update(return_sampling_mask=1, return_logprob=1, require_reasoning=1)
+    vars(req.sampling_params).update(top_k=1, beam_width=3, max_new_tokens=9)
+    admit(guard, req)
+
+    nothing = {"masked": False, "logprobs": False, "reasoning": False}
+    one = {"payload": PAYLOAD, "beams": None, "sampled": True, "limit": None, "prompt_tokens": 3}
+    everything = {"beams": 3, "sampled": False, "limit": 9, **dict.fromkeys(nothing, True)}
+    assert asked == [{**one, **nothing}, {**one, **everything}]
+
+
+@pytest.mark.parametrize(
+    ("asks_for", "longest", "limit"),
+    [(None, 50, 46), (10, 50, 10), (100, 50, 46), (100, None, 100), (None, None, None), (5, 3, 0)],
+)
+def test_a_request_gets_no_more_tokens_than_the_server_has_room_for(
+    guard, asked, asks_for, longest, limit
+):
+    pending, req = PendingResults(), Req(PAYLOAD, {"token_ids": [7]})
+    pending.scheduler = SimpleNamespace(max_req_len=longest)
+    req.sampling_params.max_new_tokens = asks_for
+    make_admit_req(guard, pending, Arrivals())(None, req)
+
+    assert [one["limit"] for one in asked] == [limit]
+
+
+def test_what_begins_is_counted_by_what_the_client_may_know(guard, monkeypatch):
+    begun = []
+    monkeypatch.setattr(gate, "writing", lambda: SimpleNamespace(begin=begun.append))
+    admitted = guard.admit(PAYLOAD, {"token_ids": [7]})._replace(names=())
+    admit(guard, Req(None, None))
+    admit(guard, Req(PAYLOAD, {"token_ids": [7]}))
+    monkeypatch.setattr(guard, "admit", lambda *_given, **_more: admitted)
+    admit(guard, Req(PAYLOAD, {"token_ids": [7]}))
+
+    assert begun == [("none",), ("DisallowedTokensLogitsProcessor",), ("always",)]
+
+
+BUDGET_OF_5 = {"thinking_start_token_id": 1, "thinking_end_token_id": 2, "thinking_budget": 5}
+
+
+@pytest.mark.parametrize(
+    ("strict", "payload", "params", "budget"),
+    [
+        (True, "ThinkingBudgetLogitProcessor", BUDGET_OF_5, -1),
+        (False, "ThinkingBudgetLogitProcessor", BUDGET_OF_5, 5),
+        (True, PAYLOAD, {"token_ids": [7]}, None),
+    ],
+)
+def test_a_budget_is_kept_once_where_sglang_keeps_budgets_too(
+    guard, strict, payload, params, budget
+):
+    guard.reasoning = SimpleNamespace(strict=strict)
+    req = Req(payload, params)
+    sampling = req.sampling_params
+    admit(guard, req)
+
+    assert req.sampling_params.custom_params.get("thinking_budget") == budget
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert getattr(row.request.params, "thinking_budget", None) == params.get("thinking_budget")
+    # Others may share its sampling parameters.
+    assert sampling.custom_params.get("thinking_budget") == params.get("thinking_budget")
+
+
+def test_a_class_that_reads_parameters_itself_reads_what_the_operator_left_of_them(
+    guard, monkeypatch
+):
+    admitted = guard.admit(PAYLOAD, {"token_ids": [7]})._replace(custom_params={"token_ids": [8]})
+    monkeypatch.setattr(guard, "admit", lambda *_given, **_more: admitted)
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    admit(guard, req)
+
+    given = dict(req.sampling_params.custom_params)
+    assert given.pop("__req__") is not None
+    assert given["token_ids"] == [8]
+
+
 # A beam search has more rows than requests: every request of its step would have ended.
 def test_a_beam_search_with_a_processor_ends_alone(guard):
     req = Req(PAYLOAD, {"token_ids": [7]})
@@ -347,8 +471,9 @@ def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
 def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):
     from_str = make_from_str(guard)
 
-    with pytest.raises(InstallError):
+    with pytest.raises(InstallError) as caught:
         from_str(object, PAYLOAD)(None, [])
+    assert str(caught.value) == ("sglang-lp: SGLang called a processor that the plugin runs itself")
     with pytest.raises(PayloadRefused):
         from_str(object, EVIL)
 
