@@ -483,6 +483,7 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
     samplings = [
         given,
         {**given, "max_new_tokens": 7},
+        {**given, "max_new_tokens": "many"},
         {**given, "beam_width": 1},
         {**given, "temperature": 0, "top_k": 5},
         {**given, "max_new_tokens": 9, "top_k": 1},
@@ -492,14 +493,15 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
     obj = listed([PAYLOAD] * len(samplings), samplings)
     if ask is make_admit_stream:
         obj.text = None
-    obj.return_sampling_mask = [*[False] * 6, True, False, False, False]
-    obj.return_logprob = [*[False] * 7, True, False, False]
-    obj.input_ids = [[1, 2]] * 8 + [[1, 2, 3], None]
+    obj.return_sampling_mask = [*[False] * 7, True, False, False, False]
+    obj.return_logprob = [*[False] * 8, True, False, False]
+    obj.input_ids = [[1, 2]] * 9 + [[1, 2, 3], None]
     ask(guard)(manager(), obj)
 
     assert asked == [
         asking(prompt_tokens=2),
         asking(prompt_tokens=2, limit=7),
+        asking(prompt_tokens=2),
         asking(prompt_tokens=2, beams=1),
         asking(prompt_tokens=2, sampled=False),
         asking(prompt_tokens=2, sampled=False, limit=9),
@@ -510,12 +512,21 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
     ]
 
 
-def test_an_answer_is_told_that_nothing_runs_on_it(guard):
-    answering = header._answering.set(names := [None])
-    make_admit(guard)(tokenized(None), manager(), SimpleNamespace())
-    header._answering.reset(answering)
+@pytest.mark.parametrize(
+    ("payload", "params", "names"),
+    [
+        (None, None, {}),
+        (None, {"a": 1}, {}),
+        (PAYLOAD, GOOD, {"DisallowedTokensLogitsProcessor": None}),
+    ],
+)
+def test_an_answer_is_told_what_runs_on_it(guard, payload, params, names):
+    told = [None]
+    before = header._answering.set(told)
+    make_admit(guard)(tokenized(payload, params), manager(), SimpleNamespace())
+    header._answering.reset(before)
 
-    assert names == [{}]
+    assert told == [names]
 
 
 def test_what_one_stream_asks_for_all_of_it_asks_for(guard, asked):

@@ -69,6 +69,14 @@ def test_more_that_differs_from_text_to_text_is_refused_with_the_limit(texts):
         check_entries(texts)
 
 
+def test_up_to_the_limit_nothing_is_compared():
+    texts = [listing(MAX_DIFFERENT // 2), None, listing(MAX_DIFFERENT // 2)]
+
+    assert check_entries(texts) == [*map(id, texts)]
+    first, other = (check_entries([*texts, {"text": "a"}])[i] for i in (0, 2))
+    assert first == other
+
+
 def chain(links):
     return {"chain": ["LoopBreakerLogitProcessor"] * links}
 

@@ -167,12 +167,16 @@ def test_what_is_given_twice_or_is_no_text_is_refused(guard, payload, custom_par
 
 
 def test_a_server_that_takes_no_processors_says_so(guard):
-    with pytest.raises(RequestError, match="--enable-custom-logit-processor"):
+    with pytest.raises(RequestError) as refusal:
         make_admit(guard)(
             tokenized(None, kept(WHOLE)),
             served(enable_custom_logit_processor=False),
             SimpleNamespace(),
         )
+    assert str(refusal.value) == (
+        "custom_logit_processor: expected none, as this server takes no custom logit processors; "
+        "ask its operator to add --enable-custom-logit-processor"
+    )
 
 
 def test_a_profile_is_chosen_so_too():

@@ -16,6 +16,7 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.raw import RawLogprobs
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import InstallError, PayloadRefused
@@ -130,6 +131,7 @@ def test_a_request_without_a_processor_is_not_looked_at(guard):
 
 
 SGLANGS = [
+    {"__sglang_reasoning_end_token_ids": [1]},
     {"__sglang_reasoning_end_token_ids": [1, 2]},
     {"__sglang_reasoning_end_token_ids": [0] * 32, "__sglang_reasoning_in_grammar": True},
 ]
@@ -143,6 +145,7 @@ NOT_SGLANGS = [
     {"__sglang_reasoning_in_grammar": 1},
     {"__sglang_reasoning_in_grammar": False},
     {"__sglang_anything": True},
+    {REFUSAL: 5},
 ]
 
 
@@ -367,6 +370,27 @@ def test_a_class_that_reads_parameters_itself_reads_what_the_operator_left_of_th
     given = dict(req.sampling_params.custom_params)
     assert given.pop("__req__") is not None
     assert given["token_ids"] == [8]
+
+
+def test_a_row_knows_under_what_its_request_was_admitted(guard):
+    guard.vocab_size, pending, started = 50, PendingResults(), []
+    arrivals = SimpleNamespace(start=lambda row, vocab_size: started.append((row, vocab_size)))
+    hosts = []
+    for generated, raw in ((0, False), (2, True)):
+        req = Req(PAYLOAD, {"token_ids": [7], "raw_logprobs": raw})
+        req.return_logprob = True
+        req.output_ids = array("q", range(generated))
+        make_admit_req(guard, pending, arrivals)(None, req)
+        (row,) = rows_of([req.sampling_params.custom_params])
+        hosts.append(row.host)
+        # An answer that goes on is not asked for its first edits.
+        assert started.pop() == (row, None if generated else 50)
+
+    for host in hosts:
+        assert host._pending is pending
+        assert host.names == ("DisallowedTokensLogitsProcessor",)
+        assert host.policy == guard.fingerprint
+    assert [type(host.raw) for host in hosts] == [type(None), RawLogprobs]
 
 
 # A beam search has more rows than requests: every request of its step would have ended.
