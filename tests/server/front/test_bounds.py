@@ -50,8 +50,13 @@ def test_as_much_as_the_limits_is_taken(texts, copies):
     ],
 )
 def test_more_entries_over_all_copies_are_refused_with_the_limit(texts, copies):
-    with pytest.raises(RequestError, match=str(MAX_ENTRIES)):
+    with pytest.raises(RequestError) as refusal:
         check_entries(texts, copies)
+    assert str(refusal.value) == (
+        f"custom_params: expected at most {MAX_ENTRIES} entries in the lists of one HTTP request "
+        f"and characters of the texts in them, got {copies * sum(map(entries, texts))} over all "
+        "of its texts and copies (n); send several requests"
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,15 @@ def test_more_entries_over_all_copies_are_refused_with_the_limit(texts, copies):
 def test_more_that_differs_from_text_to_text_is_refused_with_the_limit(texts):
     with pytest.raises(RequestError, match=f"at most {MAX_DIFFERENT} entries"):
         check_entries(texts)
+
+
+def test_a_text_alone_has_one_copy():
+    check_entries([listing(MAX_ENTRIES)])
+
+
+def test_what_is_the_same_counts_once_among_what_differs():
+    half = MAX_DIFFERENT // 2
+    check_entries([listing(half), listing(half, 5), listing(half)])
 
 
 def test_up_to_the_limit_nothing_is_compared():

@@ -69,9 +69,15 @@ def test_an_algorithm_that_nobody_knows_is_refused():
         check(served("something"), History.NONE)
 
 
+def test_a_server_that_does_not_pretend_takes_processors(monkeypatch):
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "0")
+    check(served("EAGLE"))
+
+
+@pytest.mark.parametrize("accepted", ["0.5", "2.5"])
 @pytest.mark.parametrize("needs", History)
-def test_a_server_that_pretends_to_accept_takes_none(monkeypatch, needs):
-    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.5")
+def test_a_server_that_pretends_to_accept_takes_none(monkeypatch, needs, accepted):
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", accepted)
     why = "it was started with SGLANG_SIMULATE_ACC_LEN, which accepts drafted tokens unseen"
     with pytest.raises(Unsupported, match=refusal(why)):
         check(served("EAGLE"), needs, sampled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Gate, Limits, Policy
@@ -69,6 +71,74 @@ def test_a_class_without_a_schema_gets_whatever_is_flat(guard, foreign):
 
     assert (admitted.payload, admitted.processor.name) == ("p", "Foreign")
     assert admitted.params.values == {"any": [1, "two"]}
+
+
+class Warm(DisallowedTokensLogitsProcessor):
+    """Takes down what it warms."""
+
+    warmed: ClassVar[list[object]] = []
+
+    @classmethod
+    def warm(cls, vocabulary):
+        cls.warmed.append(vocabulary)
+
+
+def process(tokenizer, **arguments):
+    return SimpleNamespace(
+        model_config=SimpleNamespace(vocab_size=9, hf_eos_token_id={2}),
+        server_args=SimpleNamespace(speculative_algorithm=None, **arguments),
+        tokenizer=tokenizer,
+        max_req_input_len=77,
+    )
+
+
+def test_a_guard_learns_what_the_server_is(guard, monkeypatch):
+    vocabulary = SimpleNamespace(prepare=lambda: prepared.append(1))
+    prepared, asked, fitted = [], [], []
+
+    def found(*given, **more):
+        asked.append((*given, more))
+        return "a format"
+
+    of_tokenizers = {"first": vocabulary, "second": vocabulary}
+    monkeypatch.setattr(guard_module, "reasoning_format", found)
+    monkeypatch.setattr(guard_module, "vocabulary_of", of_tokenizers.__getitem__)
+    monkeypatch.setattr(Warm, "warmed", [])
+    allowed = [SimpleNamespace(processor=kind) for kind in (Foreign, Warm)]
+    guard.verifier = SimpleNamespace(allowed=allowed)
+    guard.rules = SimpleNamespace(is_empty=False, fit=fitted.append)
+
+    guard.learn(Gate.SCHEDULER, process(None))
+    assert (guard.apart, guard.longest, guard.vocab_size) == (False, 77, 9)
+    assert (guard.eos_token_ids, guard.reasoning, asked) == ({2}, None, [])
+    strict = {"reasoning_parser": "qwen3", "enable_strict_thinking": True}
+    for tokenizer, more in (
+        ("first", strict),
+        ("first", strict),
+        ("second", {"disaggregation_mode": "prefill"}),
+    ):
+        guard.learn(Gate.ADMISSION, process(tokenizer, **more))
+
+    assert guard.apart
+    assert guard.reasoning == "a format"
+    assert asked == [
+        ("qwen3", "first", {"strict": True}),
+        (None, "second", {"strict": False}),
+    ]
+    assert Warm.warmed == [vocabulary] * 2
+    assert len(prepared) == 2
+    # Once for each model that it comes to know.
+    assert len(fitted) == 3
+
+    guard.learn(Gate.ADMISSION, process("second", disaggregation_mode="null"))
+    assert not guard.apart
+
+
+def test_a_chain_runs_nothing_that_is_not_allowed_by_itself():
+    alone = Guard(Policy(builtins=False, allow=("sglang_lp.builtins:ChainLogitProcessor",)))
+
+    with pytest.raises(RequestError, match="got 'DisallowedTokensLogitsProcessor'"):
+        alone.admit(CHAIN, BAN_CHAIN)
 
 
 def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
@@ -227,6 +297,25 @@ def test_a_request_that_differs_is_decided_on_anew(guard, monkeypatch, payload, 
     guard.admit(payload, params)
 
     assert len(asked) == 2
+
+
+def test_what_cannot_be_compared_is_no_copy_of_anything(guard, monkeypatch):
+    monkeypatch.setattr(guard_module, "packed", lambda _params: None)
+
+    assert [guard.admit(BAN, {"token_ids": [i]}).params.token_ids for i in (5, 6)] == [(5,), (6,)]
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+def test_the_rules_are_told_whether_an_answer_may_begin_with_reasoning(
+    guard, monkeypatch, reasoning
+):
+    decide, asked = guard.rules.decide, []
+    monkeypatch.setattr(
+        guard.rules, "decide", lambda *given: asked.append(given[0].reasoning) or decide(*given)
+    )
+    guard.admit(BAN, PARAMS, reasoning=reasoning)
+
+    assert asked == [reasoning]
 
 
 def test_true_is_no_copy_of_one(guard):
