@@ -140,7 +140,9 @@ def test_a_server_of_a_diffusion_language_model_refuses(guard):
     served = manager()
     served.server_args.dllm_algorithm = "LowConfidence"
 
-    with pytest.raises(Unsupported, match=r"\(LowConfidence\), which does not call"):
+    with pytest.raises(
+        Unsupported, match=r"\(LowConfidence\), which does not call it; send .* another one$"
+    ):
         make_admit(guard)(tokenized(PAYLOAD, GOOD), served, SimpleNamespace())
 
 
