@@ -1,5 +1,6 @@
 """Classes of other engines are allowed by the policy, and by nothing else."""
 
+import re
 import sys
 from importlib.metadata import EntryPoint
 
@@ -61,8 +62,29 @@ def test_an_entry_point_is_allowed_by_its_name_and_not_by_being_installed(tmp_pa
 
     verifier = Verifier(policy(tmp_path, '[[adapt]]\nentry_point = "target"'))
     assert verifier.lookup(V1).processor.interface == "vllm-v1"
-    with pytest.raises(PolicyError, match=r"adapt\[0\]: entry_point: 'other' is not installed"):
-        Verifier(policy(tmp_path, '[[adapt]]\nentry_point = "other"'))
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "why"),
+    [
+        ({}, "other", "entry_point: 'other' is not installed; installed are: none"),
+        ({"b": V1, "a": V1}, "c", "entry_point: 'c' is not installed; installed are: a, b"),
+        (
+            {"a": "no class"},
+            "a",
+            "entry_point a: expected one of package.module:Class, got 'no class'",
+        ),
+    ],
+)
+def test_an_entry_point_that_cannot_be_found_or_read_is_refused(
+    tmp_path, monkeypatch, installed, wanted, why
+):
+    found = [EntryPoint(*one, "vllm.logits_processors") for one in installed.items()]
+    monkeypatch.setattr(
+        loading, "entry_points", lambda group: found * (group == "vllm.logits_processors")
+    )
+    with pytest.raises(PolicyError, match=rf"adapt\[0\]: {re.escape(why)}$"):
+        Verifier(policy(tmp_path, f'[[adapt]]\nentry_point = "{wanted}"'))
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,16 @@ def test_anything_else_is_left_to_who_reads_payloads(text):
     ],
 )
 def test_what_is_nearly_one_is_refused(text):
-    with pytest.raises(PayloadRefused, match="with these two keys and no other") as caught:
+    with pytest.raises(PayloadRefused) as caught:
         wire.unfold(text)
 
+    assert str(caught.value) == (
+        'custom_logit_processor: expected {"processor": "<payload or name>", "params": {...}} with '
+        f"these two keys and no other, got {len(text)} characters of something else; a processor "
+        "without parameters is sent as its payload or name alone"
+    )
     assert caught.value.reason is RefusalReason.MALFORMED
+    assert caught.value.size == len(text)
 
 
 def test_a_text_is_read_up_to_a_length():
@@ -58,6 +64,7 @@ def test_a_text_is_read_up_to_a_length():
     with pytest.raises(PayloadRefused, match="at most 1048576 characters of processor") as caught:
         wire.unfold(longest + " ")
     assert caught.value.reason is RefusalReason.TOO_LARGE
+    assert caught.value.size == wire.MAX_WHOLE + 1
 
 
 def test_the_longest_list_of_token_ids_fits():

@@ -22,7 +22,7 @@ from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Gate, Limits, Policy
-from sglang_lp.trust.decisions import Ceiling
+from sglang_lp.trust.decisions import Ceiling, Chosen
 from sglang_lp.trust.policy import Stock
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
@@ -305,7 +305,7 @@ def test_what_cannot_be_compared_is_no_copy_of_anything(guard, monkeypatch):
     assert [guard.admit(BAN, {"token_ids": [i]}).params.token_ids for i in (5, 6)] == [(5,), (6,)]
 
 
-@pytest.mark.parametrize("reasoning", [True, False])
+@pytest.mark.parametrize("reasoning", [{"reasoning": True}, {}])
 def test_the_rules_are_told_whether_an_answer_may_begin_with_reasoning(
     guard, monkeypatch, reasoning
 ):
@@ -313,9 +313,27 @@ def test_the_rules_are_told_whether_an_answer_may_begin_with_reasoning(
     monkeypatch.setattr(
         guard.rules, "decide", lambda *given: asked.append(given[0].reasoning) or decide(*given)
     )
-    guard.admit(BAN, PARAMS, reasoning=reasoning)
+    guard.admit(BAN, PARAMS, **reasoning)
 
-    assert asked == [reasoning]
+    assert asked == [bool(reasoning)]
+
+
+def test_what_says_nothing_else_is_sampled(guard):
+    guard.speculation = Speculation("EAGLE", lossy="--speculative-accept-threshold-acc 0.5")
+
+    guard.admit(BAN, PARAMS, sampled=False)
+    with pytest.raises(Unsupported, match="threshold-acc"):
+        guard.admit(BAN, PARAMS)
+
+
+def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
+    guard = Guard(
+        Policy(always=(Chosen(processor="DisallowedTokensLogitsProcessor", params=PARAMS),))
+    )
+    guard.learn(Gate.SCHEDULER, process(None))
+    guard.diffusion = "LLaDA"
+    with pytest.raises(Unsupported, match="expected none, got what the operator decided: this"):
+        guard.admit(None, None)
 
 
 def test_true_is_no_copy_of_one(guard):
