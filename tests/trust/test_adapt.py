@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp import cli, wire
 from sglang_lp.adapters import GROUPS, loading, vllm_names
-from sglang_lp.errors import PayloadRefused, PolicyError
+from sglang_lp.errors import PayloadRefused, PolicyError, shown
 from sglang_lp.trust import Policy, Verifier
 
 V1 = "support.foreign:TargetToken"
@@ -70,9 +70,10 @@ def test_an_entry_point_is_allowed_by_its_name_and_not_by_being_installed(tmp_pa
         ({}, "other", "entry_point: 'other' is not installed; installed are: none"),
         ({"b": V1, "a": V1}, "c", "entry_point: 'c' is not installed; installed are: a, b"),
         (
-            {"a": "no class"},
+            {"a": "no class" * 20},
             "a",
-            "entry_point a: expected one of package.module:Class, got 'no class'",
+            "entry_point a: expected one of package.module:Class, got "
+            + shown("no class" * 20, 120),
         ),
     ],
 )
@@ -90,7 +91,7 @@ def test_an_entry_point_that_cannot_be_found_or_read_is_refused(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[[adapt]]", "expected either class or entry_point"),
+        ("[[adapt]]", ": adapt: expected either class or entry_point"),
         ('[[adapt]]\nclass = "a:b"\nentry_point = "c"', "expected either class or entry_point"),
         (table("math.gcd"), 'expected "package.module:Class"'),
         (table("math:gcd:x"), 'expected "package.module:Class"'),
