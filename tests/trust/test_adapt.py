@@ -7,9 +7,10 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from sglang_lp import cli, wire
-from sglang_lp.adapters import GROUPS, loading, vllm_names
+from sglang_lp.adapters import GROUPS, INTERFACES, loading, vllm_names
 from sglang_lp.errors import PayloadRefused, PolicyError, shown
 from sglang_lp.trust import Policy, Verifier
+from sglang_lp.trust.adapt import Adapt
 
 V1 = "support.foreign:TargetToken"
 TOP_K = "transformers:TopKLogitsWarper"
@@ -121,6 +122,24 @@ def test_an_entry_point_that_cannot_be_found_or_read_is_refused(
 def test_what_cannot_be_adapted_is_refused_at_start_up(text, why, tmp_path):
     with pytest.raises(PolicyError, match=why):
         Verifier(policy(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"name": "no class" * 20},
+            'class: expected "package.module:Class", got ' + shown("no class" * 20, 120),
+        ),
+        (
+            {"name": TOP_K, "interface": "vllm"},
+            f"interface: expected one of {', '.join(INTERFACES)}, got 'vllm'",
+        ),
+    ],
+)
+def test_a_refused_entry_says_what_came(given, why):
+    with pytest.raises(PolicyError, match=f"^adapt: {re.escape(why)}$"):
+        Adapt(**given)
 
 
 def test_vllm_can_be_imported_only_while_a_class_is(tmp_path):
