@@ -33,7 +33,7 @@ MUTATED = (
     *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),
     *(
         f"sglang_lp/server/gate/{name}.py"
-        for name in ("algorithms", "guard", "reasoning_parser", "reserved_keys", "routed_form")
+        for name in ("algorithms", "guard", "reserved_keys", "routed_form")
     ),
 )
 
