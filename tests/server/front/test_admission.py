@@ -405,8 +405,12 @@ def test_a_list_is_refused_if_any_of_it_is(guard, payload, params, at):
 def test_a_list_with_too_few_of_anything_is_refused(guard):
     few = listed([PAYLOAD] * 3, with_params(GOOD, GOOD))
 
-    with pytest.raises(RequestError, match=r"expected 3 entries, .* got 3 and 2"):
+    with pytest.raises(RequestError) as refusal:
         make_admit_list(guard)(manager(), few)
+    assert str(refusal.value) == (
+        "custom_logit_processor: expected 3 entries, and as many of sampling_params, got 3 and 2; "
+        "give one for each prompt"
+    )
 
 
 def test_what_requests_of_a_list_share_is_checked_once(guard, monkeypatch):
@@ -546,15 +550,29 @@ def test_what_one_stream_asks_for_all_of_it_asks_for(guard, asked):
     assert asked == [asking(prompt_tokens=1, masked=True, logprobs=True)]
 
 
-def test_only_a_request_that_generates_gets_what_the_operator_decided(asked, guard, monkeypatch):
+@pytest.fixture
+def decides(guard, monkeypatch):
+    """Return a guard of an operator who bans a token, and takes down what it is asked."""
     always = Policy(always=(Chosen(processor="DisallowedTokensLogitsProcessor", params=GOOD),))
     decides = Guard(always)
     monkeypatch.setattr(decides, "admit", guard.admit)
+    return decides
+
+
+def test_only_a_request_that_generates_gets_what_the_operator_decided(asked, guard, decides):
     for request in (tokenized(None), SimpleNamespace()):
         make_admit(decides)(request, manager(), SimpleNamespace())
     make_admit(guard)(tokenized(None), manager(), SimpleNamespace())
 
     assert asked == [asking(payload=None, params=None, prompt_tokens=0)]
+
+
+def test_each_of_a_list_without_processors_gets_what_the_operator_decided(asked, decides):
+    request = listed([None, None], with_params(None, GOOD))
+    request.custom_logit_processor = None
+    make_admit_list(decides)(manager(), request)
+
+    assert asked == [asking(payload=None, params=None), asking(payload=None)]
 
 
 def test_in_a_list_without_processors_nothing_is_looked_at_but_the_routed_form(guard):
