@@ -365,6 +365,7 @@ def test_a_link_that_reads_logits_reads_what_was_computed():
     assert logits[0].tolist() == [-math.inf] + [-2.0 * i for i in range(1, VOCAB)]
 
 
+@pytest.mark.slow
 def test_what_a_server_adds_is_not_named_where_it_fails_on_a_whole_row():
     params = FakeRequest([1], served=True).custom_params({})
     joined = ChainLogitProcessor.join([WHOLE["add"][:2], (Adds, Parameters())], unnamed=1)

@@ -51,6 +51,7 @@ def write(request, _edits):
     request.logits[1] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "does",
     [
