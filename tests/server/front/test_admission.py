@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.front import header
+from sglang_lp.server.front import admission, header
 from sglang_lp.server.front.admission import (
     make_admit,
     make_admit_list,
@@ -573,6 +574,35 @@ def test_each_of_a_list_without_processors_gets_what_the_operator_decided(asked,
     make_admit_list(decides)(manager(), request)
 
     assert asked == [asking(payload=None, params=None), asking(payload=None)]
+
+
+def test_a_list_that_does_not_say_so_has_no_copies(guard, asked):
+    request = listed([PAYLOAD], with_params(LONG))
+    del request.parallel_sample_num
+    make_admit_list(guard)(manager(), request)
+
+    assert len(asked) == 1
+
+
+def test_whatever_is_refused_may_be_waited_for(guard, monkeypatch):
+    waiting = []
+
+    @contextmanager
+    def standing_in(*for_whom):
+        waiting.append(for_whom)
+        yield
+
+    monkeypatch.setattr(admission, "standing_in", standing_in)
+    served, one = manager(), SimpleNamespace()
+    several, stream = (
+        listed([PAYLOAD], with_params(GOOD)),
+        streaming(PAYLOAD, with_params(GOOD)[0]),
+    )
+    make_admit(guard)(tokenized(PAYLOAD, GOOD), served, one)
+    make_admit_list(guard)(served, several)
+    make_admit_stream(guard)(served, stream)
+
+    assert waiting == [(served, one), (served, several), (served, stream)]
 
 
 def test_in_a_list_without_processors_nothing_is_looked_at_but_the_routed_form(guard):
