@@ -139,8 +139,8 @@ def test_one_beam_is_no_beam_search(guard, sampling):
 
 DIFFUSES = (
     "^custom_logit_processor: expected none, got sglang_lp.builtins:DisallowedTokensLogitsProcessor"
-    r": this server runs a diffusion language model \(LowConfidence\), which does not call it; send "
-    "the request to another one$"
+    r": this server runs a diffusion language model \(LowConfidence\), which does not call it; "
+    "send the request to another one$"
 )
 
 
