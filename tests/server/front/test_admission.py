@@ -220,6 +220,31 @@ def test_a_stream_without_a_processor_is_not_looked_at(guard):
     assert make_admit_stream(guard)(None, streaming(None)) is None
 
 
+def test_a_header_says_of_a_stream_without_a_processor_that_nothing_ran(guard):
+    told = [None]
+    before = header._answering.set(told)
+    try:
+        make_admit_stream(guard)(None, streaming(None))
+    finally:
+        header._answering.reset(before)
+
+    assert told == [{}]
+
+
+def test_a_budget_of_a_stream_is_kept_as_the_server_prefers_its_parameters():
+    effort = {"low": 4, "high": -1, "answer_room": 10}
+    thinking = Chosen(
+        processor="ThinkingBudgetLogitProcessor", params={**THINKING, "thinking_budget": 30}
+    )
+    ruled = Guard(Policy(defaults=thinking, effort=effort))
+    served = manager(preferred={"custom_params": {"dry_base": 2}})
+    request = streaming(None, {"top_p": 1}, 9, input_ids=[1, 2])
+
+    assert make_admit_stream(ruled)(served, request) is None
+    assert request.sampling_params["custom_params"] == {"dry_base": 2, BUDGET_FIELD: 9}
+    assert request.max_thinking_tokens is None
+
+
 @pytest.mark.parametrize(
     ("payloads", "samplings", "status"),
     [
