@@ -43,6 +43,6 @@ class ServedBatch(Batch):
         ):
             self._list = []
         self._list.extend(params[len(self._list) :])
-        if not self.rests(self._list, width):
+        if not self.rests(logits, self._list, width, masked=bool(how.get("masked"))):
             self.looked += 1
             self.step(logits, rows_of(self._list), self._list, width=width, **how)

@@ -6,8 +6,8 @@ sleeps for ``n`` tokens is never woken late, whatever the batch looks like meanw
 it looks and goes back to sleep. There is one clock for the process: a stock server hands rows from
 one processor instance, and so one batch, to another.
 
-While all rows of a batch sleep, so does the batch: a step is one comparison, until the first row
-wakes, or anything happens to any row of the process.
+While all rows of a batch sleep, so does the batch: a step is one comparison, and the edits that
+hold, until the first row wakes, or anything happens to any row of the process.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Batch:
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
+        self._layout: tuple[object, ...] = ()
         self._unchanged: tuple[Plan | None, list[int]] = (None, [])
         #: The batch that was asked for last, with its length: SGLang adds to such lists.
         self._params: Sequence[Any] = ()
@@ -59,19 +60,34 @@ class Batch:
         self._until = 0
         self._changes = 0
 
-    def rests(self, custom_param_list: Sequence[Any], width: int) -> bool:
-        """Pass over a step in which nobody acts, if that is known.
+    def rests(
+        self,
+        logits: torch.Tensor,
+        custom_param_list: Sequence[Any],
+        width: int,
+        *,
+        masked: bool = False,
+    ) -> bool:
+        """Do the whole of a step in which nobody acts, if that is known: make the edits that hold.
 
         Call :meth:`step` if it is not, with the same list.
 
         Args:
+            logits: As for :meth:`step`.
             custom_param_list: For each request SGLang's ``custom_params``. Known by its identity
                 and its length: nothing in it is replaced.
             width: As for :meth:`step`.
+            masked: Whether a grammar masks any row.
         """
         if self._sleeps(custom_param_list, width):
-            clock.now += width
-            return True
+            standing, _ = self._unchanged
+            if standing is None:
+                clock.now += width
+                return True
+            if not masked and self._layout == _layout(logits, width):
+                clock.now += width
+                standing.apply(logits)
+                return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
         return False
 
@@ -141,7 +157,12 @@ class Batch:
         if step.copied:
             _put_back(step, step.copied)
         self._apply(step)
-        if sleeps and custom_param_list is self._params and self._unchanged[0] is None:
+        standing, guarded = self._unchanged
+        if (
+            sleeps
+            and custom_param_list is self._params
+            and (standing is None or (raw is None and not guarded))
+        ):
             self._until = min((row.wake for row in rows if row is not None), default=NEVER)
             self._changes = clock.changes
         return None if raw is None else raw.compared_with(logits)
@@ -191,8 +212,8 @@ class Batch:
             could together leave no token.
         """
         logits, rows, masked, width = step.logits, step.rows, step.masked, step.width
-        serials = [row and row.serial for row in rows]
-        key = (serials, width, logits.shape, logits.stride(), logits.dtype, logits.device, *masked)
+        layout = _layout(logits, width)
+        key = ([row and row.serial for row in rows], *layout, *masked)
         if key != self._key:
             cells, guarded, some = Cells(logits), [], False
             for request, row in enumerate(rows):
@@ -204,9 +225,14 @@ class Batch:
                     if row.standing is not None:
                         some = True
                         place_standing(cells, index, row.standing, keep_masked=index in masked)
-            self._key = key
+            self._key, self._layout = key, layout
             self._unchanged = Plan(cells, logits) if some else None, guarded
         return self._unchanged
+
+
+def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
+    """Return what a plan is made for, but for who is in the batch."""
+    return width, logits.shape, logits.stride(), logits.dtype, logits.device
 
 
 def _visit(step: Step, index: int, row: Row) -> None:

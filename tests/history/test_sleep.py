@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.raw import RawLogprobs
 from sglang_lp._engine.rows import rows_of
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
@@ -46,7 +47,7 @@ def played(period, processor=Every):
     return Played(processor, {"period": period}, [1, 2], vocab_size=VOCAB)
 
 
-def step(batch, requests, width=1):
+def step(batch, requests, width=1, **how):
     """Run a step; return which requests may not say token 0 first."""
 
     def drafts():
@@ -56,7 +57,7 @@ def step(batch, requests, width=1):
 
     logits = torch.zeros(len(requests) * width, VOCAB)
     params = [request.custom_params for request in requests]
-    batch.run(logits, params, width=width, drafts=drafts)
+    batch.run(logits, params, width=width, drafts=drafts, **how)
     return [bool(row[0] < 0) for row in logits[::width]]
 
 
@@ -131,6 +132,16 @@ def test_a_request_that_is_retracted_is_looked_at():
     assert batch.looked == 1
 
 
+def holding(count=2):
+    """Return a batch that sleeps while edits hold, and its requests."""
+    batch, requests = ServedBatch(), [played(50, Finite) for _ in range(count)]
+    for _ in range(3):
+        step(batch, requests)
+        generate(requests)
+    batch.looked = 0
+    return batch, requests
+
+
 def test_edits_that_hold_are_made_in_every_step():
     batch, requests = ServedBatch(), [played(6, Finite), played(100)]
     shut = []
@@ -139,6 +150,74 @@ def test_edits_that_hold_are_made_in_every_step():
         generate(requests)
 
     assert shut == [True] * 6 + [False] * 4
+
+
+def test_edits_that_hold_are_made_without_a_look_at_any_row():
+    batch, requests = holding()
+    for _ in range(10):
+        assert step(batch, requests) == [True, True]
+        generate(requests)
+
+    assert batch.looked == 0
+
+
+def test_edits_that_hold_are_made_in_logits_of_another_layout():
+    batch, requests = holding()
+    for width in (3, 3, 1):
+        assert step(batch, requests, width) == [True, True]
+        generate(requests, width)
+
+
+def test_rows_whose_edits_hold_are_looked_at_where_a_grammar_masks():
+    batch, requests = holding()
+    for _ in range(3):
+        assert step(batch, requests, masked=[0]) == [True, True]
+        generate(requests)
+
+    assert batch.looked == 3
+
+
+def test_rows_whose_edits_hold_are_looked_at_where_one_of_them_asks_for_raw_logprobs():
+    batch, requests = ServedBatch(), [played(50, Finite), played(50, Finite)]
+    (row,) = rows_of([requests[1].custom_params])
+    row.host.raw = RawLogprobs()
+    for looked in range(1, 5):
+        assert step(batch, requests) == [True, True]
+        assert batch.looked == looked
+        generate(requests)
+
+
+def test_a_row_that_sglang_masks_too_ends_if_both_leave_no_token_while_edits_hold():
+    batch, requests = ServedBatch(), [played(50, Finite), played(50, Finite)]
+    requests[0].row.host.restricted = True
+    for _ in range(3):
+        assert step(batch, requests) == [True, True]
+        generate(requests)
+    logits = torch.zeros(2, VOCAB)
+    logits[0, 1:] = -torch.inf  # min_new_tokens, or a logit_bias
+    batch.run(logits, [request.custom_params for request in requests])
+
+    assert logits[:, 0].tolist() == [0, -torch.inf]
+    assert requests[0].error is not None
+    assert requests[1].error is None
+
+
+class Shuts(Finite):
+    """Leaves no token."""
+
+    def edit(self, request, edits):
+        edits.ban(range(VOCAB))
+        edits.hold_until(request.params.period)
+
+
+def test_edits_that_hold_go_with_a_request_that_they_end():
+    batch, requests = ServedBatch(), [played(50, Shuts), played(50, Finite)]
+    for _ in range(5):
+        assert step(batch, requests) == [False, True]
+        generate(requests)
+
+    assert requests[0].error is not None
+    assert requests[1].error is None
 
 
 def test_a_sleeping_batch_keeps_no_row_of_a_request_that_is_gone():
@@ -158,6 +237,14 @@ def _held(value):
 JOIN, LEAVE, RETRACT, SWAP = range(4)
 
 
+#: By processor, whether token 0 is banned at a position.
+SHUT = {
+    Every: lambda position, period: position % period == 0,
+    Finite: lambda position, period: position < period,
+}
+
+
+@pytest.mark.parametrize("processor", SHUT)
 @examples(60)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=3),
@@ -170,11 +257,11 @@ JOIN, LEAVE, RETRACT, SWAP = range(4)
         max_size=40,
     ),
 )
-def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(periods, steps):
-    batch, requests = ServedBatch(), [played(period) for period in periods]
+def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(processor, periods, steps):
+    batch, requests = ServedBatch(), [played(period, processor) for period in periods]
     for event, number, width in steps:
         if event == JOIN:
-            requests = [*requests, played(number)]
+            requests = [*requests, played(number, processor)]
         elif event == LEAVE and len(requests) > 1:
             requests = requests[1:]
         elif event == SWAP:
@@ -184,7 +271,7 @@ def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(periods, 
         shut = step(batch, requests, width)
         for request, is_shut in zip(requests, shut, strict=True):
             period = request.row.request.params.period
-            assert is_shut == (len(request.source.output_ids) % period == 0)
+            assert is_shut == SHUT[processor](len(request.source.output_ids), period)
         generate(requests, min(number, width))
 
 

@@ -66,7 +66,7 @@ class Steps:
             began = perf_counter()
             self._pending.begin()
             _check_shown(logits, len(info.custom_params))
-            if not self._batch.rests(info.custom_params, 1):
+            if not self._batch.rests(logits, info.custom_params, 1, masked=bool(info.grammars)):
                 self._step(logits, info)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
@@ -103,7 +103,7 @@ class Steps:
             self._pending.begin()
             custom_params = info.custom_params
             _check_shown(logits, width * len(custom_params))
-            if not self._batch.rests(custom_params, width):
+            if not self._batch.rests(logits, custom_params, width, masked=bool(masked)):
                 rows, cells = rows_of(custom_params), _spread(masked, width)
                 self.raw = self._batch.step(
                     *(logits, rows, custom_params, cells),

@@ -49,7 +49,7 @@ def steps(monkeypatch):
     given = []
 
     class Recorded:
-        def rests(self, custom_params, width):
+        def rests(self, logits, custom_params, width, *, masked):
             return False
 
         def step(self, logits, rows, custom_params, masked, *, temperatures):
