@@ -24,7 +24,7 @@ from sglang_lp.server.front.admission import (
     make_admit_stream,
     supports_sampling_mask,
 )
-from sglang_lp.server.front.bounds import MAX_ENTRIES
+from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
@@ -462,13 +462,13 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
 
 
 def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
-    def copies(number, payload=PAYLOAD):
+    def copies(number, payload=PAYLOAD, tokens=1 << 17):
         request = tokenized(payload, GOOD, n=number)
-        request.input_ids = range(1 << 17)
+        request.input_ids = range(tokens)
         make_admit(guard)(request, manager(), SimpleNamespace())
 
     copies(128)
-    copies(None)
+    copies(None, tokens=MAX_COPIED)
     copies(129, payload=None)
     with pytest.raises(RequestError, match=r"^n: expected at most 16777216 tokens"):
         copies(129)
