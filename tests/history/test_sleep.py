@@ -187,6 +187,7 @@ def test_rows_whose_edits_hold_are_looked_at_where_one_of_them_asks_for_raw_logp
         generate(requests)
 
 
+@pytest.mark.slow  # ends a request, which imports SGLang
 def test_a_row_that_sglang_masks_too_ends_if_both_leave_no_token_while_edits_hold():
     batch, requests = ServedBatch(), [played(50, Finite), played(50, Finite)]
     requests[0].row.host.restricted = True
@@ -210,6 +211,7 @@ class Shuts(Finite):
         edits.hold_until(request.params.period)
 
 
+@pytest.mark.slow  # ends a request, which imports SGLang
 def test_edits_that_hold_go_with_a_request_that_they_end():
     batch, requests = ServedBatch(), [played(50, Shuts), played(50, Finite)]
     for _ in range(5):
@@ -244,10 +246,9 @@ SHUT = {
 }
 
 
-@pytest.mark.parametrize("processor", SHUT)
 @examples(60)
 @given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from([*SHUT])), min_size=1, max_size=3),
     st.lists(
         st.tuples(
             st.sampled_from([None] * 8 + [JOIN, LEAVE, RETRACT, SWAP]),
@@ -257,11 +258,11 @@ SHUT = {
         max_size=40,
     ),
 )
-def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(processor, periods, steps):
-    batch, requests = ServedBatch(), [played(period, processor) for period in periods]
+def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(rows, steps):
+    batch, requests = ServedBatch(), [played(*row) for row in rows]
     for event, number, width in steps:
         if event == JOIN:
-            requests = [*requests, played(number, processor)]
+            requests = [*requests, played(number, rows[0][1])]
         elif event == LEAVE and len(requests) > 1:
             requests = requests[1:]
         elif event == SWAP:
@@ -271,7 +272,8 @@ def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(processor
         shut = step(batch, requests, width)
         for request, is_shut in zip(requests, shut, strict=True):
             period = request.row.request.params.period
-            assert is_shut == SHUT[processor](len(request.source.output_ids), period)
+            says = SHUT[request.row.processor.kind]
+            assert is_shut == says(len(request.source.output_ids), period)
         generate(requests, min(number, width))
 
 
