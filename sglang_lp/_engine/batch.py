@@ -161,7 +161,7 @@ class Batch:
         if (
             sleeps
             and custom_param_list is self._params
-            and (standing is None or (raw is None and not guarded))
+            and (standing is None or (raw is None and not guarded and not masked))
         ):
             self._until = min((row.wake for row in rows if row is not None), default=NEVER)
             self._changes = clock.changes
@@ -231,7 +231,7 @@ class Batch:
 
 
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
-    """Return what a plan is made for, but for who is in the batch."""
+    """Return what a plan depends on besides the requests of its batch."""
     return width, logits.shape, logits.stride(), logits.dtype, logits.device
 
 
