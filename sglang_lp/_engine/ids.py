@@ -116,13 +116,13 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
     Raises:
         TypeError: Something else than integers.
     """
-    if isinstance(token_ids, Ids):
-        return token_ids
-    if type(token_ids) is tuple and len(token_ids) >= LONG:
-        found = _known.get(id(token_ids))
+    if type(token_ids) is tuple:  # parameters, which are asked for most
+        found = _known.get(id(token_ids)) if len(token_ids) >= LONG else None
         if found is not None:
             return found
-    if isinstance(token_ids, array) and token_ids.typecode == "q":
+    elif isinstance(token_ids, Ids):
+        return token_ids
+    elif isinstance(token_ids, array) and token_ids.typecode == "q":
         return token_ids.tolist() if len(token_ids) < LONG else Ids(token_ids)
     # index() takes no float and no string, so that nothing odd reaches the batch's index tensor.
     ids = [*map(index, token_ids)]

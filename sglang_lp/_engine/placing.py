@@ -121,13 +121,16 @@ def place(
         What the edits were put together to, if that is worth to be kept until the next step.
     """
     conflict: str | None = None
-    if recording.banned or recording.allowed or recording.clash or standing is not None:
+    forced = recording.forced
+    if standing is not None or (
+        forced is not None and (recording.banned or recording.allowed or recording.clash)
+    ):
         conflict = clash(recording) or clash_with(standing, recording)
     whole: Standing | None = None
     if conflict is not None or (standing is not None and standing.forced is not None):
         pass
-    elif recording.forced is not None:
-        cells.force_one(row, recording.forced, keep_masked=keep_masked)
+    elif forced is not None:
+        cells.force_one(row, forced, keep_masked=keep_masked)
     else:
         whole, banned = _parted(recording)
         if whole is not None:
@@ -145,6 +148,8 @@ def place(
 
 def _parted(recording: Recording) -> tuple[Standing | None, Sequence[Ids | list[int]]]:
     """Part what comes again at other steps, if that is much, from what is banned now."""
+    if sum(map(len, recording.allowed or recording.banned)) < DENSE:
+        return None, ()  # nearly always
     again = [ids for ids in recording.banned if isinstance(ids, Ids) and ids.lasts]
     many = recording.allowed or again
     if sum(map(len, many)) < DENSE or not all(isinstance(i, Ids) and i.lasts for i in many):

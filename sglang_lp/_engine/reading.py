@@ -39,7 +39,7 @@ class Logits:
     Attributes:
         tensor: That.
         at_once: That.
-        vocab_size: Number of logits in a row, or 0 before :meth:`open`.
+        vocab_size: Number of logits in a row.
         numbers: The same as numpy reads it; ``None`` if it cannot, or before :meth:`open`.
         marks: Room for a mark of each logit of a row, if numpy reads it.
     """
@@ -54,7 +54,7 @@ class Logits:
         self.numbers: Any = None
         self.marks: Any = None
         self._is_open = False
-        self.vocab_size = 0
+        self.vocab_size: int = tensor.shape[1]
         self.at_once = at_once
         self._topk: Any = None
         self._fetched: Any = None
@@ -66,12 +66,11 @@ class Logits:
         import torch
 
         self._is_open = True
-        self.vocab_size = self.tensor.shape[1]
         if self.tensor.is_cpu and self.tensor.dtype == torch.float32:
             import numpy as np
 
             self.numbers = self.tensor.numpy()
-            self.marks = np.empty(self.tensor.shape[1], dtype=bool)
+            self.marks = np.empty(self.vocab_size, dtype=bool)
 
     def topk(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the largest logits of all rows on their device, and their ids.
@@ -82,7 +81,7 @@ class Logits:
         Returns:
             Both of shape ``(rows, any)``, in descending order, NaN first.
         """
-        count = min(max(most, _MOST), self.tensor.shape[1])
+        count = min(max(most, _MOST), self.vocab_size)
         if self._topk is None or self._topk[0].shape[1] < count:
             self._topk = self.tensor.topk(count)
         return self._topk  # type: ignore[no-any-return]
@@ -129,9 +128,10 @@ class ReadRow:
         """
         if self.is_over:
             raise ProcessorFault("what is_among_top() returned is for the edit that asked")
-        known = self.judge(ids, count)
-        if known is not None:
-            return known
+        if self._logits.at_once:
+            known = self.judge(ids, count)
+            if known is not None:
+                return known
         best = self.largest(ids)
         return best > -math.inf and not self.exceed(best, count)
 
@@ -227,7 +227,6 @@ class ServedRequest(Request):
     def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
         if self.lent is None:
             return super().is_among_top(token_ids, count)
-        self.lent.open()
         ids = checked(token_ids, self.lent.vocab_size)
         if not ids or count < 1:
             raise ProcessorFault(

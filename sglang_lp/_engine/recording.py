@@ -159,7 +159,9 @@ class Recording(Edits):
     @property
     def is_empty(self) -> bool:
         """Whether no logit changes."""
-        return self.forced is None and not (self.edits_else or self.conditional)
+        return self.forced is None and not (
+            self.banned or self.allowed or self.biased or self.pooled or self.conditional
+        )
 
     @property
     def edits_else(self) -> bool:
@@ -179,7 +181,9 @@ class Recording(Edits):
     @property
     def leaves_one(self) -> bool:
         """Whether it says itself which token comes."""
-        return self.forced is not None or any(len(ids) == 1 for ids in self.allowed)
+        if self.forced is not None:
+            return True
+        return bool(self.allowed) and any(len(ids) == 1 for ids in self.allowed)
 
     def add(self, other: Recording) -> None:
         self.banned = (*self.banned, *other.banned)

@@ -229,9 +229,9 @@ class Row:
         """
         needs, request = self.needs, self.request
         prompt_ids, output_ids, pending, position, counts = self.host.look(tokens=needs is _TOKENS)
-        seen = len(output_ids)
+        seen, resumed = len(output_ids), self.resumed
         total = seen + len(pending)
-        request.position = position + self.resumed
+        request.position = position + resumed
         request.exact = exact = position == total
         if needs is not _NONE:
             if not counts:
@@ -239,7 +239,7 @@ class Row:
             if not exact and not self._copes_with_lag():
                 return False
         tokens = self.tokens
-        fed = len(tokens) - self.resumed
+        fed = len(tokens) - resumed
         if prompt_ids is not self._prompt_ids or output_ids is not self._output_ids:
             self._adopt(prompt_ids, output_ids)
         if fed > 0 and (
@@ -256,9 +256,10 @@ class Row:
         if total > fed:
             if total == fed + 1:  # nearly always: no slice of an array
                 new = [output_ids[fed] if fed < seen else pending[fed - seen]]
+                tokens.append(new[0])
             else:
                 new = [*output_ids[fed:seen], *pending[max(0, fed - seen) :]]
-            tokens.extend(new)
+                tokens.extend(new)
             self.acts.settle(tokens)
             self.processor.advance(request, new)
         return True

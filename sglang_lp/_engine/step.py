@@ -78,7 +78,7 @@ class Step:
         self.masked = masked
         self.width = width
         self.now = now
-        self.vocab_size: int = logits.shape[1]
+        self.vocab_size = self.read.vocab_size
         self.drafts: Drafts | None = None
         self.acting: list[tuple[int, Recording]] = []
         self.answers = Answers()
@@ -111,8 +111,9 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
     if row.held is not None and not drafted:
         row.hold(None)
     is_empty = recording.is_empty
-    if not is_empty or copied is not None:
-        _note(step, index, row, recording, drafted=drafted)
+    if is_empty and copied is None:
+        return recording
+    _note(step, index, row, recording, drafted=drafted)
     if recording.pooled:
         _take_pools(step, index, row, recording)
     if not is_empty:

@@ -106,10 +106,9 @@ class _Progress:
 
     def follow(self, token_id: int) -> None:
         """Take in how a generated token leaves the run of bytes."""
-        if self.runs.ids:
-            said = self.runs.joined(self.unsettled, token_id)
-            self.is_open &= said == self.unsettled
-            self.unsettled = self.runs.unsettled(said)
+        said = self.runs.joined(self.unsettled, token_id)
+        self.is_open &= said == self.unsettled
+        self.unsettled = self.runs.unsettled(said)
 
     def is_early(self, phrase: Sequence[int]) -> bool:
         """Tell whether a run of bytes has to end first, which would take the phrase with it."""
@@ -225,9 +224,11 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         """Follow the trigger, or the phrase while it is being forced."""
         progress, params = request.state, request.params
         phrase, trigger = params.phrase_token_ids, progress.trigger
+        has_runs = bool(progress.runs.ids)
         for token_id in token_ids:
-            is_early = progress.is_early(phrase)
-            progress.follow(token_id)
+            is_early = has_runs and progress.is_early(phrase)
+            if has_runs:
+                progress.follow(token_id)
             if progress.said >= 0:
                 progress.said += not is_early
             elif progress.times < params.max_times:

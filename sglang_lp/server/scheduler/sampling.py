@@ -137,7 +137,7 @@ class Steps:
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
         """Show pending tokens to processors that read SGLang's request themselves."""
-        if not any(row is not None and _reads_request(row) for row in rows):
+        if not any(map(_reads_request, [row for row in rows if row is not None and row.dense])):
             return custom_params
         return [
             {**params, "__req__": _Whole(row.source, self._pending.of(row.source))}
