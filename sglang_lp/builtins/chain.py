@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from sglang_lp.builtins.unnamed import UNNAMED, UnnamedProcessor
 from sglang_lp.edits import NEVER
-from sglang_lp.errors import InvalidParameter, shown
+from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
 from sglang_lp.processor import LogitProcessor, Recording, Whole, subclasses_of
 from sglang_lp.request import History, Request
@@ -217,11 +217,25 @@ class ChainLogitProcessor(LogitProcessor):
                 )
         links: list[tuple[type[LogitProcessor], Parameters]] = []
         for place, name in enumerate(params.chain):
-            link = cls._resolve(name)
+            link = cls._find(place, name)
             cls._check_link(link, [other for other, _ in links])
             with cls._name_place(place):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
+
+    @classmethod
+    def _find(cls, place: int, name: str) -> type[LogitProcessor]:
+        """Return the class of a link; an error says which link it is about."""
+        try:
+            return cls._resolve(name)
+        except PayloadRefused as refused:
+            problem = str(refused).removeprefix("custom_logit_processor: ")
+            raise PayloadRefused(
+                f"chain of {cls.__name__}: link {place}: {problem}",
+                reason=refused.reason,
+                digest=refused.digest,
+                size=refused.size,
+            ) from None
 
     @classmethod
     def join(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.rows import attach_row, rows_of
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
-from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault
+from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, RefusalReason
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -428,10 +428,15 @@ def guard():
 
 def test_a_server_takes_only_links_that_its_policy_allows(guard):
     name = f"{Halve.__module__}:Halve"
-    params = {"chain": [name, BAN], "1.token_ids": [3]}
+    params = {"chain": [BAN, name], "0.token_ids": [3]}
 
-    with pytest.raises(PayloadRefused):
+    with pytest.raises(PayloadRefused) as refusal:
         guard().admit("ChainLogitProcessor", params)
+    assert str(refusal.value).startswith(
+        "chain of ChainLogitProcessor: link 1: expected what a processor's to_str() returns, or "
+        f"the name of a class that this server allows, got {name!r}"
+    )
+    assert refusal.value.reason is RefusalReason.UNKNOWN_NAME
     with pytest.raises(PayloadRefused):
         guard(builtins=False, allow=("sglang_lp.builtins:ChainLogitProcessor",)).admit(
             "sglang_lp.builtins:ChainLogitProcessor", chained((BAN, {"token_ids": [3]}))
