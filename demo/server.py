@@ -26,7 +26,6 @@ DRAFTS: Mapping[str, Any] = {
     "speculative_algorithm": "NGRAM",
     "speculative_num_draft_tokens": 8,
     "speculative_ngram_max_bfs_breadth": 1,
-    "mem_fraction_static": 0.4,
 }
 POLICY = Path(__file__).with_name("policy.toml")
 _SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve")

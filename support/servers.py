@@ -51,7 +51,7 @@ RANKS_VARIABLES = {
     "SGLANG_CPU_OMP_THREADS_BIND": _CORES,
 }
 #: Drafts need their own room.
-_ROOM = {"mem_fraction_static": 0.4, "max_running_requests": 32}
+_ROOM = {"max_running_requests": 32}
 _NGRAM = {**_ROOM, "speculative_algorithm": "NGRAM"}
 _TREES = {
     "speculative_num_steps": 3,

@@ -18,7 +18,9 @@ CPU_ARGUMENTS: Mapping[str, Any] = {
     "sampling_backend": "pytorch",
     "disable_cuda_graph": True,
     "grammar_backend": "none",
-    "mem_fraction_static": 0.1,
+    # What other processes take while a server starts counts against its part, of which the pool
+    # below needs little.
+    "mem_fraction_static": 0.4,
     "max_total_tokens": 8192,
     "random_seed": 1,
     "skip_server_warmup": True,

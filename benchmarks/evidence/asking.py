@@ -83,7 +83,7 @@ def _launch(name: str) -> Iterator[Server]:
         launch(
             DIRECTORY,
             Path(scratch),
-            {**room, "mem_fraction_static": 0.3, **arguments},
+            {**room, **arguments},
             paths=[PROBE],
             # A thread that waits leaves its core to whoever works.
             variables={"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **variables},
