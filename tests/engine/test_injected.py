@@ -155,12 +155,12 @@ def plain(name: str) -> str:
     return name.rpartition(":")[0]
 
 
-def let_through(log: str, name: str) -> tuple[str, str] | None:
-    """Return the hook that let an error through, ``None`` if the log does not say."""
-    before, told, _ = log.partition(f"{Injected.__name__}: {name}")
-    trace = before.rpartition("Traceback (most recent call last)")[2]
-    ours = re.search(r'/sglang_lp/(\S+)\.py", line \d+, in (\w+)', trace)
-    return (ours[1], ours[2]) if told and ours else None
+def let_through(log: str, name: str) -> set[tuple[str, str]]:
+    """Return the hooks that let an error through, one for each process that the log tells of."""
+    *befores, _ = log.split(f"{Injected.__name__}: {name}")
+    traces = [before.rpartition("Traceback (most recent call last)")[2] for before in befores]
+    found = [re.search(r'/sglang_lp/(\S+)\.py", line \d+, in (\w+)', trace) for trace in traces]
+    return {(ours[1], ours[2]) for ours in found if ours}
 
 
 def answers(server: Server) -> list[tuple[Any, ...]]:
@@ -280,9 +280,9 @@ def problems(
     got = answers(serving.server)
     found = wrong(name, got, good)
     if any(kind == "no answer" for kind, _ in got) and serving.is_over():
-        hook = let_through(serving.log_text(), name)
-        if hook not in ENDS:
-            found.append(f"{name}: the server ended, let through by {hook}")
+        hooks = let_through(serving.log_text(), name)
+        if not hooks & ENDS:
+            found.append(f"{name}: the server ended, let through by {sorted(hooks)}")
         raised.add(name)
         ended.add(name)
         serving.start()
