@@ -50,7 +50,7 @@ RANKS_VARIABLES = {
     "SGLANG_NCCL_SO_PATH": "none",
     "SGLANG_CPU_OMP_THREADS_BIND": _CORES,
 }
-#: Drafts need their own room.
+#: SGLang keeps room for the draft of each request that may run.
 _ROOM = {"max_running_requests": 32}
 _NGRAM = {**_ROOM, "speculative_algorithm": "NGRAM"}
 _TREES = {

@@ -116,7 +116,7 @@ CHOSEN = (
     "server.scheduler.report:report",
     "server.scheduler.sglang_host:SglangHost.look",
 )
-#: Each call is for one request, which may have no processor: in which order they come is chance.
+#: Runs for one request at a time, whose order is chance: a fault may end one without a processor.
 OF_EACH = "server.front."
 #: Calls of a function of which the first one raises.
 FEW = 4

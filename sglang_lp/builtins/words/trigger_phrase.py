@@ -105,7 +105,7 @@ class _Progress:
         self.times = 0
 
     def follow(self, token_id: int) -> None:
-        """Take in how a generated token leaves the run of bytes."""
+        """Take in how a generated token leaves the run of bytes, if the vocabulary has any."""
         said = self.runs.joined(self.unsettled, token_id)
         self.is_open &= said == self.unsettled
         self.unsettled = self.runs.unsettled(said)
