@@ -116,7 +116,8 @@ CHOSEN = (
     "server.scheduler.report:report",
     "server.scheduler.sglang_host:SglangHost.look",
 )
-#: Runs for one request at a time, whose order is chance: a fault may end one without a processor.
+#: Runs for one request at a time, whose order is chance: a fault may end one without a processor,
+#: in each process that it was in.
 OF_EACH = "server.front."
 #: Calls of a function of which the first one raises.
 FEW = 4
@@ -203,9 +204,16 @@ def wrong(name: str, got: list[Any], good: list[Any]) -> list[str]:
     ]
 
 
-def disturbed(name: str, got: list[Any], good: list[Any]) -> list[str]:
-    """Return what became of the neighbours, if it is not what it should be."""
-    if name.startswith(OF_EACH) and sum(map(operator.ne, got, good)) == 1:
+def disturbed(name: str, times: int, got: list[Any], good: list[Any]) -> list[str]:
+    """Return what became of the neighbours, if it is not what it should be.
+
+    Args:
+        name: Of the function.
+        times: In how many processes it raised.
+        got: The answers.
+        good: What is right.
+    """
+    if name.startswith(OF_EACH) and sum(map(operator.ne, got, good)) <= times:
         return []
     count = len(PLAIN)
     return [f"{name}: neighbours got {got[:count]}"] if got[:count] != good[:count] else []
@@ -287,8 +295,9 @@ def problems(
         ended.add(name)
         serving.start()
         return found
-    found += disturbed(name, got, good)
-    if serving.faults.raised():
+    times = serving.faults.raised()
+    found += disturbed(name, times, got, good)
+    if times:
         raised.add(name)
     elif after:  # fewer calls than before: of what is kept from the requests before, there are few
         return found + problems(serving, name, 0, good)
@@ -320,8 +329,9 @@ def problems_of_some(
         for before in dict.fromkeys((calls[name] // 2 if calls[name] > FEW else 0, 0)):
             faults.inject(name, before)
             got = answers(server)
-            found += [*wrong(name, got, good), *disturbed(name, got, good)]
-            if faults.raised():
+            times = faults.raised()
+            found += [*wrong(name, got, good), *disturbed(name, times, got, good)]
+            if times:
                 break
         else:
             found.append(f"{name}: was not called")
