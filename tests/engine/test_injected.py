@@ -117,7 +117,7 @@ CHOSEN = (
     "server.scheduler.sglang_host:SglangHost.look",
 )
 #: Runs for one request at a time, whose order is chance: a fault may end one without a processor,
-#: in each process that it was in.
+#: in each process where it raises.
 OF_EACH = "server.front."
 #: Calls of a function of which the first one raises.
 FEW = 4
