@@ -97,7 +97,7 @@ def _report_block(params: Any, block: Block, output_ids: Sequence[int]) -> Think
     return ThinkingBlock(
         tokens=block.tokens,
         ended=block.ended is not None,
-        forced=max(0, stop - max(block.start + params.limit, 0)),
+        forced=max(0, stop - max(block.spent_at(params.limit), 0)),
         message=bool(message) and by_end and (*output_ids[:end],)[-len(message) :] == message,
         waits=block.waits,
     )

@@ -316,7 +316,7 @@ def _blocks(
     for block in find_blocks(finder, prompt_ids, output_ids, inside=inside):
         first = max(0, block.start)
         stop = len(output_ids) if block.end is None else block.end + 1
-        spent = stop if budget is None else max(first, block.start + budget.limit)
+        spent = stop if budget is None else max(first, block.spent_at(budget.limit))
         closed = "" if block.end is None else _closer(trace, block.end)
         if block.ended is Ended.TOOL_CALL:
             closed = "a tool call"

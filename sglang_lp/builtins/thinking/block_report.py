@@ -51,7 +51,7 @@ def report_blocks(
 def _is_over(params: ThinkingBudgetLogitProcessor.Params, block: Block, spent: int) -> bool:
     """Tell whether a block has all the tokens that it may have."""
     generated = block.tokens + min(0, block.start)
-    return block.tokens >= params.limit or spent + generated >= params.total
+    return block.carried + block.tokens >= params.limit or spent + generated >= params.total
 
 
 def _closing_begun(
@@ -74,7 +74,8 @@ def _rule(
     output_ids: Sequence[int],
 ) -> str:
     """Return the rule that closed a block after these tokens of the output."""
-    inside, soft = len(output_ids) - block.start, params.soft_thinking_budget
+    inside = block.carried + len(output_ids) - block.start
+    soft = params.soft_thinking_budget
     own = output_ids[max(0, block.start) :]
     if inside >= params.limit or spent + len(own) >= params.total:
         return "budget"

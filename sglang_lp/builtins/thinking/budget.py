@@ -477,9 +477,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             characters = None if stock else characters_of(request.tokenizer, edits.vocab_size)
             if progress.opened < 0:
                 # A block opens with the next token at the earliest.
-                edits.wake_at(
-                    position + min(1 + _quiet(params, left, 0, characters), _LONGEST_SLEEP)
-                )
+                quiet = _quiet(params, left, progress.inside, characters)
+                edits.wake_at(position + min(1 + quiet, _LONGEST_SLEEP))
             else:
                 _edit_inside(request, edits, left, characters)
         if request.may_lag and not position:
@@ -504,7 +503,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params, progress = request.params, request.state
         if progress.opened < 0:
             return ""
-        inside, budget = progress.length - progress.opened, params.limit
+        inside, budget = progress.inside, params.limit
         if why := _why_over(params, progress):
             return why
         if inside < params.min_thinking_tokens:
@@ -518,7 +517,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
 def _why_over(params: ThinkingBudgetLogitProcessor.Params, progress: Progress) -> str:
     """Say why the open block is over; nothing if it is not."""
-    if progress.length - progress.opened >= params.limit:
+    if progress.inside >= params.limit:
         return f"{params.limit} of {params.limit} tokens thought"
     if _left(params, progress) <= 0:
         return f"{params.total} of {params.total} tokens thought in all blocks"
@@ -546,10 +545,8 @@ def _closing(params: Any, tool_starts: tuple[int, ...]) -> Closing:
 
 def _left(params: ThinkingBudgetLogitProcessor.Params, progress: Progress) -> int:
     """Return after how many more tokens of the open block, or of a new one, it is over."""
-    inside = generated = 0
-    if progress.opened >= 0:
-        inside, generated = progress.length - progress.opened, progress.generated
-    left = min(params.limit - inside, params.total - progress.spent - generated)
+    generated = progress.generated if progress.opened >= 0 else 0
+    left = min(params.limit - progress.inside, params.total - progress.spent - generated)
     # An answer ends with the token that is sampled then.
     return left - (params.at_limit == "stop")
 
@@ -562,8 +559,7 @@ def _is_closing(params: ThinkingBudgetLogitProcessor.Params, progress: Progress)
     if left <= 0 or progress.looped:
         stops = params.at_limit == "stop" and not progress.looped
         return not stops and not progress.may_call(-left)
-    inside = progress.length - progress.opened
-    return bool(progress.begun) and soft is not None and soft <= inside
+    return bool(progress.begun) and soft is not None and soft <= progress.inside
 
 
 def _close(request: Request, edits: Edits) -> None:
@@ -595,7 +591,7 @@ def _finds_loop(request: Request, count: int) -> bool:
 def _edit_inside(request: Request, edits: Edits, left: int, characters: Characters | None) -> None:
     """Apply the first rule that applies to a step within the budget of a block."""
     params, progress = request.params, request.state
-    inside = progress.length - progress.opened
+    inside = progress.inside
     if inside < params.min_thinking_tokens:
         free, quiet = _keep_open(request, edits), 0
     else:

@@ -70,8 +70,10 @@ class Finder:
             and ``others``.
         texts: Follows the delimiters, symbol by symbol.
         depth: For each state of ``texts``, how many symbols of a delimiter are written.
+        longest: Symbols of the longest delimiter.
         opens: The states in which a block opens.
         closes: For each state in which one closes, what ended it and in how many symbols.
+        ends: Those in which an end is complete.
         resumes: The states in which a block goes on after a tool call.
         fresh: The state after a delimiter.
         tool_begun: The states in which a tool start is begun.
@@ -121,6 +123,7 @@ class Finder:
         for state, following in enumerate(texts.children):
             for after in following.values():
                 self.depth[after] = self.depth[state] + 1
+        self.longest = max(self.depth)
         self.opens = {*self._lengths(starts)}
         self.resumes = {*self._lengths(resumes)}
         self.closes = {
@@ -128,6 +131,7 @@ class Finder:
             for state, length in self._lengths(tools).items()
         }
         self.closes |= {state: (Ended.END, length) for state, length in self._lengths(ends).items()}
+        self.ends = {*self._lengths(ends)}
         self.tool_begun = {
             self._state(symbols[:length])
             for symbols in tools
@@ -208,18 +212,21 @@ class Progress:
     """What the tokens of one request have shown so far.
 
     A block is counted from the first start that is not closed: a start in an open block is a part
-    of it. In a prompt the latest delimiter tells.
+    of it. In a prompt the latest delimiter tells. A block that a tool call interrupts goes on with
+    the next start, if no end comes before.
 
     Attributes:
         finder: Its delimiters.
         length: How many tokens were read, prompt included.
         opened: Index of the first token inside the open block, prompt included; -1 if none is.
+        carried: Tokens that this block, or the next one, had before a tool call interrupted it.
         begun: State of ``finder.closer`` after the tokens generated in the open block.
         newest: The newest of them, or -1 before there is one.
         waits: How many of them are the token that is counted.
         forced: The last token that was forced without seeing the one before, or -1.
         forced_at: Its position, or -1.
-        ended: What ended the last block that ended, and how many symbols ago its end began.
+        ended: What ended the last block that ended, the index of its first token, and how many
+            it had.
         blocks: How many blocks have ended.
         spent: Generated tokens of these.
         looped: Whether the open block has come to a loop.
@@ -230,10 +237,12 @@ class Progress:
         "_counted",
         "_lead",
         "_searched",
+        "_sizes",
         "_state",
         "_tail",
         "begun",
         "blocks",
+        "carried",
         "ended",
         "finder",
         "forced",
@@ -264,14 +273,16 @@ class Progress:
         """
         self.finder = finder
         self.forced = self.forced_at = -1
-        self.ended: tuple[Ended, int] | None = None
-        self.blocks = self.begun = self.waits = self.spent = self._begun = 0
+        self.ended: tuple[Ended, int, int] | None = None
+        self.blocks = self.begun = self.waits = self.spent = self._begun = self.carried = 0
         self.looped = False
         self.newest = -1
         self._counted: int | None = None
         #: Symbols since a block opened without a start, while they may be the start; else -1.
         self._lead = -1
         self._state = 0
+        #: Symbols of each of the latest tokens, while a delimiter is begun.
+        self._sizes: tuple[int, ...] = ()
         self._tail: Sequence[int] = []
         self._searched = finder.latest_of_prompt(prompt_ids)  # kept, so that copies find it
         after, opens = self._searched.latest or (0, False)
@@ -282,6 +293,7 @@ class Progress:
         self._reset()
         self._counted = counted
         self.ended, self.blocks, self.spent, self._begun = None, 0, 0, self.length
+        self.carried = 0
         if inside and self.opened < 0:
             self.opened, self._lead, self._state = self.length, 0, finder.fresh
 
@@ -292,8 +304,13 @@ class Progress:
         self.looped = False
 
     @property
+    def inside(self) -> int:
+        """How many tokens the open block has; outside, how many the next start would find."""
+        return self.carried + (self.length - self.opened if self.opened >= 0 else 0)
+
+    @property
     def generated(self) -> int:
-        """How many generated tokens the open block has."""
+        """How many generated tokens the open block has, since a tool call if one interrupted it."""
         return self.length - max(self.opened, self._begun)
 
     def read(self, token_ids: Sequence[int]) -> None:
@@ -341,6 +358,7 @@ class Progress:
         """Follow the symbols of the token with index ``at``."""
         finder, state = self.finder, self._state
         symbols = finder.symbols(token_id)
+        self._sizes = (*self._sizes, len(symbols))[-finder.longest :]
         begun = None  # where in this token a block opens
         for place, symbol in enumerate(symbols, 1):
             state = finder.texts.step(state, symbol)
@@ -351,12 +369,7 @@ class Progress:
                 ended, length = finder.closes[state]
                 # A token that holds the start as well, and nothing between, is none of the block.
                 whole = place - length == begun
-                self.ended = ended, len(symbols) if whole else length + len(symbols) - place
-                self.blocks += 1
-                # What the end has more than its own tokens counts as thought.
-                own = len(finder.end) if ended is Ended.END else 1
-                self.spent += max(0, self.generated - own)
-                self._open(-1)
+                self._end(ended, 1 if whole else self._spelling(length + len(symbols) - place))
                 state = 0
             elif (
                 (self.opened < 0 and state in finder.opens)
@@ -366,7 +379,30 @@ class Progress:
                 begun = place
                 self._open(at + (place == len(symbols)))
                 state = finder.fresh
+            elif state in finder.ends and not finder.resumes:
+                self.carried = 0  # what a tool call interrupted does not go on
         self._state = state
+        if not state:
+            self._sizes = ()
+
+    def _spelling(self, symbols: int) -> int:
+        """Return how many of the latest tokens spell these symbols and nothing else."""
+        count = 0
+        for size in reversed(self._sizes):
+            symbols -= size
+            if symbols < 0:
+                break
+            count += 1
+        return count
+
+    def _end(self, ended: Ended, spelling: int) -> None:
+        """End the open block; so many of its tokens spell what ended it."""
+        tokens = max(0, self.length - self.opened - spelling)
+        self.ended = ended, self.opened, tokens
+        self.carried = self.carried + tokens if ended is Ended.TOOL_CALL else 0
+        self.blocks += 1
+        self.spent += max(0, self.generated - spelling)
+        self._open(-1)
 
     def _open(self, index: int) -> None:
         self.opened, self._lead = index, -1
@@ -382,6 +418,7 @@ class Block(NamedTuple):
         end: Position of the last token of its end; ``None`` if it has not ended.
         ended: What ended it.
         waits: How many generated tokens in it are the token that is counted.
+        carried: How many tokens it had before a tool call interrupted it: a block of its own here.
     """
 
     start: int
@@ -389,6 +426,11 @@ class Block(NamedTuple):
     end: int | None
     ended: Ended | None
     waits: int
+    carried: int
+
+    def spent_at(self, budget: int) -> int:
+        """Return the position in the output from which on a budget is spent."""
+        return self.start + max(0, budget - self.carried)
 
 
 def find_blocks(
@@ -410,28 +452,19 @@ def find_blocks(
     """
     progress = Progress(finder, counted, prompt_ids, inside=inside)
     begun, found = len(prompt_ids), []
-    opened, waits = progress.opened, 0
+    waits = carried = 0
     for position, token_id in enumerate(output_ids):
         ended = progress.blocks
         progress.read((token_id,))
         if progress.blocks > ended and progress.ended is not None:
-            kind, symbols = progress.ended
-            first = max(0, opened if opened >= 0 else begun + position)
-            inner = _without_end(finder, output_ids, position, symbols) + begun - first
-            found.append(Block(first - begun, max(0, inner), position, kind, waits))
-        opened, waits = progress.opened, progress.waits
+            kind, first, tokens = progress.ended
+            found.append(Block(first - begun, tokens, position, kind, waits, carried))
+        waits, carried = progress.waits, progress.carried
+    opened = progress.opened
     if opened >= 0 and begun + len(output_ids) > max(opened, begun):
         tokens = begun + len(output_ids) - opened
-        found.append(Block(opened - begun, tokens, None, None, waits))
+        found.append(Block(opened - begun, tokens, None, None, waits, carried))
     return found
-
-
-def _without_end(finder: Finder, output_ids: Sequence[int], position: int, symbols: int) -> int:
-    """Return the position before which the tokens lie that are no part of an end alone."""
-    while symbols > 0 and position >= 0:
-        symbols -= len(finder.symbols(output_ids[position]))
-        position -= 1
-    return position + 1 + (symbols < 0)
 
 
 def _after_last(tokens: Any, delimiter: tuple[int, ...]) -> int:

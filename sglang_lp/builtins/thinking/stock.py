@@ -26,15 +26,16 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
     progress, position = request.state, request.position
     (start,), (end,) = progress.finder.start, progress.finder.end
     newest = _newest(request)
+    left = max(0, budget - progress.carried)
     if progress.opened < 0 or newest == end:
-        if budget > 1:
-            edits.wake_at(position + budget - 1)
+        if left > 1:
+            edits.wake_at(position + left - 1)
         else:
             # A block would exceed its budget before its start is seen: with a budget of 0 none may
             # open, with 1 none may end unseen.
-            edits.ban((end if budget else start,))
+            edits.ban((end if left else start,))
         return
-    due = progress.opened + budget - len(request.prompt_ids)
+    due = progress.opened + left - len(request.prompt_ids)
     if position < due:
         if position == due - 1:
             edits.ban((end,))
