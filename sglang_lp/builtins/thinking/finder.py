@@ -234,6 +234,7 @@ class Progress:
 
     __slots__ = (
         "_begun",
+        "_calls",
         "_counted",
         "_lead",
         "_searched",
@@ -276,6 +277,8 @@ class Progress:
         self.ended: tuple[Ended, int, int] | None = None
         self.blocks = self.begun = self.waits = self.spent = self._begun = self.carried = 0
         self.looped = False
+        #: Whether a tool call has begun in a block, until what ends such calls.
+        self._calls = False
         self.newest = -1
         self._counted: int | None = None
         #: Symbols since a block opened without a start, while they may be the start; else -1.
@@ -293,7 +296,7 @@ class Progress:
         self._reset()
         self._counted = counted
         self.ended, self.blocks, self.spent, self._begun = None, 0, 0, self.length
-        self.carried = 0
+        self.carried, self._calls = 0, False
         if inside and self.opened < 0:
             self.opened, self._lead, self._state = self.length, 0, finder.fresh
 
@@ -364,7 +367,8 @@ class Progress:
             state = finder.texts.step(state, symbol)
             if self._lead >= 0:
                 self._lead = self._lead + 1 if finder.depth[state] > self._lead else -1
-            resumes = self.ended is not None and self.ended[0] is Ended.TOOL_CALL
+            resumes = self._calls and state in finder.resumes
+            self._calls = self._calls and not resumes
             if self.opened >= 0 and state in finder.closes:
                 ended, length = finder.closes[state]
                 # A token that holds the start as well, and nothing between, is none of the block.
@@ -374,7 +378,7 @@ class Progress:
             elif (
                 (self.opened < 0 and state in finder.opens)
                 or (self._lead > 0 and state in finder.opens)  # the start after all
-                or (self.opened < 0 and resumes and state in finder.resumes)
+                or (self.opened < 0 and resumes)
             ):
                 begun = place
                 self._open(at + (place == len(symbols)))
@@ -399,6 +403,7 @@ class Progress:
         """End the open block; so many of its tokens spell what ended it."""
         tokens = max(0, self.length - self.opened - spelling)
         self.ended = ended, self.opened, tokens
+        self._calls = self._calls or ended is Ended.TOOL_CALL
         self.carried = self.carried + tokens if ended is Ended.TOOL_CALL else 0
         self.blocks += 1
         self.spent += max(0, self.generated - spelling)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-from sglang_lp.builtins.thinking.finder import Closing, find_blocks, finder_for
+from sglang_lp.builtins.thinking.finder import Closing, Progress, find_blocks, finder_for
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
@@ -130,6 +130,50 @@ def test_what_is_counted_is_what_the_parser_returns_as_reasoning(name, forced, d
         # A token that holds the end of the thoughts and what comes after is one of thought.
         whole = {letter for piece in pieces if returned & {*piece} for letter in piece}
         assert found & {*LETTERS} == whole & {*LETTERS}, f"streamed: {streamed}"
+
+
+@st.composite
+def turns(draw, name, form):
+    """Draw an answer with whatever delimiters, in any number; each letter is a token."""
+    letters = iter(LETTERS)
+    marks = [form.start, form.end, *form.other_ends, *form.tool_starts, form.tool_end, "\n"]
+    pieces = [] if form.can_begin_inside else [form.start]
+    for _ in range(draw(st.integers(1, 8))):
+        mark = draw(st.sampled_from(marks))
+        # Where control tokens come in parts, the parser of gpt-oss does not see them.
+        pieces += [mark] if name == "gpt-oss" else cut(draw, mark)
+        pieces += islice(letters, draw(st.integers(0, 5)))
+    return pieces
+
+
+def closed(form, pieces, budget):
+    """Return what comes of an answer whose blocks a budget closes."""
+    vocabulary = Pieces([*pieces, form.start, form.end])
+    closing = Closing((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    finder = finder_for(closing, form, vocabulary.vocabulary)
+    progress = Progress(finder, None, [], inside=form.can_begin_inside)
+    output = []
+    for piece in pieces:
+        over = progress.inside - budget
+        if progress.opened >= 0 and over >= 0 and not progress.may_call(over):
+            output.append(form.end)
+            progress.read(vocabulary.ids([form.end]))
+        output.append(piece)
+        progress.read(vocabulary.ids([piece]))
+    return output
+
+
+@pytest.mark.parametrize("name", [*PARSERS, *EFFORTS])
+@settings(max_examples=settings().max_examples // 2, deadline=None)
+@given(data=st.data(), budget=st.integers(1, 6))
+def test_no_block_of_a_stream_has_more_reasoning_than_its_budget(name, data, budget):
+    form = format_of(name)
+    output = closed(form, data.draw(turns(name, form)), budget)
+    returned = {*reasoning(name, [*"".join(output)], True, streamed=True)}
+    ends = "|".join(map(re.escape, [form.end, *form.other_ends]))
+    # Without an end in between it is one block, whatever a tool call interrupts.
+    for block in re.split(ends, "".join(output)):
+        assert len(returned & {*block} & {*LETTERS}) <= budget
 
 
 def test_every_parser_of_sglang_is_known_but_the_one_that_asks_the_tokenizer():
