@@ -113,6 +113,25 @@ def test_a_chat_thinks_what_its_budget_says_with_a_start_and_without(
     assert count(thought) <= budget + 1 + 2 * (START in text)
 
 
+BEGUN = [f"{START}ab{END}so ", f"{START}\n\n{END}\n\n", f"a{END}"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("begun", BEGUN, ids=repr)
+def test_nothing_is_forced_in_an_answer_that_goes_on_after_its_thoughts(
+    server, encode, begun, stream
+):
+    messages = [{"role": "user", "content": "#"}, {"role": "assistant", "content": begun}]
+    fields = {"messages": messages, "continue_final_message": True, "stream": stream}
+
+    for said in (scripted(encode, "x" * 40, 5), {}):  # the ceiling alone, too
+        (parts,) = messages_of(ask(server, max_tokens=40, **fields, **said))
+        text = "".join(one.get("content") or "" for one in parts)
+        assert not any(one.get("reasoning_content") for one in parts)
+        assert END not in text
+        assert not said or text == "x" * 40
+
+
 # A ceiling that holds
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_KEYS",
     "REFUSAL",
     "ROUTED",
+    "THOUGHT",
     "add_given",
     "add_own",
     "check_origin",
@@ -36,6 +37,8 @@ MAX_KEYS = 1_024
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
+#: Of a chat that continues an answer, which has ended its thoughts.
+THOUGHT = "__sglang_lp_thought"
 #: Of a placeholder: why admission refused the request.
 REFUSAL = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
@@ -83,7 +86,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSAL`` or ``ROUTED``.
+        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSAL``, ``ROUTED`` or ``THOUGHT``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params
@@ -151,7 +154,7 @@ def check_shape(custom_params: object, req: object) -> None:
         elif key == REFUSAL:
             fits = type(value) is str
         else:
-            fits = key == _IN_GRAMMAR and value is True
+            fits = key in (_IN_GRAMMAR, THOUGHT) and value is True
         if not fits:
             _refuse(key)
 

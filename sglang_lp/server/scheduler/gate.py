@@ -19,7 +19,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.rules.budget import BUDGET
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.gate.reserved_keys import check_shape, check_stands
+from sglang_lp.server.gate.reserved_keys import THOUGHT, check_shape, check_stands
 from sglang_lp.server.gate.routed_form import unfold
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from sglang_lp.trust import Gate
@@ -98,7 +98,7 @@ def _begin(guard: Guard, pending: PendingResults, arrivals: Arrivals, req: Any) 
         masked=bool(getattr(req, "return_sampling_mask", False)),
         logprobs=bool(getattr(req, "return_logprob", False)),
         prompt_tokens=len(req.origin_input_ids),
-        reasoning=bool(getattr(req, "require_reasoning", False)),
+        reasoning=_may_begin_inside(req, given),
     )
     metrics = writing()
     if metrics is not None:
@@ -150,6 +150,12 @@ class _Refusing(LogitProcessor):
     def edit(self, request: Request, edits: Edits) -> None:  # noqa: ARG002 - the base's
         """Raise."""
         raise self._error
+
+
+def _may_begin_inside(req: Any, given: Any) -> bool:
+    """Tell whether SGLang takes what comes without a start for thoughts."""
+    thought = isinstance(given, dict) and THOUGHT in given
+    return bool(getattr(req, "require_reasoning", False)) and not thought
 
 
 def _limit(req: Any, scheduler: Any) -> int | None:

@@ -14,6 +14,7 @@ from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.server.front import (
     admission,
     budget_fields,
+    continued,
     efforts,
     header,
     meta_info,
@@ -163,6 +164,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     # The HTTP process: what a request asks for, and admission.
     Hook(_CHAT, "after", lambda _: routed.read_body),
+    Hook(_CHAT, "before", lambda shared: continued.make_read_continued(shared.guard)),
     Hook(_COMPLETION, "after", lambda _: routed.read_body),
     Hook(_RESPONSES, "after", lambda _: routed.read_responses),
     Hook(_CHAT, "before", lambda _: xargs.read_xargs, serves=_adapts_vllm),
@@ -355,6 +357,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
         *("tokenizer_worker_num", "use_ray"),
     ),
+    _OPENAI + "protocol.ChatCompletionRequest": ("continue_final_message", "messages"),
     _OPENAI + "protocol.ResponsesRequest": ("metadata", "reasoning"),
     _OPENAI + "serving_base.OpenAIServingBase": ("tokenizer_manager",),
     _SRT + "parser.reasoning_parser.BaseReasoningFormatDetector": (
