@@ -136,8 +136,9 @@ def test_nothing_is_forced_in_an_answer_that_goes_on_after_its_thoughts(
 
 
 words = st.text(st.sampled_from("abc \n<>/"), max_size=40)
-pieces = st.sampled_from([START, END, TOOL, "\n", START * 3, "<thi", "</", "x" * 30]) | words
-texts = st.lists(pieces, min_size=1, max_size=6).map("".join)
+marks = st.sampled_from([START, END, TOOL, TOOL + START, "\n", START * 3, "<thi", END[:-1], ">"])
+pieces = marks | st.sampled_from(["x" * 19, "x" * 30]) | words
+texts = st.lists(pieces, min_size=1, max_size=8).map("".join)
 budgets = st.sampled_from([None, -1, 0, 5, 19, 20, 21, 10_000])
 
 
@@ -215,6 +216,20 @@ askeds = st.builds(
         Asked("none", {}, "", begun=START + TOOL + START),
     ]
 )
+# Found: what a tool call interrupts, SGLang returns as one; and its parser of a chat does not see
+# where a delimiter began before the answer.
+@example(
+    together=[
+        Asked("chain", {}, TOOL + START, begun=START),
+        Asked("chain", {}, "x" * 19 + TOOL + START + "x" * 30, GENERATE, START),
+        Asked("chain", {}, "x" * 19 + TOOL + START + "x" * 30, stream=True),
+        Asked("chain", {}, "x" * 30 + START + "x" * 30, stream=True),
+        Asked("chain", {}, TOOL + "x" * 30 + END, GENERATE, START),
+        Asked("chain", {}, ">" + "x" * 40, begun=START + "ab" + END[:-1]),
+        Asked("chain", {}, TOOL[-3:] + "x" * 40, begun=START + "ab" + TOOL[:-3], stream=True),
+        Asked("chain", {}, "x" * 40, begun=START + "ab" + END + "c"),
+    ]
+)
 def test_no_request_thinks_more_than_the_ceiling(server, encode, together):
     bodies = [written(asked, encode) for asked in together]
     with ThreadPoolExecutor(len(together)) as pool:
@@ -230,9 +245,12 @@ def test_no_request_thinks_more_than_the_ceiling(server, encode, together):
             assert asked.form == "forced" or (asked.grammar and asked.path == GENERATE), reply.body
             continue
         assert reply.status == 200, reply.body
+        # The stream of a chat may have a block that began with the answer, and one that a start
+        # opened later; it does not tell them apart.
+        blocks = 1 + (asked.stream and asked.path == CHAT)
         for thought in found(reply, asked):
             # A tool start that was begun may stand at the end of it.
-            assert count(thought) <= CEILING + len(TOOL), (asked, thought)
+            assert count(thought) <= blocks * CEILING + len(TOOL), (asked, thought)
 
 
 def written(asked, encode):
@@ -280,45 +298,60 @@ def sent(asked, encode):
 
 
 def found(reply, asked):
-    """Return what each answer adds to its reasoning, by SGLang's parser."""
-    if asked.path == CHAT and asked.stream:
-        for parts in messages_of(reply):
-            yield "".join(one.get("reasoning_content") or "" for one in parts)
+    """Return the thoughts that each answer adds, by SGLang's parser, whole and block by block."""
+    begun = asked.begun
+    if asked.path == CHAT:
+        for place, parts in enumerate(messages_of(reply)):
+            thought = "".join(one.get("reasoning_content") or "" for one in parts)
+            if asked.stream:
+                yield thought
+                continue
+            # Where the answer has ended its thoughts before, a start opens the next ones.
+            inside = END not in begun
+            yield without_calls(thought if inside else thought.partition(START)[2])
+            yield from by_block("", spelled(reply.body["choices"][place]), inside=inside)
         return
     answers = reply.body if isinstance(reply.body, list) else [reply.body]
-    if asked.path == CHAT:
-        answers = [{"text": spelled(choice)} for choice in reply.body["choices"]]
     if asked.stream:  # the newest event of each has all of its text
         newest = {event.get("index", 0): event for event in reply.events}
         answers = [event for event in newest.values() if "text" in event]
     for answer in answers:
-        yield added(asked.begun, reasoning_of(asked.begun + answer["text"]))
+        yield added(begun, begun + answer["text"])
+        yield from by_block(begun, answer["text"], inside=False)
 
 
-def added(begun, reasoning):
-    """Return reasoning without what the answer began with.
+def added(begun, text):
+    """Return what an answer adds to the reasoning of a whole text, from the first start on."""
+    own = without_calls(begun.partition(START)[2])
+    _, start, after = text.partition(START)
+    thought, _ = ReasoningParser("qwen3", stream_reasoning=False).parse_non_stream(start + after)
+    return without_calls(thought or "")[len(own) :]
+
+
+def without_calls(reasoning):
+    """Return reasoning without what lies between a tool start and the next start.
 
     SGLang takes a tool start for the end of a block only as long as no end follows it.
     """
-    own = begun.partition(START)[2]
-    while own.startswith(START):
-        own = own.removeprefix(START)
-    return "" if own.startswith(reasoning) else reasoning.removeprefix(own)
+    while reasoning.startswith(START):
+        reasoning = reasoning.removeprefix(START)
+    return re.sub(f"{TOOL}.*?({START}|$)", "", reasoning, flags=re.DOTALL)
+
+
+def by_block(begun, text, *, inside):
+    """Return what a text adds to each block, as a stream that began there returns it."""
+    before = len(begun)
+    for block in (begun + text).split(END):
+        parser = ReasoningParser("qwen3", force_reasoning=inside)
+        thoughts = [parser.parse_stream_chunk(char)[0] or "" for char in block]
+        yield "".join(thoughts[max(0, before) :]) + (parser.parse_stream_end()[0] or "")
+        before -= len(block) + len(END)
+        inside = False
 
 
 def spelled(choice):
     """Return the text of a chat's answer, before any parser took it apart."""
     return "".join(one["token"] for one in choice["logprobs"]["content"])
-
-
-def reasoning_of(text):
-    """Return what SGLang's parser takes for reasoning, from the first start on.
-
-    Of a whole text it returns what stands before the start, too, once the block has ended.
-    """
-    _, start, inside = text.partition(START)
-    parser = ReasoningParser("qwen3", stream_reasoning=False)
-    return parser.parse_non_stream(start + inside)[0] or ""
 
 
 # Tool calls

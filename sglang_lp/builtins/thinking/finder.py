@@ -297,8 +297,10 @@ class Progress:
         self._counted = counted
         self.ended, self.blocks, self.spent, self._begun = None, 0, 0, self.length
         self.carried, self._calls = 0, False
+        if inside:
+            self._state = finder.fresh  # SGLang's parser sees the answer alone
         if inside and self.opened < 0:
-            self.opened, self._lead, self._state = self.length, 0, finder.fresh
+            self.opened, self._lead = self.length, 0
 
     def _reset(self) -> None:
         """Begin a block with no generated tokens."""
