@@ -80,8 +80,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     """Close the thinking block after a number of tokens.
 
     A block is open after the latest start delimiter, in the prompt or generated, until an end
-    delimiter. ``inside`` is the number of tokens since then. At each step inside a block, the
-    first of these that applies:
+    delimiter or the start of a tool call. ``inside`` is the number of tokens since then; a start
+    after a tool call, with no end in between, goes on with the count. At each step inside a block,
+    the first of these that applies:
 
     1. ``inside >= thinking_budget``: the closing is forced, token by token: the message
        ``closing``, or without one a newline (``new_line_token_id``, if known); then the end. If

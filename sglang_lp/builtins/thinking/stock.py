@@ -1,7 +1,7 @@
 """Closing a thinking block on a stock server, whose history lacks the newest token.
 
 Two things are known without seeing that token: what was forced, and that the block is still open
-at the last token of its budget, because the model may not close it there.
+at the last token of its budget, because the model may not close it there, nor call a tool.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
     """
     progress, position = request.state, request.position
     (start,), (end,) = progress.finder.start, progress.finder.end
+    ends = end, *(request.params.tool_start_token_ids or ())
     newest = _newest(request)
     left = max(0, budget - progress.carried)
     if progress.opened < 0 or newest == end:
@@ -33,12 +34,12 @@ def close_unseen(request: Request, edits: Edits, budget: int) -> None:
         else:
             # A block would exceed its budget before its start is seen: with a budget of 0 none may
             # open, with 1 none may end unseen.
-            edits.ban((end if left else start,))
+            edits.ban(ends if left else (start,))
         return
     due = progress.opened + left - len(request.prompt_ids)
     if position < due:
         if position == due - 1:
-            edits.ban((end,))
+            edits.ban(ends)
         edits.wake_at(due - 1 if position < due - 1 else due)
         return
     first = progress.finder.closing[0]

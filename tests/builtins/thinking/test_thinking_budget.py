@@ -359,8 +359,25 @@ def test_a_tool_start_ends_a_block_and_nothing_is_forced_in_the_call():
     params = {"thinking_budget": 3, **IDS, "tool_start_token_ids": [4]}
 
     assert generated(params, [1], [5, 4, 6, 6, 6, 6, 7], 7) == [5, 4, 6, 6, 6, 6, 7]
-    # A block that opens later is a new one.
-    assert generated(params, [1], [4, 6, 1, 5, 5, 5, 5, 5, 7], 9) == [4, 6, 1, 5, 5, 5, 3, 2, 7]
+
+
+def test_a_block_goes_on_with_its_count_after_a_tool_call():
+    params = {"thinking_budget": 3, **IDS, "tool_start_token_ids": [4]}
+
+    script = [5, 5, 4, 6, 6, 6, 1, 5, 5, 5]
+    assert generated(params, [1], script, 10) == [5, 5, 4, 6, 6, 6, 1, 5, 3, 2]
+    # What the call is made up of is none of it, and neither is what is in the prompt before.
+    assert generated(params, [1, 5, 5, 4, 1], [4, 1, 5, 5, 5, 5], 7) == [4, 1, 5, 5, 5, 3, 2]
+    # Two calls, and the budget is spent in the second part.
+    script = [5, 4, 1, 5, 4, 6, 1, 5, 5, 5]
+    assert generated(params, [1], script, 10) == [5, 4, 1, 5, 4, 6, 1, 5, 3, 2]
+
+
+def test_an_end_after_a_tool_call_ends_the_block():
+    params = {"thinking_budget": 3, **IDS, "tool_start_token_ids": [4]}
+
+    script = [5, 5, 4, 6, 2, 1, 5, 5, 5, 5, 5]
+    assert generated(params, [1], script, 10) == [5, 5, 4, 6, 2, 1, 5, 5, 5, 3]
 
 
 def test_an_answer_that_begins_inside_a_block_is_counted_from_its_first_token():
@@ -403,6 +420,20 @@ def test_a_plain_budget_needs_no_newest_token():
 
     assert req.to_finish is None
     assert output == [5, 5, 5, 3, 2, 5, 5]
+
+
+def test_a_plain_budget_forces_nothing_in_a_tool_call_that_it_sees_late():
+    params = {"thinking_budget": 3, **IDS, "tool_start_token_ids": [4]}
+
+    def late(*script):
+        return played_late(params, script, len(script))[1]
+
+    assert late(5, 4, 6, 6, 6, 6, 6) == [5, 4, 6, 6, 6, 6, 6]
+    # At the last token of a budget no call may open, because it could not be seen in time.
+    assert late(5, 5, 4, 6, 6, 6) == [5, 5, 0, 3, 2, 6]
+    # What a block had before the call counts.
+    assert late(5, 4, 6, 6, 1, 5, 5, 5, 5, 5) == [5, 4, 6, 6, 1, 5, 5, 3, 2, 5]
+    assert late(4, 1, 5, 4, 6, 6, 1, 5, 5, 5, 5, 5) == [4, 1, 5, 4, 6, 6, 1, 5, 5, 3, 2, 5]
 
 
 @pytest.mark.parametrize(
