@@ -67,6 +67,25 @@ def test_a_block_that_opens_when_the_total_is_spent_is_closed_at_once():
     assert output == [5, 5, NEW_LINE, END, START, NEW_LINE, END, 5]
 
 
+def test_a_block_that_a_tool_call_interrupts_spends_one_budget_and_one_total():
+    call = {"tool_start_token_ids": [4], "max_pattern_size": 2, "min_pattern_size": 1}
+    script = [5, 6, 4, 5, START, 5, 6, 5]
+
+    for limit in ({"thinking_budget": 3}, {"total_thinking_tokens": 3}):
+        params = {**call, **limit}
+        output = generated(params, [START], script)
+        assert output == [5, 6, 4, 5, START, 5, NEW_LINE, END]
+        assert report(params, [START], output, [(6, 8)]) == [
+            {"tokens": 2, "ended": "tool_call"},
+            {"tokens": 2, "ended": "budget"},
+        ]
+    stops = {**call, "thinking_budget": 4, "at_limit": "stop"}
+    assert report(stops, [START], [5, 6, 4, 5, START, 5, 6], []) == [
+        {"tokens": 2, "ended": "tool_call"},
+        {"tokens": 2, "ended": "budget"},
+    ]
+
+
 def test_thoughts_in_the_prompt_count_for_the_budget_of_their_block_alone():
     assert generated({"total_thinking_tokens": 2}, [START, 5, 5, 5], [5] * 4) == [
         *(5, 5),

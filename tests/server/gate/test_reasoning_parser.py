@@ -176,6 +176,24 @@ def test_no_block_of_a_stream_has_more_reasoning_than_its_budget(name, data, bud
         assert len(returned & {*block} & {*LETTERS}) <= budget
 
 
+@pytest.mark.parametrize("mark", ["</think>", "<tool_call>"])
+def test_a_delimiter_that_begins_before_the_answer_of_a_chat_is_none(mark):
+    form = format_of("qwen3")
+    vocabulary = Pieces([form.start, form.end, mark[:-1], ">", "a"])
+    closing = Closing((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    finder = finder_for(closing, form, vocabulary.vocabulary)
+    prompt, answer = vocabulary.ids([form.start, "a", mark[:-1]]), vocabulary.ids([">", "a"])
+
+    def still_open(*, chat):
+        progress = Progress(finder, None, prompt, inside=chat)
+        progress.read(answer)
+        return progress.opened >= 0
+
+    assert still_open(chat=True)
+    assert not still_open(chat=False)
+    assert reasoning("qwen3", [">", "a"], True, streamed=False) == ">a"
+
+
 def test_every_parser_of_sglang_is_known_but_the_one_that_asks_the_tokenizer():
     assert {*PARSERS} | TEMPLATES == {*ReasoningParser.DetectorMap}
     for name in PARSERS:
