@@ -232,13 +232,18 @@ def test_blocks_are_counted(prompt, output, blocks):
     assert thinking_blocks(THINK, prompt, output) == blocks
 
 
-@given(script=st.lists(st.integers(0, 5), min_size=20, max_size=20), budget=st.integers(0, 6))
-def test_what_a_budget_forced_is_what_the_model_would_not_have_said(script, budget):
+@given(
+    script=st.lists(st.integers(0, 5), min_size=20, max_size=20),
+    budget=st.integers(0, 6),
+    calls=st.sampled_from([[], [4]]),
+)
+def test_what_a_budget_forced_is_what_the_model_would_not_have_said(script, budget, calls):
     params = {
         "thinking_budget": budget,
         "thinking_start_token_id": 1,
         "thinking_end_token_id": 2,
         "closing_token_ids": [7, 7],
+        "tool_start_token_ids": calls,
     }
     played = run(ThinkingBudgetLogitProcessor, params, [1], script, steps=len(script), vocab_size=8)
     forced = sum(int(logits.isfinite().sum()) == 1 for logits in played.logits)
