@@ -2,7 +2,8 @@
 
 A test gives orders by a file and a signal. A process then watches which functions are called, or
 lets one of them raise when it is called next. Nothing of the toolkit is replaced for that: Python
-calls a profile function at every call, and what that raises the function raises.
+calls a profile function at every call, and what that raises the function raises. It has one for
+each thread: the first one, and those of executors, in which SGLang reads chats.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +36,7 @@ _PATIENCE = 30
 
 _names: dict[CodeType, str | None] = {}
 _calls: Counter[str] = Counter()
+_profile: Callable[[FrameType, str, Any], None] | None = None
 
 
 class Injected(RuntimeError):
@@ -45,7 +49,26 @@ def install() -> None:
         directory = _directory(Path(os.environ[RECORD]))
         directory.mkdir(exist_ok=True)
         signal.signal(_SIGNAL, _obey)
+        _profile_executors()
         (directory / f"{os.getpid()}.taken").write_text("0")
+
+
+def _profile_executors() -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def profiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        sys.setprofile(_profile)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.setprofile(None)
+
+    def submit_profiled(
+        executor: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        return submit(executor, profiled, function, *args, **kwargs)
+
+    ThreadPoolExecutor.submit = submit_profiled  # type: ignore[assignment, method-assign]
 
 
 def _directory(record: Path) -> Path:
@@ -65,6 +88,7 @@ def _name(code: CodeType) -> str | None:
 
 
 def _obey(_number: int, _frame: FrameType | None) -> None:
+    global _profile  # noqa: PLW0603 - a signal has no other place to keep it
     directory = _directory(Path(os.environ[RECORD]))
     order = orjson.loads((directory / "order").read_bytes())
     sys.setprofile(None)
@@ -80,7 +104,7 @@ def _obey(_number: int, _frame: FrameType | None) -> None:
         nonlocal left
         if event == "call" and _name(frame.f_code) == wanted:
             left -= 1
-            if left >= 0:
+            if left != -1:  # in one thread alone
                 return
             sys.setprofile(None)
             with (directory / "raised").open("a") as file:
@@ -89,10 +113,8 @@ def _obey(_number: int, _frame: FrameType | None) -> None:
 
     (directory / f"{os.getpid()}.calls").write_bytes(orjson.dumps(_calls))
     (directory / f"{os.getpid()}.taken").write_text(str(order["number"]))
-    if order["watch"]:
-        sys.setprofile(watch)
-    elif wanted is not None:
-        sys.setprofile(inject)
+    _profile = watch if order["watch"] else None if wanted is None else inject
+    sys.setprofile(_profile)
 
 
 class Faults:
