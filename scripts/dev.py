@@ -311,7 +311,7 @@ QUICK = Step(
     (
         *("env", "OMP_NUM_THREADS=1"),  # the tensors are small: a second thread costs more
         *(PYTHON, "-m", "pytest", "--quiet", "-rfE", "-m", "not engine and not slow"),
-        *("--hypothesis-profile", "quick", "-p", "support.without_sglang"),
+        *("--hypothesis-profile", "quick", "-p", "support.without_sglang", *ON_TWO_CORES),
         *(f"tests/{room}" for room in QUICK_ROOMS),
     ),
 )
