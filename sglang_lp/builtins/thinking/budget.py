@@ -115,9 +115,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     Given the same history, the parameters of SGLang 0.5.23's class of this name do the same as
     there, except that characters stay whole, and a budget or ids that cannot work are refused. A
     server without the plugin may lack the newest token of the history. There a plain budget with
-    delimiters of one token still works: the model may not close a block at the last token of its
-    budget, so the processor knows that the block is open. Anything else ends the request with an
-    error.
+    delimiters of one token still works: at the last token of its budget a block may not be closed,
+    nor a tool be called, so the processor knows that the block is open. Anything else ends the
+    request with an error.
 
     The rules that ask for the likeliest tokens make nobody wait for the device.
     """
