@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_lp.builtins.thinking.known import ReasoningFormat
 
-__all__ = ["reasoning_format"]
+__all__ = ["may_begin_inside", "reasoning_format"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,12 @@ def reasoning_format(
     if not name:
         return None
     try:
-        detector = _detector(name, tokenizer)
+        detector = _detector(name, tokenizer, _asking("high"))
         others: tuple[ReasoningFormat, ...] = ()
         if hasattr(detector, "request_selectable_think_end_tokens"):
             others = tuple(
-                _format(name, _detector(name, tokenizer, effort)) for effort in ("medium", "low")
+                _format(name, _detector(name, tokenizer, _asking(effort)))
+                for effort in ("medium", "low")
             )
         return _format(name, detector)._replace(others=others, strict=strict)
     except Exception as error:  # noqa: BLE001 - a parser raises what it likes
@@ -58,17 +59,37 @@ def reasoning_format(
         return None
 
 
-def _detector(name: str, tokenizer: Any, effort: str = "high") -> Any:
-    """Return SGLang's parser of a request that asks for a level of effort."""
+def may_begin_inside(name: str, request: Any, tokenizer: Any) -> bool:
+    """Tell whether the parser of a chat takes for reasoning what no start comes before.
+
+    Args:
+        name: ``--reasoning-parser``.
+        request: The chat, which may continue an answer.
+        tokenizer: The served model's.
+    """
+    detector = _detector(name, tokenizer, request)
+    return _can_begin_inside(detector, _start(detector))
+
+
+def _detector(name: str, tokenizer: Any, request: Any) -> Any:
+    """Return SGLang's parser of a request whose answer may begin with reasoning."""
     from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-    request: Any = SimpleNamespace(chat_template_kwargs={"reasoning_effort": effort})
     parser = ReasoningParser(name, force_reasoning=True, request=request, tokenizer=tokenizer)
     return parser.detector
 
 
+def _asking(effort: str) -> Any:
+    """Return a request that asks for a level of effort."""
+    return SimpleNamespace(chat_template_kwargs={"reasoning_effort": effort})
+
+
+def _start(detector: Any) -> str:
+    return f"{detector.think_start_token}{getattr(detector, 'think_start_self_label', '')}"
+
+
 def _format(name: str, detector: Any) -> ReasoningFormat:
-    start = detector.think_start_token + getattr(detector, "think_start_self_label", "")
+    start = _start(detector)
     if not (start and detector.think_end_token):
         raise ValueError("it has no start or no end")
     return ReasoningFormat(

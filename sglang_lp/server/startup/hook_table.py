@@ -360,6 +360,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _OPENAI + "protocol.ChatCompletionRequest": ("continue_final_message", "messages"),
     _OPENAI + "protocol.ResponsesRequest": ("metadata", "reasoning"),
     _OPENAI + "serving_base.OpenAIServingBase": ("tokenizer_manager",),
+    _OPENAI + "serving_chat.OpenAIServingChat": ("reasoning_parser",),
     _SRT + "parser.reasoning_parser.BaseReasoningFormatDetector": (
         *("parse_streaming_increment", "think_end_token", "think_start_token"),
     ),
