@@ -131,7 +131,7 @@ class Finder:
             for state, length in self._lengths(tools).items()
         }
         self.closes |= {state: (Ended.END, length) for state, length in self._lengths(ends).items()}
-        self.ends = {*self._lengths(ends)}
+        self.ends = {state for state, (kind, _) in self.closes.items() if kind is Ended.END}
         self.tool_begun = {
             self._state(symbols[:length])
             for symbols in tools

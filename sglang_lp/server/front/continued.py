@@ -27,7 +27,7 @@ def make_read_continued(guard: Guard) -> Any:
             return
         begun = getattr(request.messages[-1], "content", None) if request.messages else None
         if not isinstance(begun, str):
-            return  # SGLang's parser takes no other, and reads none that it need not
+            return  # which SGLang's parser cannot look at
         tokenizer = serving.tokenizer_manager.tokenizer
         if not may_begin_inside(serving.reasoning_parser, request, tokenizer):
             request.custom_params = add_own(request.custom_params, THOUGHT, value=True)
