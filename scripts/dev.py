@@ -305,7 +305,7 @@ CHECK = (
     Step("mypy", (PYTHON, "-m", "mypy")),
 )
 #: What most changes break, without SGLang, whose import alone takes seconds.
-QUICK_ROOMS = ("builtins", "client", "history", "processor", "rules", "text", "wire")
+QUICK_ROOMS = ("builtins", "client", "history", "policy", "processor", "text", "wire")
 QUICK = Step(
     "the quick tests",
     (

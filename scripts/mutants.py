@@ -29,7 +29,9 @@ LEFT_OUT = (
 
 #: What stands between a request and code that runs.
 MUTATED = (
-    *("sglang_lp/wire.py", "sglang_lp/trust/*.py", "sglang_lp/server/scheduler/gate.py"),
+    *("sglang_lp/wire/*.py", "sglang_lp/trust/*.py", "sglang_lp/policy/file.py"),
+    *("sglang_lp/policy/adapt.py", "sglang_lp/policy/decisions.py"),
+    "sglang_lp/server/scheduler/gate.py",
     *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),
     *(
         f"sglang_lp/server/gate/{name}.py"

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import msgspec
 
 from sglang_lp import wire
+from sglang_lp._engine.apply.runs import Whole
+from sglang_lp._engine.apply.whole_rows import check_computed
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.ids import LONG, lasting
-from sglang_lp._engine.recording import Recording
-from sglang_lp._engine.rows import Row, attach_row, rows_of
-from sglang_lp._engine.runs import Whole
-from sglang_lp._engine.whole_rows import check_computed
+from sglang_lp._engine.history.row import Row, attach_row, rows_of
 from sglang_lp.copies import Latest, packed
+from sglang_lp.edits.ids import LONG, lasting
+from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
 from sglang_lp.params import Parameters, check_vocabulary, parse
 from sglang_lp.request import History

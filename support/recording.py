@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import orjson
 
-from sglang_lp._engine.reading import ServedRequest
-from sglang_lp._engine.rows import Row
+from sglang_lp._engine.apply.reading import ServedRequest
+from sglang_lp._engine.history.row import Row
 from sglang_lp.params import NonNegativeInt, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from support.settings import RECORD

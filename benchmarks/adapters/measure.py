@@ -22,7 +22,7 @@ from benchmarks.cost.cases import VOCAB, interleave
 from benchmarks.machine import machine
 from benchmarks.pages import Part
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Played

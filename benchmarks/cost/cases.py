@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sglang_lp import builtins
-from sglang_lp._engine.rows import attach_row
+from sglang_lp._engine.history.row import attach_row
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
 if TYPE_CHECKING:
-    from sglang_lp._engine.host import Host
+    from sglang_lp._engine.history.host import Host
 
 __all__ = [
     "NEWLINE",

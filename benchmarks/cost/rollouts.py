@@ -21,8 +21,8 @@ import torch
 from benchmarks.cost.cases import VOCAB, Batch, Case, disallowed, forced, interleave, others
 from benchmarks.machine import machine
 from benchmarks.pages import Part
-from sglang_lp._engine.raw import RawLogprobs
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.apply.raw import RawLogprobs
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.report import report
 from sglang_lp.server.scheduler.sampling import Steps

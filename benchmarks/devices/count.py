@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.pages import renew
 from sglang_lp import builtins
-from sglang_lp._engine.drafts import Drafts
-from sglang_lp._engine.raw import RawLogprobs
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.apply.raw import RawLogprobs
+from sglang_lp._engine.history.drafts import Drafts
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Batch, Played

@@ -20,7 +20,7 @@ from benchmarks.cost.cases import Case, disallowed, forced, median, ngram, other
 from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.machine import age, machine
 from benchmarks.pages import Part
-from sglang_lp._engine.plan import Plan
+from sglang_lp._engine.apply.plan import Plan
 from sglang_lp.testing import decided_as_on_a_gpu
 
 __all__ = ["PART", "cases", "main"]

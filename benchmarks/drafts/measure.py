@@ -24,7 +24,7 @@ from benchmarks.cost.measure import ROUNDS, THREADS
 from benchmarks.drafts import engine, foresight, report
 from benchmarks.drafts.verify_step import ACCEPTED, NODES, VerifyStep
 from benchmarks.machine import age, machine
-from sglang_lp._engine.plan import Plan
+from sglang_lp._engine.apply.plan import Plan
 
 ROWS = 16
 STEPS = 60

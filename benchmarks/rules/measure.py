@@ -20,14 +20,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.pages import Part
-from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.policy.decisions import Ceiling, Chosen
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.gate import make_admit_req
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
-from sglang_lp.trust.decisions import Ceiling, Chosen
 
 ROUNDS, REQUESTS = 41, 200
 

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.clock import clock
-from sglang_lp._engine.device import index_on
-from sglang_lp._engine.drafts import edit_computed, visit_drafts
-from sglang_lp._engine.placing import Cells, place, place_standing
-from sglang_lp._engine.plan import Plan
-from sglang_lp._engine.pools import pool
-from sglang_lp._engine.raw import take_raw
-from sglang_lp._engine.reading import Logits
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.apply.device import index_on
+from sglang_lp._engine.apply.placing import Cells, place, place_standing
+from sglang_lp._engine.apply.plan import Plan
+from sglang_lp._engine.apply.pools import pool
+from sglang_lp._engine.apply.raw import take_raw
+from sglang_lp._engine.apply.reading import Logits
+from sglang_lp._engine.apply.whole_rows import compute, spoiled, write_back
+from sglang_lp._engine.history.clock import clock
+from sglang_lp._engine.history.drafts import edit_computed, visit_drafts
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp._engine.step import Step, ask, end, schedule
-from sglang_lp._engine.whole_rows import compute, spoiled, write_back
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import ProcessorFault, Unsupported
 from sglang_lp.request import History
@@ -33,9 +33,9 @@ from sglang_lp.request import History
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.drafts import Drafts
-    from sglang_lp._engine.raw import RawRows
-    from sglang_lp._engine.rows import Row
+    from sglang_lp._engine.apply.raw import RawRows
+    from sglang_lp._engine.history.drafts import Drafts
+    from sglang_lp._engine.history.row import Row
 
 __all__ = ["Batch"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.deciding import decide
-from sglang_lp._engine.questions import Answers, Told
-from sglang_lp._engine.reading import Logits
+from sglang_lp._engine.apply.answers import Answers, Told
+from sglang_lp._engine.apply.deciding import decide
+from sglang_lp._engine.apply.reading import Logits
 from sglang_lp.edits import NEVER
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.drafts import Drafts
-    from sglang_lp._engine.ids import Ids
-    from sglang_lp._engine.recording import Recording
-    from sglang_lp._engine.rows import Row
-    from sglang_lp._engine.runs import Whole
+    from sglang_lp._engine.apply.runs import Whole
+    from sglang_lp._engine.history.drafts import Drafts
+    from sglang_lp._engine.history.row import Row
+    from sglang_lp.edits.ids import Ids
+    from sglang_lp.edits.recording import Recording
     from sglang_lp.errors import SglangLpError
     from sglang_lp.request import Request
 
@@ -32,7 +32,7 @@ class Step:
         drafts: The drafted tokens, once asked for.
         acting: Rows of the logits with the edits of this step.
         answers: What the device says of these rows.
-        pools: As :func:`sglang_lp._engine.pools.pool` takes them.
+        pools: As :func:`sglang_lp._engine.apply.pools.pool` takes them.
         copied: Rows of the logits that a processor changed itself, as it left them.
         dense: For each row of the logits that is computed whole, what computes it.
         read: The logits, for processors that read them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sglang_lp.errors import PolicyError
-from sglang_lp.rules import Rules
+from sglang_lp.policy import Rules
 from sglang_lp.server.startup.installation import POLICY_VARIABLE, policy_in_force
 from sglang_lp.trust import Policy, Verifier
 

@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from sglang_lp._engine import batch, questions, step
+from sglang_lp._engine import batch, step
+from sglang_lp._engine.apply import answers
+from sglang_lp._engine.apply.device import Copy
+from sglang_lp._engine.apply.reading import Logits
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.device import Copy
-from sglang_lp._engine.reading import Logits
 
 __all__ = ["decided_as_on_a_gpu"]
 
@@ -53,7 +54,7 @@ def decided_as_on_a_gpu() -> Iterator[None]:
         for owner, name, changed in (
             (batch, "Logits", _Apart),
             (step, "Logits", _Apart),
-            (questions, "Copy", _Late),
+            (answers, "Copy", _Late),
             (Batch, "step", _step),
         ):
             stack.enter_context(patch.object(owner, name, changed))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
-from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.text.utf8 import lacking, unfinished
 
 __all__ = ["BROKEN", "NO_RUNS", "ByteRuns"]

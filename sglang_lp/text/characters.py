@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sglang_lp._engine.ids import Ids, lasting
+from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.errors import RequestError
 from sglang_lp.text.encoding import known_ids
 from sglang_lp.text.utf8 import lacking, unfinished

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.ids import Ids
 from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.edits.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.byte_runs import BROKEN
 from sglang_lp.text.encoding import served_vocabulary

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from sglang_lp._engine.apply.reading import ServedRequest
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.host import Host
-from sglang_lp._engine.reading import ServedRequest
-from sglang_lp._engine.recording import Recording
-from sglang_lp._engine.rows import Row
+from sglang_lp._engine.history.host import Host
+from sglang_lp._engine.history.row import Row
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.edits import NEVER
+from sglang_lp.edits.recording import Recording
 from sglang_lp.params import take_beside
 from sglang_lp.processor import prepare
 from sglang_lp.request import History
@@ -24,8 +24,8 @@ from sglang_lp.request import History
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.ids import Ids
     from sglang_lp.edits import Edits, End
+    from sglang_lp.edits.ids import Ids
     from sglang_lp.errors import SglangLpError
     from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor

@@ -16,11 +16,11 @@ import threading
 from typing import Any, NamedTuple, NoReturn
 
 from sglang_lp import wire
-from sglang_lp._engine.faults import as_fault
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason, shown
-from sglang_lp.trust import classes
-from sglang_lp.trust.adapt import adapt_all
-from sglang_lp.trust.policy import Pin, Policy, Stock, parse_entry
+from sglang_lp.faults import as_fault
+from sglang_lp.policy import classes
+from sglang_lp.policy.adapt import adapt_all
+from sglang_lp.policy.file import Pin, Policy, Stock, parse_entry
 
 __all__ = ["MAX_CHARS", "Allowed", "Verifier"]
 

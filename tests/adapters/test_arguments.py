@@ -7,10 +7,10 @@ from transformers.generation import logits_process
 
 from sglang_lp.adapters import adapt, trial
 from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.policy.adapt import Adapt
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Policy
-from sglang_lp.trust.adapt import Adapt
 
 SERVED = ServedModel(None, 1024, (1,))
 

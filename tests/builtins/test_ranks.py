@@ -17,7 +17,16 @@ from tests.engine.test_history import CASES
 
 ROOT = Path(__file__).parents[2]
 #: What runs in a scheduler: every rank of a model has one.
-PARTS = ("_engine", "adapters", "builtins", "rules", "server/gate", "server/scheduler", "text")
+PARTS = (
+    "_engine",
+    "edits",
+    "adapters",
+    "builtins",
+    "policy",
+    "server/gate",
+    "server/scheduler",
+    "text",
+)
 SOURCES = sorted(path for part in PARTS for path in (ROOT / "sglang_lp" / part).rglob("*.py"))
 #: Clocks, and chance that a rank would draw for itself.
 LOCAL = {"datetime", "random", "secrets", "socket", "time", "uuid"}

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine import rows as rows_module
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.drafts import Drafts
-from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp._engine.history import row as rows_module
+from sglang_lp._engine.history.drafts import Drafts
+from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,

@@ -9,17 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine import biases as biases_module
-from sglang_lp._engine import ids as ids_module
-from sglang_lp._engine import placing as placing_module
-from sglang_lp._engine import standing as standing_module
-from sglang_lp._engine.ids import lasting
-from sglang_lp._engine.placing import Cells, place, place_standing
-from sglang_lp._engine.plan import Plan
-from sglang_lp._engine.pools import pool
-from sglang_lp._engine.recording import Recording
-from sglang_lp._engine.standing import DENSE, Standing
+from sglang_lp._engine.apply import placing as placing_module
+from sglang_lp._engine.apply.placing import Cells, place, place_standing
+from sglang_lp._engine.apply.plan import Plan
+from sglang_lp._engine.apply.pools import pool
+from sglang_lp._engine.compiled import biases as biases_module
+from sglang_lp._engine.compiled import standing as standing_module
+from sglang_lp._engine.compiled.standing import DENSE, Standing
 from sglang_lp.edits import MAX_BIAS, NEVER
+from sglang_lp.edits import ids as ids_module
+from sglang_lp.edits.ids import lasting
+from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import ProcessorFault
 from support.examples import examples
 

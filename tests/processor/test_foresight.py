@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.foresight import foreseen
-from sglang_lp._engine.rows import attach_row
+from sglang_lp._engine.history.foresight import foreseen
+from sglang_lp._engine.history.row import attach_row
 from sglang_lp.builtins import (
     ChainLogitProcessor,
     ChoiceLogitProcessor,

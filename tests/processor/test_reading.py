@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine import reading
-from sglang_lp._engine.reading import Logits, ServedRequest
+from sglang_lp._engine.apply import reading
+from sglang_lp._engine.apply.reading import Logits, ServedRequest
 
 #: Few values, so that many tie.
 LOGIT = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 2.0, math.nan])

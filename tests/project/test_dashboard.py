@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from benchmarks.dashboard import Scrape, evaluate
-from sglang_lp.rules import Rules
+from sglang_lp.policy import Rules
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.metrics import NAMES
 from sglang_lp.trust import Policy, Verifier

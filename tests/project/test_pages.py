@@ -91,5 +91,5 @@ def test_what_contributing_says_is_in_a_file_is_there():
         r"`(\w+)` in `([\w./]+\.(?:py|toml))`", (ROOT / "CONTRIBUTING.md").read_text()
     )
 
-    assert ("refusal", "sglang_lp/rules/ceilings.py") in named
+    assert ("refusal", "sglang_lp/policy/ceilings.py") in named
     assert [(name, file) for name, file in named if name not in (ROOT / file).read_text()] == []

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp._engine.arrivals import Arrivals
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.history.arrivals import Arrivals
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
+from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.server.front import efforts
 from sglang_lp.server.front.admission import make_admit
 from sglang_lp.server.gate.guard import Guard
@@ -19,7 +20,6 @@ from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.launch import make_learn
 from sglang_lp.trust import Gate, Policy
-from sglang_lp.trust.decisions import Ceiling, Chosen, Profile
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"

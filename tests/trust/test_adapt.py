@@ -9,8 +9,8 @@ import pytest
 from sglang_lp import cli, wire
 from sglang_lp.adapters import GROUPS, INTERFACES, loading, vllm_names
 from sglang_lp.errors import PayloadRefused, PolicyError, shown
+from sglang_lp.policy.adapt import Adapt
 from sglang_lp.trust import Policy, Verifier
-from sglang_lp.trust.adapt import Adapt
 
 V1 = "support.foreign:TargetToken"
 TOP_K = "transformers:TopKLogitsWarper"

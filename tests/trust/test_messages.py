@@ -7,8 +7,8 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason
+from sglang_lp.policy.file import MAX_PIN_BYTES, Stock, parse_entry
 from sglang_lp.trust import Limits, Pin, Policy, Verifier
-from sglang_lp.trust.policy import MAX_PIN_BYTES, Stock, parse_entry
 from support.constructions import STOCK
 
 EXPECTED = "custom_logit_processor: expected a class that this server allows, got "

@@ -7,8 +7,8 @@ import dill
 import pytest
 
 from sglang_lp import wire
-from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.errors import PayloadRefused, RefusalReason
+from sglang_lp.faults import show_interrupts
 from sglang_lp.trust import Pin, Policy, Verifier
 
 GOOD_CODE = """

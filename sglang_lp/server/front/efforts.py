@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sglang_lp.policy.decisions import LEVELS
 from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, add_own
-from sglang_lp.trust.decisions import LEVELS
 
 __all__ = [
     "read_anthropic",

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sglang_lp._engine.faults import as_fault
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
+from sglang_lp.faults import as_fault
 from sglang_lp.params import RAW, RESUMED, Beside, take_beside
+from sglang_lp.policy import Asked, Decided, Rules
+from sglang_lp.policy.links import Link, parts, thinks
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.rules import Asked, Decided, Rules
-from sglang_lp.rules.links import Link, parts, thinks
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing

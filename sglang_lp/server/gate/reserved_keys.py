@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ProxyType
 
 from sglang_lp.errors import RequestError, Unsupported, shown
-from sglang_lp.trust.decisions import LEVELS
+from sglang_lp.policy.decisions import LEVELS
 
 __all__ = [
     "BUDGET_FIELD",

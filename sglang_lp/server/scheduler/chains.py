@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp._engine.device import Copy
-from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.apply.device import Copy
+from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.server.scheduler.foresight import Known, foresee
 from sglang_lp.server.scheduler.speculation import has_processors
 

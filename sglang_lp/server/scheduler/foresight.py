@@ -13,11 +13,11 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp._engine.device import send
-from sglang_lp._engine.faults import from_signal
-from sglang_lp._engine.foresight import foreseen
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.apply.device import send
+from sglang_lp._engine.history.foresight import foreseen
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.edits import NEVER
+from sglang_lp.faults import from_signal
 from sglang_lp.server.scheduler.reasons import fail
 from sglang_lp.server.scheduler.speculation import has_processors
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from sglang_lp._engine.rows import Row
+    from sglang_lp._engine.history.row import Row
 
 __all__ = [
     "Known",

@@ -11,12 +11,12 @@ import weakref
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sglang_lp._engine.faults import as_fault
-from sglang_lp._engine.raw import RawLogprobs
-from sglang_lp._engine.rows import attach_row
+from sglang_lp._engine.apply.raw import RawLogprobs
+from sglang_lp._engine.history.row import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
+from sglang_lp.faults import as_fault
+from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.rules.budget import BUDGET
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import THOUGHT, check_shape, check_stands
@@ -27,7 +27,7 @@ from sglang_lp.trust import Gate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sglang_lp._engine.arrivals import Arrivals
+    from sglang_lp._engine.history.arrivals import Arrivals
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.server.gate.guard import Guard

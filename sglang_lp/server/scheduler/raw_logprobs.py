@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from sglang_lp._engine.faults import from_signal
+from sglang_lp.faults import from_signal
 from sglang_lp.params import RAW
 from sglang_lp.server.scheduler.reasons import fail, fail_finished
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.raw import RawLogprobs
+    from sglang_lp._engine.apply.raw import RawLogprobs
     from sglang_lp.server.scheduler.sampling import Steps
 
 __all__ = ["make_after_sample", "make_after_verify", "tell"]

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_lp._engine.faults import from_signal
-from sglang_lp._engine.rows import detach_row
+from sglang_lp._engine.history.row import detach_row
 from sglang_lp.errors import SglangLpError
+from sglang_lp.faults import from_signal
 from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import fail_finished
 from sglang_lp.server.scheduler.report import report

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from sglang_lp._engine.faults import as_fault
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.client.answers import KEY
+from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
 from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.faults import from_signal
-from sglang_lp._engine.raw import RawLogprobs
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.history.row import rows_of
 from sglang_lp.errors import Unsupported
+from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.reasons import fail
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.drafts import Drafts
-    from sglang_lp._engine.raw import RawRows
-    from sglang_lp._engine.rows import Row
+    from sglang_lp._engine.apply.raw import RawRows
+    from sglang_lp._engine.history.drafts import Drafts
+    from sglang_lp._engine.history.row import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
 __all__ = ["Steps", "rewind"]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.host import Host, Seen
+from sglang_lp._engine.history.host import Host, Seen
 from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason
 

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.device import Copy
-from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.apply.device import Copy
+from sglang_lp._engine.history.drafts import Drafts
 
 if TYPE_CHECKING:
     import torch

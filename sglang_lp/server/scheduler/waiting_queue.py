@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.rows import rows_of
+from sglang_lp._engine.history.row import rows_of
 
 if TYPE_CHECKING:
-    from sglang_lp._engine.arrivals import Arrivals
-    from sglang_lp._engine.rows import Row
+    from sglang_lp._engine.history.arrivals import Arrivals
+    from sglang_lp._engine.history.row import Row
     from sglang_lp.server.gate.guard import Guard
 
 __all__ = ["WaitingQueue", "make_hold", "make_hold_compiled", "make_hold_prebuilt"]

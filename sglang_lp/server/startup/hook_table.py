@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.server.front import (
     admission,

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp._engine.faults import show_interrupts
 from sglang_lp.errors import PolicyError
+from sglang_lp.faults import show_interrupts
 from sglang_lp.server.gate import metrics
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.adapters import begin

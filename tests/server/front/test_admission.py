@@ -16,6 +16,7 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
+from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import admission, header
 from sglang_lp.server.front.admission import (
@@ -36,7 +37,6 @@ from sglang_lp.server.gate.reserved_keys import (
     remember,
 )
 from sglang_lp.trust import Gate, Policy
-from sglang_lp.trust.decisions import Chosen
 
 VOCAB_SIZE = 100
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.rules import Asked, Rules
+from sglang_lp.policy import Asked, Rules
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.front.budget_fields import find_budget, make_read_budget
 from sglang_lp.server.gate.guard import Guard

@@ -7,9 +7,10 @@ import pytest
 from fastapi import HTTPException
 
 from sglang_lp import wire
-from sglang_lp._engine.arrivals import Arrivals
+from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import RequestError
+from sglang_lp.policy.decisions import Chosen, Profile
 from sglang_lp.server.front import routed
 from sglang_lp.server.front.admission import (
     make_admit,
@@ -22,7 +23,6 @@ from sglang_lp.server.gate.reserved_keys import EFFORT, ROUTED, add_own, check_o
 from sglang_lp.server.scheduler.gate import make_admit_req
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
-from sglang_lp.trust.decisions import Chosen, Profile
 
 BANS = "DisallowedTokensLogitsProcessor"
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()

@@ -17,13 +17,13 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
+from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.policy.file import Stock
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Gate, Limits, Policy
-from sglang_lp.trust.decisions import Ceiling, Chosen
-from sglang_lp.trust.policy import Stock
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
 FORCE = ForcedSequenceLogitProcessor.to_str()

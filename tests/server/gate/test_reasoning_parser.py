@@ -16,13 +16,13 @@ from sglang.srt.parser.reasoning_parser import ReasoningParser
 
 from sglang_lp.builtins.thinking.finder import Closing, Progress, find_blocks, finder_for
 from sglang_lp.errors import InvalidParameter
+from sglang_lp.policy.decisions import Ceiling
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
 from sglang_lp.text.vocabulary import Vocabulary
 from sglang_lp.trust import Policy
-from sglang_lp.trust.decisions import Ceiling
 
 #: Each letter stands once in a text, so that every token of reasoning is known by its own.
 LETTERS = [chr(0x4E00 + i) for i in range(400)]

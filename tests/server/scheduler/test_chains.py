@@ -8,7 +8,7 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from sglang_lp._engine.drafts import Drafts
+from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.server.scheduler import chains as chains_module
 from sglang_lp.server.scheduler.chains import ChainSteps
 from sglang_lp.server.scheduler.foresight import Known

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine.acts import Acts
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.rows import attach_row, rows_of
+from sglang_lp._engine.history.acts import Acts
+from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import NotRun, ProcessorFault

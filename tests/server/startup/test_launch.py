@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.arg_groups import overrides
 
-from sglang_lp._engine.faults import interrupt
+from sglang_lp.faults import interrupt
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation, launch
 from sglang_lp.server.startup.launch import (

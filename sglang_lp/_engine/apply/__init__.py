@@ -1,0 +1,1 @@
+"""Edits of a batch, applied to its logits."""

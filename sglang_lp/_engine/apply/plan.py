@@ -1,0 +1,204 @@
+"""The edits of a whole batch as one set of tensor operations.
+
+However many rows are edited, applying costs one host-to-device copy and at most six tensor
+operations, in place, without waiting for the device; and a dozen more if the device decides about
+some of them. Only edits that hold and name thousands of tokens cost operations of their own: one
+or two for each run of rows that share them.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence, Sized
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
+
+from sglang_lp._engine.apply.device import send
+from sglang_lp._engine.apply.placing import Cells, Part
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.apply.answers import Answers
+    from sglang_lp._engine.apply.deciding import Deciding
+    from sglang_lp._engine.apply.reading import Logits
+
+__all__ = ["Plan"]
+
+_MINUS_INF = -math.inf
+
+_Mark = TypeVar("_Mark")
+
+
+class Plan:
+    """Edits as index tensors, ready to be applied, more than once if need be.
+
+    Attributes:
+        conflicts: For each row whose edits leave no token, why. Such a row is not edited.
+    """
+
+    __slots__ = (
+        "_ban",
+        "_bias",
+        "_bias_values",
+        "_deciding",
+        "_fill",
+        "_fill_runs",
+        "_force",
+        "_keep",
+        "_shut",
+        "conflicts",
+    )
+
+    def __init__(self, cells: Cells, logits: torch.Tensor) -> None:
+        """Send the edits to the device of ``logits``, whose layout they are for."""
+        import torch
+
+        self.conflicts = cells.conflicts
+        self._shut = _runs(cells.shut)
+        self._fill_runs = _spans(cells.fill)
+        # Rows that follow each other are filled as one, in less time than rows that are looked up.
+        by_runs = logits.is_cpu or len(self._fill_runs) == 1
+        fill = array("q") if by_runs else cells.fill
+        asked = Part()
+        if cells.deciding:
+            asked.extend(cells.deciding.packed(), 0)
+        parts: tuple[array[int] | Part, ...] = (
+            fill,
+            cells.keep,
+            cells.bias,
+            cells.ban,
+            cells.force,
+            cells.values,  # 64-bit floats ride along as integers
+            asked,
+        )
+        ends = [*accumulate(len(part) for part in parts)]
+        sent: torch.Tensor | None = None
+        if ends[-1]:
+            sent = _packed(parts, ends[-1])
+            sent = send(sent, logits.device)
+
+        def cut(part: Sized, end: int) -> torch.Tensor | None:
+            # Each operation of torch costs microseconds, so none without need.
+            if sent is None or not len(part):
+                return None
+            return sent if len(part) == ends[-1] else sent[end - len(part) : end]
+
+        self._fill, self._keep, self._bias, self._ban, self._force, bits, numbers = (
+            cut(part, end) for part, end in zip(parts, ends, strict=True)
+        )
+        self._deciding: Deciding | None = None
+        if numbers is not None:
+            self._deciding = cells.deciding
+            self._deciding.take(numbers)
+        self._bias_values = None if bits is None else bits.view(torch.float64).to(logits.dtype)
+
+    def decide(self, read: Logits, answers: Answers) -> None:
+        """Answer what is open, before anything is edited.
+
+        Args:
+            read: The logits.
+            answers: Gets the answers.
+        """
+        if self._deciding is not None:
+            flat = _flat(read.tensor)
+            flat = _contiguous(read.tensor).view(-1) if flat is None else flat
+            self._deciding.judge(flat, read, answers)
+
+    def apply(self, logits: torch.Tensor) -> None:
+        """Edit ``logits`` in place: shape ``(rows, vocab)``, laid out as the plan was made for."""
+        flat = _flat(logits)
+        if flat is None:  # columns are not adjacent in memory: no one flat index
+            work = _contiguous(logits)
+            self.apply(work)
+            logits.copy_(work)
+            return
+        deciding = self._deciding
+        if deciding is None:
+            self._write(logits, flat)
+            return
+        forced = deciding.keep(flat)
+        self._write(logits, flat)
+        deciding.apply(logits, flat, forced)
+
+    def _write(self, logits: torch.Tensor, flat: torch.Tensor) -> None:
+        for rows, standing in self._shut:
+            standing.shut(logits[rows])
+        kept = None if self._keep is None else flat.index_select(0, self._keep)
+        if self._fill is not None:
+            logits.index_fill_(0, self._fill, _MINUS_INF)
+        else:
+            for run in self._fill_runs:
+                logits[run].fill_(_MINUS_INF)
+        if self._keep is not None and kept is not None:
+            flat.index_copy_(0, self._keep, kept)
+        if self._bias is not None and self._bias_values is not None:
+            flat.index_add_(0, self._bias, self._bias_values)
+        if self._ban is not None:
+            if flat.is_cpu:  # in less time than index_fill_ takes there
+                flat[self._ban] = _MINUS_INF
+            else:
+                flat.index_fill_(0, self._ban, _MINUS_INF)
+        if self._force is not None:
+            flat.index_fill_(0, self._force, 0.0)
+
+
+def _runs(rows: Iterable[tuple[int, _Mark]]) -> list[tuple[slice, _Mark]]:
+    """Put rows that follow each other and have the same mark together."""
+    runs: list[tuple[slice, _Mark]] = []
+    for row, mark in rows:
+        if runs and runs[-1][0].stop == row and runs[-1][1] is mark:
+            runs[-1] = slice(runs[-1][0].start, row + 1), mark
+        else:
+            runs.append((slice(row, row + 1), mark))
+    return runs
+
+
+def _spans(rows: array[int]) -> list[slice]:
+    """Return rows, each named once, as slices."""
+    if rows and (last := max(rows)) - (first := min(rows)) == len(rows) - 1:
+        return [slice(first, last + 1)]
+    return [run for run, _ in _runs((row, None) for row in rows)]
+
+
+def _packed(parts: Sequence[array[int] | Part], length: int) -> torch.Tensor:
+    """Return all indices one after the other."""
+    import torch
+
+    if not any(isinstance(part, Part) and part.long for part in parts):
+        packed = array("q")
+        for part in parts:
+            packed.extend(part.short if isinstance(part, Part) else part)
+        return torch.frombuffer(packed, dtype=torch.int64)
+    import numpy as np  # torch takes longer for each list, and there may be hundreds
+
+    sent = np.empty(length, dtype=np.int64)
+    at = 0
+    for part in parts:
+        short, long = (part.short, part.long) if isinstance(part, Part) else (part, [])
+        if short:
+            sent[at : at + len(short)] = short
+            at += len(short)
+        for ids, bases in long:  # 64-bit floats ride along as integers
+            indices = ids.numpy().view(np.int64)
+            count = len(indices) * len(bases)
+            out = sent[at : at + count].reshape(len(bases), -1)
+            np.add(np.array(bases)[:, None], indices, out=out)
+            at += count
+    return torch.from_numpy(sent)
+
+
+def _contiguous(logits: torch.Tensor) -> torch.Tensor:
+    """Return a copy; contiguous() takes the strides of a single column as they are."""
+    import torch
+
+    return logits.clone(memory_format=torch.contiguous_format)
+
+
+def _flat(logits: torch.Tensor) -> torch.Tensor | None:
+    """View ``logits`` as one dimension in which row r, column c is ``r * stride(0) + c``."""
+    rows, vocab = logits.shape
+    if logits.stride(1) != 1:
+        return None
+    return logits.as_strided(((rows - 1) * logits.stride(0) + vocab,), (1,))

@@ -1,0 +1,50 @@
+"""Giving a token the probability of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sglang_lp._engine.apply.device import send
+from sglang_lp.edits.ids import Ids, identity, once
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["pool"]
+
+_MINUS_INF = -math.inf
+
+
+def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[int], int]]]) -> None:
+    """Give tokens the probability of others, in place.
+
+    Args:
+        logits: Shape ``(rows, vocab)``.
+        pools: What is done one after the other: for rows of the logits the ids, and the token
+            that gets their probability. Each row is in one of these at most once.
+    """
+    import torch
+
+    for one in pools:
+        alike: dict[object, list[tuple[int, Ids | list[int], int]]] = {}
+        for entry in one:
+            alike.setdefault(identity(entry[1]), []).append(entry)
+        for entries in alike.values():
+            ids = once(entries[0][1])
+            if len(entries) == 1 and logits.is_cpu:  # as for a chain of triggers; in less time
+                ((index, _, token_id),) = entries
+                row = logits[index]
+                row[token_id] = row.index_select(0, ids).float().logsumexp(0).to(logits.dtype)
+                row.index_fill_(0, ids, _MINUS_INF)
+                continue
+            rows = torch.tensor([row for row, _, _ in entries])
+            into = torch.tensor([token_id for _, _, token_id in entries])
+            if logits.is_cuda:
+                parts = [len(ids), len(rows), len(into)]
+                sent = send(torch.cat((ids, rows, into)), logits.device)
+                ids, rows, into = torch.split(sent, parts)
+            where = rows[:, None], ids
+            logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
+            logits[where] = _MINUS_INF

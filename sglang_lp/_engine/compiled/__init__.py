@@ -1,0 +1,1 @@
+"""Edits of a request, compiled: checked against each other and summed."""

@@ -1,0 +1,1 @@
+"""The history of each request, and the row that follows it."""

@@ -1,0 +1,195 @@
+"""What the operator of a server allows, as written in a TOML file and checked in full.
+
+``docs/policy.md`` documents every key; a test loads its example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from sglang_lp.errors import PolicyError, shown
+from sglang_lp.policy.adapt import Adapt
+from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Decisions, Profile
+
+__all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Limits", "Pin", "Policy", "Stock", "parse_entry"]
+
+#: Most pinned payloads, and the largest of them: what one process can be made to keep.
+MAX_PINS = 64
+MAX_PIN_BYTES = 65_536
+
+#: A policy is a page of text; a larger file is another file.
+_MAX_FILE_BYTES = 1 << 20
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Stock(StrEnum):
+    """What becomes of the payloads of SGLang's own processors."""
+
+    #: They run this toolkit's processor of the same name.
+    UPGRADE = "upgrade"
+    #: They run SGLang's own code.
+    ALLOW = "allow"
+    #: They are refused.
+    DENY = "deny"
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One payload that is code, allowed because the operator read that very code.
+
+    Attributes:
+        name: What to call it in messages and logs.
+        sha256: Digest of the decoded pickle, 64 lower-case hex digits.
+        size: Its size in bytes, so that nothing of another size is ever hashed for it.
+    """
+
+    name: str
+    sha256: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not _SHA256.fullmatch(self.sha256):
+            raise PolicyError(
+                f"sha256: expected 64 lower-case hex digits, got {shown(self.sha256, 70)}"
+            )
+        if not 1 <= self.size <= MAX_PIN_BYTES:
+            raise PolicyError(f"size: expected 1 to {MAX_PIN_BYTES} bytes, got {self.size}")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What refusals may cost.
+
+    Attributes:
+        logged_refusals_per_minute: Refusals beyond this many are counted, not logged.
+    """
+
+    logged_refusals_per_minute: int = 60
+
+    def __post_init__(self) -> None:
+        if self.logged_refusals_per_minute < 1:
+            raise PolicyError(
+                "logged_refusals_per_minute: expected 1 or more, "
+                f"got {self.logged_refusals_per_minute}"
+            )
+
+
+class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of a policy file, beside those of ``Decisions``.
+
+    Attributes:
+        builtins: Whether this toolkit's own processors are allowed.
+        stock: What becomes of the payloads of SGLang's own processors.
+        allow: Further classes, each as ``module:Class``.
+        pin: Payloads that are code, each by its digest.
+        adapt: Classes that were written for other engines.
+        limits: What refusals may cost.
+    """
+
+    builtins: bool = True
+    stock: Stock = Stock.UPGRADE
+    allow: tuple[str, ...] = ()
+    pin: tuple[Pin, ...] = ()
+    adapt: tuple[Adapt, ...] = ()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # In a policy that is made in code nobody has checked the type yet.
+        if self.stock not in set(Stock):
+            raise PolicyError(f"stock: expected {', '.join(Stock)}, got {shown(self.stock)}")
+        for index, entry in enumerate(self.allow):
+            parse_entry(entry, f"allow[{index}]")
+        if len(self.pin) > MAX_PINS:
+            raise PolicyError(f"pin: expected at most {MAX_PINS} pins, got {len(self.pin)}")
+        if len({pin.sha256 for pin in self.pin}) < len(self.pin):
+            raise PolicyError("pin: the same sha256 stands there twice")
+
+
+class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a server runs.
+
+    Attributes:
+        source: Where it comes from, for messages.
+    """
+
+    source: str = "in code"
+
+    @classmethod
+    def default(cls) -> Policy:
+        """Return the policy of a server without a policy file: built-ins and upgraded stock."""
+        return cls(source="by default")
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Policy:
+        """Read a policy file. Classes are imported and checked by ``Verifier``, not here.
+
+        Args:
+            path: A TOML file.
+
+        Raises:
+            PolicyError: The file cannot be read, is not TOML, or holds a key or value that is
+                not part of a policy; the message says where and what was expected.
+        """
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise PolicyError(f"policy {path}: cannot be read: {error.strerror}") from error
+        if len(raw) > _MAX_FILE_BYTES:
+            raise PolicyError(f"policy {path}: expected at most {_MAX_FILE_BYTES} bytes")
+        try:
+            keys = msgspec.toml.decode(raw, type=PolicyFile)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PolicyError(f"policy {path}: {_explained(str(error))}") from error
+        return cls(source=str(path), **msgspec.structs.asdict(keys))
+
+
+def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
+    """Split ``module:Class``.
+
+    Args:
+        entry: The text.
+        where: What to call it in the message.
+
+    Raises:
+        PolicyError: Not two such names.
+    """
+    module, colon, name = entry.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), name)):
+        return module, name
+    hint = "; a nested class has no fixed payload" if "." in name else ""
+    raise PolicyError(f'{where}: expected "package.module:Class", got {shown(entry, 120)}{hint}')
+
+
+#: Where in the file which struct's keys stand.
+_PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    (r"\$\.pin", Pin),
+    (r"\$\.limits", Limits),
+    (r"\$\.adapt", Adapt),
+    (r"\$\.(defaults|always|profiles.*\.processors)", Chosen),
+    (r"\$\.profiles", Profile),
+    (r"\$\.ceilings", Ceiling),
+)
+
+
+def _explained(text: str) -> str:
+    """Add to msgspec's message what was expected, where it does not say so."""
+    place = text.rpartition(" - at `")[2]
+    keys = next(
+        (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
+        PolicyFile.__struct_encode_fields__,
+    )
+    if text.startswith("Expected `object`"):
+        return f"{text}; expected a table with {', '.join(keys)}"
+    expected: Iterable[str] = ()
+    if "contains unknown field" in text:
+        expected = keys
+    elif "Invalid enum value" in text:
+        expected = Stock if "`$.stock" in text else Above
+    return text + ("; expected one of " + ", ".join(expected) if expected else "")

@@ -1,0 +1,336 @@
+"""Ceilings, profiles and mandatory processors: what holds, and the ways around it."""
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from sglang_lp.adapters import as_processor
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError
+from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.served_model import ServedModel
+from sglang_lp.trust import Policy, Verifier
+
+IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
+THINK = "ThinkingBudgetLogitProcessor"
+DEFAULT = Chosen(processor=THINK, params={**IDS, "thinking_budget": 5})
+BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7]})
+
+
+SERVED = ServedModel(None, 50)
+
+
+def one_token_a_character():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return raw
+
+
+class Dense(LogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        return logits
+
+
+class Foreign:
+    def __call__(self, logits, custom_param_list):
+        return logits
+
+
+def rules_of(find=None, **decisions):
+    policy = Policy(**decisions)
+    rules = Rules(policy, find or Verifier(Policy.default()).resolve)
+    rules.fit(SERVED)
+    return rules
+
+
+def links_of(decided):
+    if decided.processor is ChainLogitProcessor:
+        return dict(decided.params.links)
+    return {decided.processor: decided.params}
+
+
+def named(decided):
+    return [kind.__name__ for kind in links_of(decided)]
+
+
+CAPPED = {"defaults": DEFAULT, "ceilings": {"thinking_budget": Ceiling(at_most=10)}}
+
+
+def test_without_decisions_a_request_runs_what_it_brings():
+    rules = rules_of()
+
+    assert rules.decide(Asked(None, {"thinking_budget": 3}, None, "low"), SERVED) is None
+    decided = rules.decide(Asked(THINK, {**IDS, "thinking_budget": 3}), SERVED)
+    assert (named(decided), decided.params.thinking_budget) == ([THINK], 3)
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({"thinking_start_token_id": 8, "thinking_end_token_id": 9}, "served model's thinking"),
+        ({**IDS, "closing_token_ids": [5] * 11}, "closing_token_ids.*at most 10 on"),
+    ],
+)
+def test_a_budget_that_watches_or_writes_something_else_does_not_pass_a_ceiling(params, why):
+    with pytest.raises(InvalidParameter, match=why):
+        rules_of(**CAPPED).decide(Asked(THINK, {**params, "thinking_budget": 3}), SERVED)
+
+
+def test_a_message_counts_as_thinking_under_a_ceiling():
+    params = {**IDS, "thinking_budget": 1000, "closing_token_ids": [5] * 4}
+
+    assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 6
+
+
+def test_what_comes_before_the_end_counts_as_thinking_under_a_ceiling():
+    params = {**IDS, "thinking_budget": 1000, "new_line_token_id": 4}
+
+    assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 9
+
+
+def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
+    served = ServedModel(one_token_a_character(), 400)
+    ids = {"thinking_start_token_id": 300, "thinking_end_token_id": 301}
+    rules = Rules(
+        Policy(
+            defaults=Chosen(processor=THINK, params={**ids, "thinking_budget": 5}),
+            ceilings={"thinking_budget": Ceiling(at_most=10)},
+        ),
+        Verifier(Policy.default()).resolve,
+    )
+    rules.fit(served)
+
+    def decide(closing):
+        return rules.decide(
+            Asked(THINK, {**ids, "thinking_budget": 99, "closing": closing}), served
+        )
+
+    assert decide("abcd").params.thinking_budget == 6
+    with pytest.raises(InvalidParameter, match=r"closing_token_ids.*at most 10 on"):
+        decide("a" * 11)
+
+
+def test_a_total_has_a_ceiling_of_its_own():
+    rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
+    own = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).params
+    less = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 3}), SERVED).params
+    other = rules.decide(Asked("DRYLogitProcessor"), SERVED)
+
+    assert (own.total_thinking_tokens, less.total_thinking_tokens) == (10, 3)
+    assert [*links_of(other).values()][1].total_thinking_tokens == 10
+    with pytest.raises(PolicyError, match=r"ceilings.total_thinking_tokens: expected a whole"):
+        rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=1.5)})
+
+
+def test_a_ceiling_on_totals_that_refuses_says_so():
+    ceiling = Ceiling(at_most=10, above="refuse")
+    rules = rules_of(ceilings={"total_thinking_tokens": ceiling}, defaults=DEFAULT)
+
+    with pytest.raises(InvalidParameter, match=r"total_thinking_tokens.*at most 10 on this server"):
+        rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 11}), SERVED)
+
+
+def test_smaller_budgets_of_a_request_are_held_to_the_one_it_gets():
+    params = {**IDS, "thinking_budget": 90, "soft_thinking_budget": 80, "min_thinking_tokens": 70}
+
+    decided = rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params
+    assert (decided.thinking_budget, decided.soft_thinking_budget) == (10, 10)
+    assert decided.min_thinking_tokens == 10
+    none = {**CAPPED, "ceilings": {"thinking_budget": Ceiling(at_most=0)}}
+    waits = {"wait_token_id": 3, "min_thinking_tokens": 4, "thinking_budget": 4}
+    assert (
+        rules_of(**none).decide(Asked(THINK, {**IDS, **waits}), SERVED).params.wait_token_id is None
+    )
+
+
+def test_a_ceiling_holds_for_requests_with_another_processor_or_none():
+    rules = rules_of(**CAPPED)
+
+    for asked in (Asked("DRYLogitProcessor"), Asked("DRYLogitProcessor", None, -1)):
+        decided = rules.decide(asked, SERVED)
+        assert named(decided) == ["DRYLogitProcessor", THINK]
+        assert [*links_of(decided).values()][1].thinking_budget == 10
+
+
+def test_a_ceiling_on_any_number_holds_in_chains_profiles_and_defaults():
+    rules = rules_of(
+        ceilings={"dry_multiplier": Ceiling(at_most=1), "max_waits": Ceiling(at_most=2)},
+        profiles={
+            "wild": Profile(
+                processors=(Chosen(processor="DRYLogitProcessor", params={"dry_multiplier": 3.0}),),
+            )
+        },
+        defaults=Chosen(processor="DRYLogitProcessor", params={"dry_multiplier": 2.0}),
+    )
+    chain = {"chain": ["DRYLogitProcessor"], "0.dry_multiplier": 9.5}
+
+    for asked in (
+        Asked(None, {"dry_multiplier": 4.0}),
+        Asked("wild"),
+        Asked("DRYLogitProcessor", {"dry_multiplier": 1.5}),
+        Asked("ChainLogitProcessor", chain),
+    ):
+        assert [
+            params.dry_multiplier for params in links_of(rules.decide(asked, SERVED)).values()
+        ] == [1.0]
+    low = rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 0.5}), SERVED)
+    assert low.params.dry_multiplier == 0.5
+
+
+def test_a_ceiling_that_refuses_names_the_parameter_and_the_most():
+    rules = rules_of(ceilings={"dry_multiplier": Ceiling(at_most=1, above="refuse")})
+
+    with pytest.raises(InvalidParameter, match=r"dry_multiplier.*at most 1 on this server, got 3"):
+        rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 3.0}), SERVED)
+
+
+def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set():
+    rules = rules_of(
+        profiles={
+            "support": Profile(processors=(DEFAULT, BAN), may_set=("thinking_budget", "token_ids"))
+        }
+    )
+
+    assert named(rules.decide(Asked("support"), SERVED)) == [
+        THINK,
+        "DisallowedTokensLogitsProcessor",
+    ]
+    think, ban = links_of(
+        rules.decide(Asked("support", {"thinking_budget": 3, "token_ids": [9]}), SERVED)
+    ).values()
+    assert (think.thinking_budget, ban.token_ids) == (3, (9,))
+    with pytest.raises(
+        InvalidParameter, match="lets a request set thinking_budget, token_ids, got"
+    ):
+        rules.decide(Asked("support", {"soft_top_n": 3}), SERVED)
+
+
+def test_a_profile_may_leave_a_required_parameter_to_the_request():
+    chosen = Chosen(processor="MinLengthLogitProcessor", params={"eos_token_ids": [3]})
+    rules = rules_of(profiles={"long": Profile(processors=(chosen,), may_set=("min_tokens",))})
+
+    assert rules.decide(Asked("long", {"min_tokens": 4}), SERVED).params.min_tokens == 4
+    with pytest.raises(InvalidParameter, match=r"min_tokens.*required"):
+        rules.decide(Asked("long"), SERVED)
+
+
+def test_a_profile_runs_although_no_class_is_allowed_by_itself():
+    policy = Policy(builtins=False, stock="deny", profiles={"calm": Profile(processors=(DEFAULT,))})
+    rules = Rules(policy, Verifier(policy).resolve)
+    rules.fit(SERVED)
+
+    assert named(rules.decide(Asked("calm"), SERVED)) == [THINK]
+    with pytest.raises(PayloadRefused):
+        rules.decide(Asked(THINK, IDS), SERVED)
+
+
+def test_what_every_request_gets_is_beside_its_own_and_not_named():
+    rules = rules_of(always=(BAN,))
+    own = Asked("AllowedTokensLogitProcessor", {"token_ids": [3]})
+
+    assert named(rules.decide(Asked(None), SERVED)) == ["DisallowedTokensLogitsProcessor"]
+    assert rules.decide(Asked(None), SERVED).names == ()
+    decided = rules.decide(own, SERVED)
+    assert named(decided) == ["AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"]
+    assert decided.names == ("AllowedTokensLogitProcessor",)
+    served = decided.processor().serving(decided.params)
+    assert served.name == "ChainLogitProcessor (AllowedTokensLogitProcessor)"
+
+
+def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
+    chain = {"chain": ["AllowedTokensLogitProcessor"] * 8}
+    chain |= {f"{place}.token_ids": [3] for place in range(8)}
+
+    decided = rules_of(always=(BAN,)).decide(Asked("ChainLogitProcessor", chain), SERVED)
+    assert len(decided.params.links) == 9
+
+
+@pytest.mark.parametrize("kind", [Dense, Foreign])
+def test_what_computes_on_whole_rows_runs_with_what_every_request_gets(kind):
+    decided = rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}), SERVED)
+    assert named(decided) == [kind.__name__, "DisallowedTokensLogitsProcessor"]
+    assert decided.names == (kind.__name__,)
+    alone = rules_of(lambda _payload: kind).decide(Asked("it", {}), SERVED)
+    assert alone.processor is as_processor(kind)
+
+
+def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
+    rules = rules_of(lambda _payload: Foreign, ceilings={"max_waits": Ceiling(at_most=2)})
+
+    assert rules.decide(Asked("it", {"max_waits": 5, "a": [1]}), SERVED).params.values == {
+        "max_waits": 2,
+        "a": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("decisions", "why"),
+    [
+        ({"always": (DEFAULT,)}, r"always\[0\]: a thinking budget is a matter of \[defaults\]"),
+        (
+            {"always": (Chosen(processor="ChainLogitProcessor", params={"chain": []}),)},
+            "cannot run beside",
+        ),
+        ({"defaults": Chosen(processor="NoSuch")}, r"defaults.processor: expected .*:Class"),
+        ({"defaults": Chosen(processor="no.such:Class")}, "defaults: .* importing no.such failed"),
+        (
+            {"profiles": {"DRYLogitProcessor": Profile(processors=(BAN,))}},
+            "a built-in has this name",
+        ),
+        (
+            {"profiles": {"a": Profile(processors=(BAN,), may_set=("tokens",))}},
+            r"profiles.a.may_set: .* 'tokens', which none of them has",
+        ),
+        (
+            {"profiles": {"a": Profile(processors=(BAN, BAN), may_set=("token_ids",))}},
+            "DisallowedTokensLogitsProcessor and DisallowedTokensLogitsProcessor has",
+        ),
+        (
+            {"profiles": {"a": Profile(processors=(DEFAULT, DEFAULT))}},
+            "at most one thinking budget",
+        ),
+        (
+            {"profiles": {"a": Profile(processors=(Chosen(processor=THINK, params={"x": 1}),))}},
+            r"profiles.a.processors\[0\].params: .* has no parameter 'x'",
+        ),
+        (
+            {
+                "profiles": {
+                    "a": Profile(
+                        processors=(
+                            Chosen(processor="DRYLogitProcessor", params={"dry_base": "x"}),
+                        )
+                    )
+                }
+            },
+            "profiles.a: .*dry_base",
+        ),
+        ({"ceilings": {"thinking_bugdet": Ceiling(at_most=1)}}, "ceilings.thinking_bugdet: no"),
+        ({"ceilings": {"words": Ceiling(at_most=1)}}, "ceilings.words: no .* that is a number"),
+        ({"ceilings": {"thinking_budget": Ceiling(at_most=1.5)}}, "expected a whole number"),
+        ({"effort": {"low": 3}}, "thinking budgets: .*thinking_start_token_id"),
+        (
+            {
+                "defaults": Chosen(processor=THINK, params={**IDS, "closing_token_ids": [5] * 3}),
+                "ceilings": {"thinking_budget": Ceiling(at_most=2)},
+            },
+            "closing_token_ids.*at most 2",
+        ),
+    ],
+)
+def test_what_cannot_work_is_an_error_at_the_start(decisions, why):
+    with pytest.raises(PolicyError, match=why):
+        rules_of(**decisions)
+
+
+def test_copies_of_a_request_share_what_their_lists_became():
+    rules = rules_of()
+    name = "DisallowedTokensLogitsProcessor"
+
+    one, other = (
+        rules.decide(Asked(name, {"token_ids": [*range(5), *[7] * 90]}), SERVED) for _ in range(2)
+    )
+    assert one.params is other.params

@@ -1,0 +1,111 @@
+"""What a client sees of a request names no processor of ``[[always]]``, whatever becomes of it."""
+
+import logging
+
+import pytest
+import torch
+
+from sglang_lp._engine.history.row import attach_row
+from sglang_lp.errors import RequestError
+from sglang_lp.policy.decisions import Chosen
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.metrics import NAMES
+from sglang_lp.testing import Batch, FakeRequest
+from sglang_lp.trust import Policy
+
+OWN = {None: None, "LoopBreakerLogitProcessor": {}, "chain": None}
+STAGES = ("start", "advance", "edit", "fork", "report")
+
+
+class CanaryLogitProcessor(LogitProcessor):
+    """Fails where it is told to."""
+
+    fails = None
+
+    def _reach(self, stage):
+        if self.fails is not None and self.fails[0] == stage:
+            raise self.fails[1]("the CanaryLogitProcessor fails")
+
+    def start(self, request):
+        self._reach("start")
+        return []
+
+    def advance(self, request, token_ids):
+        self._reach("advance")
+
+    def fork(self, request):
+        self._reach("fork")
+        return []
+
+    def edit(self, request, edits):
+        self._reach("edit")
+        if self.fails == ("conflict", None):
+            edits.force(3)
+            edits.ban([3])
+
+    def report(self, params, prompt_ids, output_ids, forced):
+        self._reach("report")
+        return {}
+
+
+def request_of(own):
+    if own == "chain":
+        return "ChainLogitProcessor", {"chain": ["LoopBreakerLogitProcessor"]}
+    return own, OWN[own]
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize(
+    "fails",
+    [
+        None,
+        ("conflict", None),
+        *((stage, kind) for stage in STAGES for kind in (ValueError, RequestError, SystemExit)),
+    ],
+    ids=str,
+)
+def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
+    monkeypatch.setattr(CanaryLogitProcessor, "fails", fails)
+    policy = Policy(
+        allow=(f"{__name__}:CanaryLogitProcessor",),
+        always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
+    )
+    guard = Guard(policy)
+    guard.vocab_size = 16
+    guard.rules.fit(guard._served())
+    seen = []
+    try:
+        admitted = guard.admit(*request_of(own))
+        seen += admitted.names
+        request = FakeRequest([1, 2])
+        custom_params = request.custom_params({})
+        row = attach_row(custom_params, admitted.processor, admitted.params)
+        for token_id in (4, 5):
+            logits = torch.zeros(1, 16)
+            Batch().step(logits, [row], [custom_params])
+            request.append(token_id)
+        row.processor.fork(row.request)
+        seen += row.processor.report(admitted.params, [1, 2], [4, 5], [])
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a client may see it
+        seen.append(str(error))
+    seen.append(str(getattr(request, "to_finish", "")))
+
+    assert "Canary" not in str(seen)
+    if fails is not None and fails[0] in {"start", "edit"} and fails[1] is not SystemExit:
+        told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert "Canary" in caplog.text, told
+
+
+def test_no_label_of_a_metric_names_it():
+    policy = Policy(
+        allow=(f"{__name__}:CanaryLogitProcessor",),
+        always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
+    )
+    guard = Guard(policy)
+    guard.vocab_size = 16
+    guard.rules.fit(guard._served())
+
+    assert guard.admit(None, None).names == ()
+    assert guard.admit("LoopBreakerLogitProcessor", {}).names == ("LoopBreakerLogitProcessor",)
+    assert not [name for name in NAMES if "canary" in name.lower()]
