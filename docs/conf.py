@@ -1,7 +1,7 @@
-"""How Sphinx makes the site: ``make docs``.
+"""Sphinx's settings for the site: ``make docs``.
 
-Its source is the whole checkout, so that a link in any Markdown file means the same there, in the
-site and on the repository's page. Files that are not pages are copied into the site.
+The source is the whole checkout, so that links in Markdown files work in the repository and in the
+site. Files that are not pages are copied into the site.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the pages are about this checkout, not about what is installed
 
 project = "sglang-lp"
-author = "The sglang-lp authors"
+author = project_copyright = "The sglang-lp authors"
 version = release = metadata.version("sglang-lp")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 include_patterns = ["docs/**.md", "*.md", "scripts/*.md"]
 root_doc = "docs/index"
 
-#: The site's navigation: what Markdown itself has no notion of. Pages that it does not name stand
-#: at its end.
+#: The site's navigation, which Markdown cannot express. Pages that are not named here come last.
 NAVIGATION = {
     "Send requests": [
         *("start/requests", "processors", "text", "thinking", "trace", "rollouts"),
@@ -38,14 +37,18 @@ NAVIGATION = {
         "policy",
         "operating",
         "deploying",
-        "versions",
         "disaggregation",
         "performance",
         "scale",
+        "versions",
+        "upgrading",
         "api/trust",
     ],
-    "Write a processor": ["start/processor", "history", "api/writing", "api/testing"],
+    "Write a processor": [
+        *("start/processor", "bring-your-own", "history", "api/writing", "api/testing"),
+    ],
     "More": [
+        "glossary",
         "/README",
         "api/trace",
         "api/errors",
