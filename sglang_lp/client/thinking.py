@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.thinking.budget import finder_of
-from sglang_lp.builtins.thinking.finder import Block, Ended, find_blocks
+from sglang_lp.builtins.thinking.blocks import Block, find_blocks
+from sglang_lp.builtins.thinking.finder import Ended
+from sglang_lp.builtins.thinking.params import finder_of
 from sglang_lp.client.attachment import Attachment
 from sglang_lp.errors import RequestError, shown
 

@@ -7,9 +7,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.thinking.budget import finder_of
+from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.delimiters import resolve
-from sglang_lp.builtins.thinking.finder import Closing, Ended, Finder, find_blocks, finder_for
+from sglang_lp.builtins.thinking.finder import BlockTokens, Ended, Finder, finder_for
+from sglang_lp.builtins.thinking.params import finder_of
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
@@ -305,7 +306,7 @@ def _finder(budget: Any, tokenizer: Any) -> Finder | None:
         found = resolve(tokenizer) if tokenizer is not None else None
     except RequestError:
         found = None
-    return finder_for(Closing(found.start_ids, found.end_ids)) if found else None
+    return finder_for(BlockTokens(found.start_ids, found.end_ids)) if found else None
 
 
 def _blocks(

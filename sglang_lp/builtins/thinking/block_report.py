@@ -1,37 +1,33 @@
-"""How long the thinking blocks of an answer are, and what ended each."""
+"""The report of an answer's thinking blocks: the length of each, and the rule that ended it."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.builtins.thinking.finder import Block, Ended
+from sglang_lp.builtins.thinking.finder import Ended
+from sglang_lp.builtins.thinking.loops import ends_with_loop
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.budget import ThinkingBudgetLogitProcessor
-
-__all__ = ["ends_with_loop", "report_blocks"]
-
-#: Bytes of a token, and how many tokens are looked for: few others are the same.
-_WIDTH, _PROBE = 8, 8
+    from sglang_lp.builtins.thinking.blocks import Block
+    from sglang_lp.builtins.thinking.params import BudgetParams
 
 
 def report_blocks(
-    params: ThinkingBudgetLogitProcessor.Params,
+    params: BudgetParams,
     closing: tuple[int, ...],
     blocks: Sequence[Block],
     output_ids: Sequence[int],
     forced: Sequence[Sequence[int]],
 ) -> list[dict[str, Any]]:
-    """Return for each block its ``tokens``, and what ``ended`` it.
+    """Return ``tokens`` and ``ended`` of each block.
 
     Args:
-        params: Of the budget.
-        closing: What it forces to close a block.
-        blocks: Those of the answer.
+        params: The budget's parameters.
+        closing: The tokens that the budget forces to close a block.
+        blocks: The blocks of the answer, in order.
         output_ids: The answer.
-        forced: From where to before where tokens were forced.
+        forced: Spans of positions whose token was forced: the first, and the one after the last.
     """
     spent, reports = 0, []
     for block in blocks:
@@ -48,8 +44,8 @@ def report_blocks(
     return reports
 
 
-def _is_over(params: ThinkingBudgetLogitProcessor.Params, block: Block, spent: int) -> bool:
-    """Tell whether a block has all the tokens that it may have."""
+def _is_over(params: BudgetParams, block: Block, spent: int) -> bool:
+    """Tell whether a block has as many tokens as it may have."""
     generated = block.tokens + min(0, block.start)
     return block.carried + block.tokens >= params.limit or spent + generated >= params.total
 
@@ -57,7 +53,7 @@ def _is_over(params: ThinkingBudgetLogitProcessor.Params, block: Block, spent: i
 def _closing_begun(
     end: int, closing: tuple[int, ...], output_ids: Sequence[int], forced: Sequence[Sequence[int]]
 ) -> int:
-    """Return the position where forcing a closing began that ends at ``end``."""
+    """Return the position of the first forced token of the closing that ends at ``end``."""
     begun = end
     for back in range(1, len(closing)):
         at = end - back
@@ -67,12 +63,7 @@ def _closing_begun(
     return begun
 
 
-def _rule(
-    params: ThinkingBudgetLogitProcessor.Params,
-    block: Block,
-    spent: int,
-    output_ids: Sequence[int],
-) -> str:
+def _rule(params: BudgetParams, block: Block, spent: int, output_ids: Sequence[int]) -> str:
     """Return the rule that closed a block after these tokens of the output."""
     inside = block.carried + len(output_ids) - block.start
     soft = params.soft_thinking_budget
@@ -82,36 +73,6 @@ def _rule(
     if params.max_pattern_size is not None and ends_with_loop(params, own):
         return "loop"
     return "soft" if soft is not None and inside >= soft else "early_end"
-
-
-def ends_with_loop(params: ThinkingBudgetLogitProcessor.Params, token_ids: Sequence[int]) -> bool:
-    """Tell whether tokens end with a pattern as often as makes it a loop."""
-    count, least = params.min_count, params.min_pattern_size
-    largest = min(params.max_pattern_size or 0, len(token_ids) // count)
-    if largest < least:
-        return False
-    text = array("q", token_ids[-largest * count :]).tobytes()
-    short = range(least, min(_PROBE, largest + 1))
-    if any(_is_repeated(text, size * _WIDTH, count) for size in short):
-        return True
-    # A longer pattern ends with these bytes, and so does the one before it. To search for them
-    # takes a tenth of the time of comparing each size.
-    probe = text[-_PROBE * _WIDTH :]
-    end = len(text) - max(least, _PROBE) * _WIDTH
-    first = max(0, len(text) - (largest + _PROBE) * _WIDTH)
-    while (at := text.rfind(probe, first, end)) >= 0:
-        size = len(text) - len(probe) - at
-        if size % _WIDTH == 0 and _is_repeated(text, size, count):
-            return True
-        end = at + len(probe) - 1
-    return False
-
-
-def _is_repeated(text: bytes, size: int, count: int) -> bool:
-    """Tell whether a text ends with its last bytes so many times in a row."""
-    if text[-size:] != text[-2 * size : -size]:  # which most are not: the rest takes longer
-        return False
-    return text[-size * (count - 1) :] == text[-size * count : len(text) - size]
 
 
 def _holds_position(spans: Sequence[Sequence[int]], position: int) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
-from sglang_lp.builtins.thinking.finder import Closing, Progress, finder_for
+from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
+from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
@@ -120,7 +121,7 @@ class ScriptLogitProcessor(LogitProcessor):
         params, tokenizer = request.params, request.tokenizer
         found, block = self._delimiters(params, tokenizer), None
         if found is not None:
-            finder = finder_for(Closing(found.start_ids, found.end_ids))
+            finder = finder_for(BlockTokens(found.start_ids, found.end_ids))
             block = Progress(finder, None, request.prompt_ids)
         banned = self._banned(params, tokenizer)
         return _Progress(banned, block, banned.pending(b"", request.prompt_ids[-3:]))
@@ -146,7 +147,7 @@ class ScriptLogitProcessor(LogitProcessor):
             if not progress.declared:
                 edits.always().ban(banned.holding(edits.vocab_size))
                 progress.declared = True
-        elif (progress.block.opened >= 0) == (where == "thinking"):
+        elif progress.block.state.is_open == (where == "thinking"):
             edits.ban(banned.holding(edits.vocab_size))
         else:
             return

@@ -11,7 +11,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking import finder
-from sglang_lp.builtins.thinking.finder import Closing, Finder, finder_for
+from sglang_lp.builtins.thinking.finder import BlockTokens, Finder, finder_for
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
@@ -490,13 +490,13 @@ def test_the_latest_delimiter_of_a_prompt_is_found_wherever_the_search_is_parted
     expected = (max(found), found[max(found)]) if found else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finder, "_PIECE", piece)
-        markers = finder_for(Closing(*delimiters))
+        markers = finder_for(BlockTokens(*delimiters))
         assert markers.latest_of_prompt(array("q", prompt)).latest == expected
         assert markers.latest_of_prompt(prompt).latest == expected
 
 
 def test_copies_of_a_long_prompt_without_a_delimiter_are_searched_once(monkeypatch):
-    markers = finder_for(Closing((3,), (4,)))
+    markers = finder_for(BlockTokens((3,), (4,)))
     first = markers.latest_of_prompt(array("q", [7] * 10_000))
     monkeypatch.setattr(Finder, "_latest", lambda *_: None)
     again = markers.latest_of_prompt(array("q", [7] * 10_000))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.thinking import block_report
+from sglang_lp.builtins.thinking import loops
 from sglang_lp.edits import LENGTH, End
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import Recording, prepare
@@ -140,7 +140,7 @@ def test_a_loop_is_found_as_its_definition_says(opening, pattern, times, sizes, 
     tokens, smallest, largest = opening + pattern * times, sizes[0], sum(sizes)
     params = SimpleNamespace(max_pattern_size=largest, min_pattern_size=smallest, min_count=count)
 
-    found = block_report.ends_with_loop(params, tokens)
+    found = loops.ends_with_loop(params, tokens)
 
     assert found == ends_with_loop(tokens, smallest, largest, count)
 

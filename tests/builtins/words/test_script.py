@@ -9,6 +9,7 @@ import tokenizers
 import torch
 
 from sglang_lp.builtins import ScriptLogitProcessor
+from sglang_lp.builtins.thinking.progress import State
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
@@ -213,8 +214,8 @@ def test_a_fork_leaves_the_request_where_it_was():
     fork.state = processor.fork(request)
     processor.advance(fork, [START, vocabulary_of(TOKENIZER).tokens.index(b"\xe4")])
 
-    assert (request.state.pending, request.state.block.opened) == (b"", -1)
-    assert (fork.state.pending, fork.state.block.opened) == (b"\xe4", 1)
+    assert (request.state.pending, request.state.block.state) == (b"", State.OUTSIDE)
+    assert (fork.state.pending, fork.state.block.state) == (b"\xe4", State.INSIDE)
 
 
 # What is refused

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-from sglang_lp.builtins.thinking.finder import Closing, Progress, find_blocks, finder_for
+from sglang_lp.builtins.thinking.blocks import find_blocks
+from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
+from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.policy.decisions import Ceiling
 from sglang_lp.served_model import ServedModel
@@ -97,7 +99,7 @@ def reasoning(name, pieces, forced, *, streamed):
 def counted(form, pieces, forced):
     """Return the letters in the tokens that the finder counts."""
     vocabulary = Pieces([*pieces, form.start, form.end])
-    closing = Closing((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    closing = BlockTokens((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
     finder = finder_for(closing, form, vocabulary.vocabulary)
     output = vocabulary.ids(pieces)
     blocks = find_blocks(finder, [], output, inside=form.can_begin_inside and forced)
@@ -149,13 +151,13 @@ def turns(draw, name, form):
 def closed(form, pieces, budget):
     """Return what comes of an answer whose blocks a budget closes."""
     vocabulary = Pieces([*pieces, form.start, form.end])
-    closing = Closing((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    closing = BlockTokens((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
     finder = finder_for(closing, form, vocabulary.vocabulary)
     progress = Progress(finder, None, [], inside=form.can_begin_inside)
     output = []
     for piece in pieces:
         over = progress.inside - budget
-        if progress.opened >= 0 and over >= 0 and not progress.may_call(over):
+        if progress.state.is_open and over >= 0 and not progress.may_call(over):
             output.append(form.end)
             progress.read(vocabulary.ids([form.end]))
         output.append(piece)
@@ -180,14 +182,14 @@ def test_no_block_of_a_stream_has_more_reasoning_than_its_budget(name, data, bud
 def test_a_delimiter_that_begins_before_the_answer_of_a_chat_is_none(mark):
     form = format_of("qwen3")
     vocabulary = Pieces([form.start, form.end, mark[:-1], ">", "a"])
-    closing = Closing((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    closing = BlockTokens((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
     finder = finder_for(closing, form, vocabulary.vocabulary)
     prompt, answer = vocabulary.ids([form.start, "a", mark[:-1]]), vocabulary.ids([">", "a"])
 
     def still_open(*, chat):
         progress = Progress(finder, None, prompt, inside=chat)
         progress.read(answer)
-        return progress.opened >= 0
+        return progress.state.is_open
 
     assert still_open(chat=True)
     assert not still_open(chat=False)
