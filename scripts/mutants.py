@@ -29,8 +29,11 @@ LEFT_OUT = (
 
 #: What stands between a request and code that runs.
 MUTATED = (
-    *("sglang_lp/wire/*.py", "sglang_lp/trust/*.py", "sglang_lp/policy/file.py"),
-    *("sglang_lp/policy/adapt.py", "sglang_lp/policy/decisions.py"),
+    *("sglang_lp/wire/*.py", "sglang_lp/trust/*.py", "sglang_lp/importing.py"),
+    *(
+        f"sglang_lp/policy/{name}.py"
+        for name in ("adapt", "allowing", "decisions", "file", "stock")
+    ),
     "sglang_lp/server/scheduler/gate.py",
     *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),
     *(

@@ -1,21 +1,38 @@
-"""Importing what the operator named: the one place that does."""
+"""``module:Class`` as the operator writes it: read, and imported, in this one place."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from sglang_lp.errors import PolicyError
+from sglang_lp.errors import PolicyError, shown
 
-__all__ = ["import_named"]
+__all__ = ["import_named", "parse_entry"]
+
+
+def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
+    """Split ``module:Class``.
+
+    Args:
+        entry: The text.
+        where: Its place in the policy or the command, for the message.
+
+    Raises:
+        PolicyError: Not two such names.
+    """
+    module, colon, name = entry.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), name)):
+        return module, name
+    hint = "; a nested class has no fixed payload" if "." in name else ""
+    raise PolicyError(f'{where}: expected "package.module:Class", got {shown(entry, 120)}{hint}')
 
 
 def import_named(module: str, name: str, where: str) -> Any:
-    """Return what a module has under a name. Only ever called with the operator's names.
+    """Import a module and return its attribute. Only ever called with the operator's names.
 
     Args:
         module: Module to import.
-        name: Name in it.
+        name: Name of the attribute.
         where: Place in the policy, for messages.
 
     Raises:

@@ -15,9 +15,9 @@ from sglang_lp import wire
 from sglang_lp.cli import policy_option, terminal
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import PolicyError, UsageError, shown
-from sglang_lp.policy import classes
-from sglang_lp.policy.file import parse_entry
-from sglang_lp.trust import Pin, Policy, Verifier
+from sglang_lp.importing import parse_entry
+from sglang_lp.policy import Policy, classes
+from sglang_lp.trust import Pin, Verifier
 
 __all__ = ["add"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.cli import policy_option, terminal
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import PayloadRefused
-from sglang_lp.trust import Policy, Verifier
+from sglang_lp.trust import Verifier
+
+if TYPE_CHECKING:
+    from sglang_lp.policy import Policy
 
 __all__ = ["add"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from sglang_lp import wire
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import UsageError, shown
-from sglang_lp.policy.file import parse_entry
+from sglang_lp.importing import parse_entry
 
 __all__ = ["add"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from sglang_lp.errors import PolicyError
-from sglang_lp.policy import Rules
+from sglang_lp.policy import Policy, Rules
 from sglang_lp.server.startup.installation import POLICY_VARIABLE, policy_in_force
-from sglang_lp.trust import Policy, Verifier
+from sglang_lp.trust import Verifier
 
 __all__ = ["add_option", "check", "choose", "parse_file"]
 
@@ -37,10 +36,8 @@ def check(policy: Policy) -> Verifier:
         PolicyError: A server with it would not start.
     """
     verifier = Verifier(policy)
-    try:
+    with policy.named():
         Rules(policy, verifier.resolve, [one.processor for one in verifier.allowed])
-    except PolicyError as error:
-        raise PolicyError(f"policy {policy.source}: {error}") from error
     return verifier
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
@@ -10,10 +9,9 @@ import msgspec
 
 from sglang_lp.adapters import INTERFACES, AdaptedProcessor, adapt, find_entry_points, load
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.importing import parse_entry
 
 __all__ = ["Adapt", "Adapted", "adapt_all"]
-
-_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,10 +36,8 @@ class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if (self.name is None) == (self.entry_point is None):
             raise PolicyError("adapt: expected either class or entry_point")
-        if self.name is not None and not _CLASS.fullmatch(self.name):
-            raise PolicyError(
-                f'adapt: class: expected "package.module:Class", got {shown(self.name, 120)}'
-            )
+        if self.name is not None:
+            parse_entry(self.name, "adapt: class")
         if self.interface is not None and self.interface not in INTERFACES:
             raise PolicyError(
                 f"adapt: interface: expected one of {', '.join(INTERFACES)}, "
@@ -69,7 +65,7 @@ def adapt_all(entries: tuple[Adapt, ...]) -> Iterator[Adapted]:
     """
     for index, entry in enumerate(entries):
         where = f"adapt[{index}]"
-        module, _, name = _named(entry, where).partition(":")
+        module, name = _named(entry, where)
         found = load(module, name, where)
         try:
             processor = adapt(
@@ -85,19 +81,15 @@ def adapt_all(entries: tuple[Adapt, ...]) -> Iterator[Adapted]:
         yield Adapted([*dict.fromkeys([(module, name), own])], processor)
 
 
-def _named(entry: Adapt, where: str) -> str:
+def _named(entry: Adapt, where: str) -> tuple[str, str]:
+    """Return the module and name of an entry's class or function."""
     if entry.name is not None:
-        return entry.name
-    known = find_entry_points()
-    found = known.get(entry.entry_point or "")
+        return parse_entry(entry.name)
+    installed = find_entry_points()
+    found = installed.get(entry.entry_point or "")
     if found is None:
         raise PolicyError(
             f"{where}: entry_point: {shown(entry.entry_point)} is not installed; "
-            f"installed are: {', '.join(sorted(known)) or 'none'}"
+            f"installed are: {', '.join(sorted(installed)) or 'none'}"
         )
-    if not _CLASS.fullmatch(found.value):
-        raise PolicyError(
-            f"{where}: entry_point {found.name}: expected one of package.module:Class, got "
-            f"{shown(found.value, 120)}"
-        )
-    return found.value
+    return parse_entry(found.value, f"{where}: entry_point {found.name}")

@@ -1,19 +1,24 @@
-"""Importing a class that the operator named, and checking that it can be served."""
+"""The import and the check of a class that the operator named or pinned."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp import wire
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.faults import as_fault
 from sglang_lp.importing import import_named
 from sglang_lp.processor import LogitProcessor
 
-__all__ = ["check", "load"]
+if TYPE_CHECKING:
+    from sglang_lp.trust.allow_list import Pin
 
-#: What a processor of this toolkit does its work in: one of these at least is its own.
+__all__ = ["check", "load", "load_pin"]
+
+#: A processor of this toolkit overrides at least one of these methods.
 _WORK = ("edit", "__call__", "serving")
 
 
@@ -47,12 +52,29 @@ def load(module: str, name: str, where: str) -> type:
     return cls
 
 
+def load_pin(pin: Pin, unpickle: Callable[[], object]) -> type:
+    """Check the class of pinned code.
+
+    Args:
+        pin: The pin.
+        unpickle: Unpickles the code.
+
+    Raises:
+        SglangLpError: The code raised, or its class cannot be served.
+        BaseException: A signal interrupted it.
+    """
+    try:
+        return check(unpickle(), f"pin {pin.name}")
+    except BaseException as error:  # noqa: BLE001 - the pinned code may raise anything
+        raise as_fault(f"the pinned payload {shown(pin.name)}", "to load", error) from None
+
+
 def check(found: object, where: str) -> type:
     """Check that an object is a class of processors that a server can make and call.
 
     Args:
         found: The object.
-        where: What to call it in the message.
+        where: Its name in the message.
 
     Returns:
         The same object.

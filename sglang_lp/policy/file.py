@@ -6,76 +6,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from enum import StrEnum
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from sglang_lp.errors import PolicyError, shown
+from sglang_lp.importing import parse_entry
 from sglang_lp.policy.adapt import Adapt
+from sglang_lp.policy.allowing import make_allow_list
 from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Decisions, Profile
+from sglang_lp.policy.stock import Stock
+from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
+from sglang_lp.trust.audit import Limits
 
-__all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Limits", "Pin", "Policy", "Stock", "parse_entry"]
-
-#: Most pinned payloads, and the largest of them: what one process can be made to keep.
-MAX_PINS = 64
-MAX_PIN_BYTES = 65_536
+__all__ = ["Policy", "PolicyFile"]
 
 #: A policy is a page of text; a larger file is another file.
 _MAX_FILE_BYTES = 1 << 20
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-class Stock(StrEnum):
-    """What becomes of the payloads of SGLang's own processors."""
-
-    #: They run this toolkit's processor of the same name.
-    UPGRADE = "upgrade"
-    #: They run SGLang's own code.
-    ALLOW = "allow"
-    #: They are refused.
-    DENY = "deny"
-
-
-class Pin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One payload that is code, allowed because the operator read that very code.
-
-    Attributes:
-        name: What to call it in messages and logs.
-        sha256: Digest of the decoded pickle, 64 lower-case hex digits.
-        size: Its size in bytes, so that nothing of another size is ever hashed for it.
-    """
-
-    name: str
-    sha256: str
-    size: int
-
-    def __post_init__(self) -> None:
-        if not _SHA256.fullmatch(self.sha256):
-            raise PolicyError(
-                f"sha256: expected 64 lower-case hex digits, got {shown(self.sha256, 70)}"
-            )
-        if not 1 <= self.size <= MAX_PIN_BYTES:
-            raise PolicyError(f"size: expected 1 to {MAX_PIN_BYTES} bytes, got {self.size}")
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What refusals may cost.
-
-    Attributes:
-        logged_refusals_per_minute: Refusals beyond this many are counted, not logged.
-    """
-
-    logged_refusals_per_minute: int = 60
-
-    def __post_init__(self) -> None:
-        if self.logged_refusals_per_minute < 1:
-            raise PolicyError(
-                "logged_refusals_per_minute: expected 1 or more, "
-                f"got {self.logged_refusals_per_minute}"
-            )
 
 
 class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,7 +75,7 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Policy:
-        """Read a policy file. Classes are imported and checked by ``Verifier``, not here.
+        """Read a policy file. Its classes are imported later, by :meth:`make_allow_list`.
 
         Args:
             path: A TOML file.
@@ -149,22 +98,28 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise PolicyError(f"policy {path}: {_explained(str(error))}") from error
         return cls(source=str(path), **msgspec.structs.asdict(keys))
 
+    def make_allow_list(self) -> AllowList:
+        """Import and check every class that the policy allows.
 
-def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
-    """Split ``module:Class``.
+        Raises:
+            PolicyError: An entry cannot be served; the message says which and why.
+        """
+        with self.named():
+            return make_allow_list(
+                with_builtins=self.builtins,
+                stock=self.stock,
+                allow=self.allow,
+                adapt=self.adapt,
+                pins=self.pin,
+            )
 
-    Args:
-        entry: The text.
-        where: What to call it in the message.
-
-    Raises:
-        PolicyError: Not two such names.
-    """
-    module, colon, name = entry.partition(":")
-    if colon and all(part.isidentifier() for part in (*module.split("."), name)):
-        return module, name
-    hint = "; a nested class has no fixed payload" if "." in name else ""
-    raise PolicyError(f'{where}: expected "package.module:Class", got {shown(entry, 120)}{hint}')
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Put the policy's source before the message of a ``PolicyError``."""
+        try:
+            yield
+        except PolicyError as error:
+            raise PolicyError(f"policy {self.source}: {error}") from error
 
 
 #: Where in the file which struct's keys stand.

@@ -12,11 +12,11 @@ from sglang_lp import builtins
 from sglang_lp.adapters import AdaptedProcessor, as_processor
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
+from sglang_lp.importing import parse_entry
 from sglang_lp.params import is_private
 from sglang_lp.policy import classes
 from sglang_lp.policy.ceilings import could_reach, lower, refusal
 from sglang_lp.policy.decisions import Above
-from sglang_lp.policy.file import parse_entry
 from sglang_lp.policy.links import (
     Link,
     begin_inside,

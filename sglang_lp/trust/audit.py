@@ -9,31 +9,57 @@ from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 
+import msgspec
 import orjson
 
-from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError
+from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 
-__all__ = ["Audit", "Gate", "reason_of"]
+__all__ = ["Audit", "Gate", "Limits", "reason_of"]
 
 logger = logging.getLogger("sglang_lp.audit")
 
 
-class Gate(StrEnum):
-    """Where a request was refused."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The most that refusals may cost.
 
-    #: The HTTP process, before the request is queued.
+    Attributes:
+        logged_refusals_per_minute: Refusals beyond this many are counted, not logged.
+    """
+
+    logged_refusals_per_minute: int = 60
+
+    def __post_init__(self) -> None:
+        if self.logged_refusals_per_minute < 1:
+            raise PolicyError(
+                "logged_refusals_per_minute: expected 1 or more, "
+                f"got {self.logged_refusals_per_minute}"
+            )
+
+
+class Gate(StrEnum):
+    """The check that refused a request."""
+
+    #: In the HTTP process, before the request is queued.
     ADMISSION = "admission"
-    #: The scheduler process, for what came another way.
+    #: In the scheduler process, for requests that did not come through the HTTP process.
     SCHEDULER = "scheduler"
 
 
 class Audit:
     """Counts every refusal of one process and logs them at a bounded rate.
 
-    A line is a JSON object: ``event``, ``gate``, ``reason``, ``digest`` (SHA-256 of the decoded
-    pickle, null if nothing was decoded), ``size`` (characters), ``count`` (refusals at this gate
-    for this reason since the process began) and ``suppressed`` (refusals since the line before
-    that were counted but not logged). It holds no text of the client.
+    A line is a JSON object without any text of the client:
+
+    - ``event``: ``"refused"``.
+    - ``gate``, ``reason``: Stable codes.
+    - ``digest``: SHA-256 of the decoded pickle, null if nothing was decoded.
+    - ``size``: Characters of the payload.
+    - ``count``: Refusals at this gate for this reason since the process began.
+    - ``suppressed``: Refusals since the previous line that were counted but not logged.
+
+    Args:
+        lines_per_minute: Rate at which lines are logged, and the number logged at once.
+        clock: Seconds, monotonic.
 
     Attributes:
         counts: Refusals since the process began, by gate and reason.
@@ -49,11 +75,11 @@ class Audit:
         self._lock = threading.Lock()
 
     def refused(self, gate: Gate, error: RequestError) -> None:
-        """Count one refusal, and log it unless too many were logged lately.
+        """Count one refusal, and log it unless the rate is exceeded.
 
         Args:
-            gate: Where it happened.
-            error: What the client was told.
+            gate: The check that refused.
+            error: The refusal that the client gets.
         """
         reason = reason_of(error)
         with self._lock:

@@ -1,26 +1,26 @@
 """From a payload to the class that the operator allowed, in one exact lookup.
 
-At start-up every allowed class is imported and its payloads, which are a handful of fixed strings,
-become keys. A request is looked up; it is never unpickled, imported or resolved by name, and it
-never adds a key. The one exception is code that the operator pinned by digest: it is unpickled
-once, after its digest matched, and then has its own keys, of which there are as many as pins.
+At start-up the payloads of every allowed class, a handful of fixed strings each, become keys of a
+table. A request's payload is looked up there; it is never unpickled, imported or resolved by name,
+and it never adds a key.
+
+The one exception is code that the operator pinned by digest. It is unpickled once, after its digest
+matched; then its payloads are keys as well. There are as many such classes as pins.
 """
 
 from __future__ import annotations
 
 import hashlib  # noqa: F401 - loads it for wire.digest, because a refusal may import nothing
-import importlib
 import logging
 import re
 import threading
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sglang_lp import wire
-from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason, shown
-from sglang_lp.faults import as_fault
-from sglang_lp.policy import classes
-from sglang_lp.policy.adapt import adapt_all
-from sglang_lp.policy.file import Pin, Policy, Stock, parse_entry
+from sglang_lp.errors import PayloadRefused, RefusalReason, SglangLpError, shown
+
+if TYPE_CHECKING:
+    from sglang_lp.trust.allow_list import Pin, Source
 
 __all__ = ["MAX_CHARS", "Allowed", "Verifier"]
 
@@ -30,25 +30,8 @@ logger = logging.getLogger(__name__)
 #: characters, the rest is room for white space.
 MAX_CHARS = 1280
 
-#: What may be meant as a name and is therefore shown back.
+#: A text that is meant as a name. Only such a text is shown in the refusal.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:]*+")
-
-_BUILTINS = "sglang_lp.builtins"
-_STOCK = "sglang.srt.sampling.custom_logit_processor"
-#: SGLang's own processors, which are built-ins under the same names. Its
-#: ThinkingBudgetLogitProcessor is a base without token ids and fails on the first call.
-_STOCK_CLASSES = (
-    (_STOCK, "DeepSeekR1ThinkingBudgetLogitProcessor"),
-    (_STOCK, "DeepseekOCRNoRepeatNGramLogitProcessor"),
-    (_STOCK, "DisallowedTokensLogitsProcessor"),
-    (_STOCK, "Glm4MoeThinkingBudgetLogitProcessor"),
-    (_STOCK, "InklingThinkingBudgetLogitProcessor"),
-    (_STOCK, "Qwen3ThinkingBudgetLogitProcessor"),
-)
-_STOCK_BASE = "ThinkingBudgetLogitProcessor"
-#: Those that come with the file of a model. With ``stock = "allow"`` the operator allows such a
-#: class by its name, because not every server has the model.
-_MODEL_CLASSES = (("sglang.srt.models.locate_anything", "LocateAnythingBoxGrammarLogitProcessor"),)
 
 
 class Allowed(NamedTuple):
@@ -57,7 +40,7 @@ class Allowed(NamedTuple):
     Attributes:
         name: ``module:Class``, or the name of a pin.
         processor: The class itself.
-        payload: The one text that stands for it from here on, whatever the client's spelling.
+        payload: The payload that replaces the client's spelling from here on.
     """
 
     name: str
@@ -66,95 +49,60 @@ class Allowed(NamedTuple):
 
 
 class Verifier:
-    """Looks payloads up among what a policy allows.
+    """Looks payloads up among the classes that a policy allows.
 
-    Immutable after construction but for pinned code that is seen for the first time. Safe to use
-    from several threads.
+    After construction only the first use of pinned code changes it. Several threads may use it.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Source) -> None:
         """Import and check every class that the policy allows.
 
+        Args:
+            policy: A :class:`~sglang_lp.trust.Policy`.
+
         Raises:
-            PolicyError: An entry cannot be served; says which and why.
+            PolicyError: An entry cannot be served; the message says which and why.
         """
-        self._policy = policy
-        #: From every accepted text that is the same each time it is written.
+        listed = policy.make_allow_list()
+        #: Allowed classes by the texts that clients write: names, and payloads in the two usual
+        #: spellings.
         self._by_text: dict[str, Allowed] = {}
-        #: From the pickle in it, for texts with other white space.
+        #: Allowed classes by the pickle in a payload, for texts with other white space.
         self._by_pickle: dict[bytes, Allowed] = {}
         self._allowed: list[Allowed] = []
-        self._pins = {pin.sha256: pin for pin in policy.pin}
-        self._pin_sizes = {pin.size for pin in policy.pin}
+        for processor, names, short_name in listed.classes:
+            module, name = names[0]
+            allowed = Allowed(f"{module}:{name}", processor, wire.payload_for(module, name))
+            self._allowed.append(allowed)
+            if short_name is not None:
+                self._by_text[short_name] = allowed
+            for module, name in names:
+                self._by_text[f"{module}:{name}"] = allowed
+                for pickled in wire.references(module, name):
+                    self._accept(pickled, allowed)
+        self._advice = listed.advice
+        self._load = listed.load_pin
+        self._pins = {pin.sha256: pin for pin in listed.pins}
+        self._pin_sizes = {pin.size for pin in listed.pins}
         self._pin_lengths = {
             len(text) for size in self._pin_sizes for text in wire.spellings(bytes(size))
         }
         self._broken_pins: set[str] = set()
         self._lock = threading.Lock()
-        try:
-            self._fill(policy)
-        except PolicyError as error:
-            raise PolicyError(f"policy {policy.source}: {error}") from error
 
-    def _fill(self, policy: Policy) -> None:
-        if policy.builtins:
-            for name in importlib.import_module(_BUILTINS).__all__:
-                self._by_text[name] = self._allow(
-                    _BUILTINS, name, classes.load(_BUILTINS, name, "builtins")
-                )
-        if policy.stock != Stock.DENY:
-            upgrade = policy.stock == Stock.UPGRADE
-            for module, name in _STOCK_CLASSES + (_MODEL_CLASSES if upgrade else ()):
-                source = _BUILTINS if upgrade else module
-                upgraded = self._by_text.get(f"{source}:{name}")
-                if upgraded is None:
-                    self._allow(module, name, classes.load(source, name, "stock"))
-                else:
-                    self._accept(module, name, upgraded)
-        for index, entry in enumerate(policy.allow):
-            where = f"allow[{index}]"
-            module, name = parse_entry(entry)
-            if module == _STOCK:
-                raise PolicyError(
-                    f'{where}: SGLang\'s own processors are allowed together, by stock = "allow"'
-                )
-            self._allow(module, name, classes.load(module, name, where))
-        self._fill_adapted(policy)
-
-    def _fill_adapted(self, policy: Policy) -> None:
-        for names, processor in adapt_all(policy.adapt):
-            for module, name in names:
-                if f"{module}:{name}" in self._by_text:
-                    raise PolicyError(f"adapt: {module}:{name} is allowed already")
-            (module, name), *aliases = names
-            allowed = self._allow(module, name, processor)
-            for module, name in aliases:
-                self._accept(module, name, allowed)
-
-    def _allow(self, module: str, name: str, processor: type) -> Allowed:
-        allowed = Allowed(f"{module}:{name}", processor, wire.payload_for(module, name))
-        self._allowed.append(allowed)
-        self._accept(module, name, allowed)
-        return allowed
-
-    def _accept(self, module: str, name: str, allowed: Allowed) -> None:
-        """Accept the payloads of a class by reference as standing for an allowed one."""
-        self._by_text[f"{module}:{name}"] = allowed
-        for pickled in wire.references(module, name):
-            self._add(pickled, allowed)
-
-    def _add(self, pickled: bytes, allowed: Allowed) -> None:
+    def _accept(self, pickled: bytes, allowed: Allowed) -> None:
+        """Accept the payloads of a pickle for an allowed class."""
         self._by_pickle[pickled] = allowed
         for text in wire.spellings(pickled):
             self._by_text[text] = allowed
 
     @property
     def allowed(self) -> tuple[Allowed, ...]:
-        """Everything that may run now, in the order of the policy; of pins those seen so far."""
+        """Classes that may run now, in the order of the policy, then the pins used so far."""
         return tuple(self._allowed)
 
     def resolve(self, payload: str) -> type:
-        """Return the class that a payload stands for.
+        """Return the class that a payload is for.
 
         Args:
             payload: As for :meth:`lookup`.
@@ -165,14 +113,14 @@ class Verifier:
         return self.lookup(payload).processor
 
     def lookup(self, payload: str) -> Allowed:
-        """Return what a payload stands for, if the operator allowed it.
+        """Return the class that a payload is for, if the operator allowed it.
 
         Args:
-            payload: The text of a request: what ``to_str()`` returns, ``module:Class``, or the
+            payload: The text of a request: the result of ``to_str()``, ``module:Class``, or the
                 short name of a built-in. Any object may be passed.
 
         Raises:
-            PayloadRefused: It is not allowed. Nothing else is ever raised. The work done is
+            PayloadRefused: It is not allowed. No other error is ever raised. The work done is
                 small and fixed, and nothing of the payload is kept.
         """
         # A subclass of str could bring its own __hash__ and __eq__.
@@ -189,7 +137,7 @@ class Verifier:
             The pin, or ``None`` if the payload is known already or refused for another reason.
 
         Raises:
-            PayloadRefused: It is no payload at all, or a name that is not allowed.
+            PayloadRefused: It is not a payload, or a name that is not allowed.
         """
         if type(payload) is str and payload in self._by_text:
             return None
@@ -197,7 +145,7 @@ class Verifier:
         return None if pickled in self._by_pickle else self._pin_of(pickled)
 
     def _lookup_spelled(self, payload: Any) -> Allowed:
-        """Look up a text that is no key itself: other white space, a pin, or to be refused."""
+        """Look up a text that is not a key: other white space, a pin, or refused."""
         pickled = self._decode(payload)
         found = self._by_pickle.get(pickled)
         if found is None:
@@ -214,14 +162,14 @@ class Verifier:
         return wire.decode(payload, size if size in self._pin_lengths else MAX_CHARS)
 
     def _pin_of(self, pickled: bytes) -> Pin | None:
-        """Find the pin of a pickle, hashing only what has a pin's size."""
+        """Return the pin of a pickle; only pickles of a pin's size are hashed."""
         pin = None
         if len(pickled) in self._pin_sizes:
             pin = self._pins.get(wire.digest(pickled))
         return pin if pin is not None and pin.size == len(pickled) else None
 
     def _pinned(self, pin: Pin, pickled: bytes, size: int) -> Allowed:
-        """Unpickle code whose digest the operator pinned, once."""
+        """Return the class of pinned code, which the first call unpickles."""
         with self._lock:
             found = self._by_pickle.get(pickled)
             if found is None and pin.sha256 not in self._broken_pins:
@@ -238,25 +186,25 @@ class Verifier:
         return found
 
     def _load_pin(self, pin: Pin, pickled: bytes) -> Allowed | None:
+        """Unpickle code whose digest matched a pin; ``None`` if that fails."""
         import dill
 
         try:
-            processor = dill.loads(pickled)  # noqa: S301 - the operator pinned this very code
-            classes.check(processor, f"pin {pin.name}")
-        except BaseException as error:  # noqa: BLE001 - the pinned code may raise anything
-            fault = as_fault(f"the pinned payload {shown(pin.name)}", "to load", error)
+            # The operator pinned this very code.
+            processor = self._load(pin, lambda: dill.loads(pickled))  # noqa: S301
+        except SglangLpError as error:
+            said = str(error)
         else:
             allowed = Allowed(pin.name, processor, wire.encode(pickled))
             self._allowed.append(allowed)
-            self._add(pickled, allowed)
+            self._accept(pickled, allowed)
             return allowed
-        # Neither retried nor unpickled twice: the next attempt finds it here.
-        self._broken_pins.add(pin.sha256)
-        logger.error("%s", fault)
+        self._broken_pins.add(pin.sha256)  # never unpickled again
+        logger.error("%s", said)
         return None
 
     def _refuse(self, pickled: bytes, size: int) -> NoReturn:
-        """Refuse a well-formed payload, and say what to do about it."""
+        """Refuse a well-formed payload, and say what the client can do."""
         kind, module, name = wire.describe(pickled)
         sha256 = wire.digest(pickled)
         reason = RefusalReason.NOT_A_REFERENCE
@@ -265,17 +213,7 @@ class Verifier:
             reason = RefusalReason.NOT_ALLOWED
             came = f"the class {shown(f'{module}:{name}', 120)}"
             todo = "ask the operator to allow it in the server's policy"
-            if module == _STOCK and name == _STOCK_BASE:
-                todo = (
-                    "it is a base class without token ids: use the class of your model, "
-                    f"or {_BUILTINS}:{_STOCK_BASE}, which takes them as parameters"
-                )
-            elif self._policy.stock == Stock.DENY and (module, name) in (
-                *_STOCK_CLASSES,
-                *_MODEL_CLASSES,
-            ):
-                reason = RefusalReason.DENIED
-                todo = f"use the class of the same name in {_BUILTINS}"
+            reason, todo = self._advice.get((module, name), (reason, todo))
         elif kind is wire.Kind.INSTANCE:
             reason = RefusalReason.INSTANCE
             todo = "send the class: today's to_str() is a class method"

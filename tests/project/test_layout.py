@@ -31,8 +31,8 @@ RANKS = {
     "processor": (4,),
     "builtins": (5,),
     "adapters": (6,),
+    "trust": (2,),
     "policy": (7,),
-    "trust": (8,),
     "trace": (7,),
     "client": (8,),
     "server": (9, 9),
@@ -89,7 +89,7 @@ def modules() -> list[str]:
         ("import sglang_lp.wire", "sglang_lp.trust.table", {"wire"}),
         ("from sglang_lp import wire, errors", "sglang_lp.cli", {"wire", "errors"}),
         ("from ..wire import digest", "sglang_lp.trust.table", {"wire"}),
-        ("from . import policy", "sglang_lp.trust.__init__", {"trust"}),
+        ("from . import audit", "sglang_lp.trust.__init__", {"trust"}),
         ("def f():\n    from sglang_lp.server import x", "sglang_lp.wire", {"server"}),
         ("from sglang_lp.server.gate import x", "sglang_lp.wire", {"server.gate"}),
         ("if TYPE_CHECKING:\n    import sglang_lp.cli", "sglang_lp.wire", set()),
@@ -201,6 +201,22 @@ def test_the_public_names_are_these(module, names):
 
     assert sorted(found.__all__) == sorted(names.split())
     assert all(hasattr(found, name) for name in found.__all__)
+
+
+def test_the_trust_boundary_can_be_read_alone():
+    source = "import sys, msgspec, orjson\nbefore = {*sys.modules}\nimport sglang_lp.trust\n"
+    done = subprocess.run(
+        [sys.executable, "-c", source + "print(*{*sys.modules} - before)"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    loaded = done.stdout.split()
+
+    assert {part_of(name) for name in loaded} - {None} == {"errors", "trust", "wire"}
+    foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert foreign == {"sglang_lp"}
 
 
 def committed_files() -> list[Path]:

@@ -73,8 +73,7 @@ def test_an_entry_point_is_allowed_by_its_name_and_not_by_being_installed(tmp_pa
         (
             {"a": "no class" * 20},
             "a",
-            "entry_point a: expected one of package.module:Class, got "
-            + shown("no class" * 20, 120),
+            'entry_point a: expected "package.module:Class", got ' + shown("no class" * 20, 120),
         ),
     ],
 )

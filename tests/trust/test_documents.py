@@ -8,10 +8,12 @@ from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.params import MAX_TOKEN_IDS
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
-from sglang_lp.policy.file import MAX_PIN_BYTES, MAX_PINS, Limits, Pin, PolicyFile
+from sglang_lp.policy.file import PolicyFile
 from sglang_lp.server.startup.launch import REFUSED
 from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
 from sglang_lp.trust import Policy
+from sglang_lp.trust.allow_list import MAX_PIN_BYTES, MAX_PINS, Pin
+from sglang_lp.trust.audit import Limits
 from sglang_lp.trust.verifier import MAX_CHARS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,10 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason
-from sglang_lp.policy.file import MAX_PIN_BYTES, Stock, parse_entry
+from sglang_lp.importing import parse_entry
+from sglang_lp.policy.stock import Stock
 from sglang_lp.trust import Limits, Pin, Policy, Verifier
+from sglang_lp.trust.allow_list import MAX_PIN_BYTES
 from support.constructions import STOCK
 
 EXPECTED = "custom_logit_processor: expected a class that this server allows, got "

@@ -10,9 +10,11 @@ import pytest
 
 from sglang_lp import builtins, wire
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason
-from sglang_lp.policy.file import MAX_PIN_BYTES, MAX_PINS, Stock, parse_entry
+from sglang_lp.importing import parse_entry
+from sglang_lp.policy.stock import Stock
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.trust import Limits, Pin, Policy, Verifier
+from sglang_lp.trust.allow_list import MAX_PIN_BYTES, MAX_PINS
 from support.constructions import STOCK, STOCK_NAMES
 
 SHA = "a" * 64

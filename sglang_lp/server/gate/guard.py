@@ -121,10 +121,8 @@ class Guard:
         return self._model
 
     def _rules(self, policy: Policy) -> Rules:
-        try:
+        with policy.named():
             return Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
-        except PolicyError as error:
-            raise PolicyError(f"policy {policy.source}: {error}") from error
 
     def _find(self, payload: Any) -> type:
         """Return the class that a request's payload stands for."""

@@ -18,7 +18,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.policy.decisions import Ceiling, Chosen
-from sglang_lp.policy.file import Stock
+from sglang_lp.policy.stock import Stock
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate.algorithms import Speculation
