@@ -1,6 +1,6 @@
 """Draws the Grafana dashboard from what a real server's metrics said under load.
 
-Run it as ``make dashboard``. It starts a server whose operator decides, asks it for a
+Run it as ``make bench PART=dashboard``. It starts a server whose operator decides, asks it for a
 minute in changing ways, scrapes its metrics, and draws every panel of ``docs/grafana.json`` into
 ``docs/plots/dashboard.svg``. The queries are evaluated here as Prometheus does, for the forms that
 the dashboard has: rates, their sums by label, ratios of sums, and quantiles of a histogram.

@@ -1,7 +1,7 @@
 """What texts cost: the vocabulary once, a request's strings once, and each step of a row.
 
-Run it as ``make bench-text``. It stores the results in ``benchmarks/results/text.json`` and renews
-``docs/performance.md``.
+Run it as ``make bench PART=text``. It stores the results in ``benchmarks/results/text.json`` and
+renews ``docs/performance.md``.
 The vocabulary has 200,000 made-up tokens: words with and without a space, characters of three
 bytes and pieces of them. The output is random tokens, half of the time one that goes on with a
 banned word, which is far more often than a model does. Times are of the thread's processor, so

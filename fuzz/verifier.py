@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the verifier: accepted if and only if in the table, never a crash.
 
-Run it as ``make fuzz``. It starts from every construction of ``support/constructions.py``,
-runs for a bounded time, and stops at the first input that breaks a rule, leaving that input in
-``.cache/fuzz``. Further arguments are libFuzzer's: ``-max_total_time=3600``, or a file to replay.
+A part of ``make test SUITE=trust``. It starts from every construction of
+``support/constructions.py``, runs for a bounded time, and stops at the first input that breaks a
+rule, which it leaves in ``.cache/fuzz``. Further arguments are libFuzzer's: ``-max_total_time=3600``, or a file to replay.
 """
 
 from __future__ import annotations

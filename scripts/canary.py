@@ -1,6 +1,6 @@
 """Tries the newest SGLang: what moved under the plugin, and which tests no longer pass.
 
-``make canary`` has installed it in ``.venv-canary``. The table is also written to
+``make test SUITE=canary`` has installed it in ``.venv-canary``. The table is also written to
 ``build/canary.md``.
 """
 

@@ -1,7 +1,7 @@
 """Mutation testing of the trust boundary: break it in many ways, and see the tests notice.
 
 Mutated is what stands between a request and code that runs: the wire format, the verifier, and the
-gates of both processes. How tokens are decoded is for the engine tests and `make test-faults`.
+gates of both processes. The engine tests and `make test SUITE=faults` cover how tokens are decoded.
 Works on a copy in ``.cache/mutants``. Every mutant that no test notices must stand, with the reason
 why it may, in ``scripts/mutants.md``; one that does not makes the exit code 1.
 """

@@ -1,7 +1,7 @@
 """Runs the core of the engine tests on each supported SGLang, and keeps a table.
 
-``make test-versions`` has installed the environments. Name releases to run those alone: the others
-keep the results that are stored.
+A part of ``make test SUITE=versions``, which installs the environments first. Arguments are the
+releases to run, all by default; the stored results of the others stay.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import orjson
 
 from benchmarks.stored import FOLDER, store
 from scripts.canary import failures
-from scripts.dev import PYTHON, RELEASES
+from scripts.environments import PYTHON, RELEASES
 from sglang_lp.server.versions import NEWEST
 
 __all__ = ["PAGE", "STORED", "main", "table"]
 
 STORED = FOLDER / "versions.json"
 PAGE = Path("docs/versions.md")
-_BEGIN, _END = "<!-- begin: make test-versions -->", "<!-- end -->"
+_BEGIN, _END = "<!-- begin: make test SUITE=versions -->", "<!-- end -->"
 _PYTHONS = {release: f".venv-{release}/bin/python" for release in RELEASES} | {NEWEST: PYTHON}
 
 #: Every built-in, rules, reports, faults, refusals; the other modules ask less of SGLang's inside.

@@ -1,6 +1,6 @@
 """A prefill and a decode server on a machine without a GPU, asked as a load balancer does.
 
-What Mooncake needs is not in the environment of the other tests: ``make test-fleet`` installs its
+Mooncake is not in the environment of the other tests: ``make test SUITE=fleet`` installs its
 wheel in a folder of its own, :data:`PACKAGES`. Its libraries come with Debian's libibverbs1.
 """
 
@@ -22,7 +22,7 @@ from support.settings import ROOT
 
 __all__ = ["PACKAGES", "Pair", "install", "missing", "pair"]
 
-#: Where ``make test-fleet`` installs Mooncake.
+#: Where ``make test SUITE=fleet`` installs Mooncake.
 PACKAGES = ROOT / ".cache" / "fleet"
 #: Makes SGLang load :func:`install`.
 PLUGIN = Path(__file__).with_name("fleet_plugin")
@@ -51,7 +51,7 @@ _DECODE = {
 def missing() -> str | None:
     """Return what this machine lacks for such a pair, ``None`` if nothing."""
     if not (PACKAGES / "mooncake").exists():
-        return "needs Mooncake in .cache/fleet: make test-fleet installs it"
+        return "needs Mooncake in .cache/fleet: make test SUITE=fleet installs it"
     for name in _LIBRARIES:
         try:
             ctypes.CDLL(name)

@@ -237,7 +237,7 @@ _OTHERS = {
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Those of every test run: trees and chains, an outside draft and one from the model's own state.
-#: The others differ from them in who drafts, and take as long again (``make test-drafts``).
+#: The others differ from them in who drafts, and take as long again (``make test SUITE=drafts``).
 _ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains", "two ranks"})
 
 

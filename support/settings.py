@@ -35,7 +35,7 @@ RECORD = "SGLANG_LP_TEST_RECORD"
 def environment(variables: Mapping[str, str], paths: Sequence[Path] = ()) -> dict[str, str]:
     """Return the environment of a process that runs SGLang.
 
-    It has no settings of SGLang but those given and what ``make canary`` allows, stays off the
+    It has only the given settings of SGLang and that of ``make test SUITE=canary``, stays off the
     network, and imports this checkout.
 
     Args:

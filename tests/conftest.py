@@ -7,6 +7,7 @@ Property tests are seeded: the same examples at every run. To look for new ones,
 
 import os
 import re
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,22 @@ settings.register_profile("quick", max_examples=10, derandomize=True, database=N
 settings.register_profile("soak", max_examples=1000, **COMMON)
 settings.register_profile("search", max_examples=5000, **COMMON)
 settings.load_profile("seeded")
+
+
+@pytest.fixture
+def default_signals():
+    """Python's own SIGINT and SIGHUP, for a test that relies on them.
+
+    A shell starts a background job, or one under ``nohup``, with signals ignored, and child
+    processes inherit that.
+    """
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 #: Marks of tests that run only where ``-m`` names them; pyproject.toml says what each needs.

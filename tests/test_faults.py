@@ -183,7 +183,7 @@ DENSE = {
 
 
 @pytest.fixture(autouse=True)
-def interrupts_are_shown():
+def interrupts_are_shown(default_signals):
     """As in a scheduler of a server with the plugin."""
     before = signal.getsignal(signal.SIGINT)
     show_interrupts()

@@ -1,4 +1,4 @@
-"""What adapting a class of another engine adds to a step: ``make bench-adapters``.
+"""What adapting a class of another engine adds to a step: ``make bench PART=adapters``.
 
 Three ways to the same logits of 64 rows: the class called by hand on a batch that it knows; the
 class on its adapter, as the scheduler runs it; and a native processor that overrides ``__call__``

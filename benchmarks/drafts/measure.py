@@ -1,6 +1,6 @@
 """What a verify step of speculative decoding adds, and what an idle budget: in own code.
 
-``make bench-drafts`` calls the hooks as SGLang calls them: before the verify forward, and
+``make bench PART=drafts`` calls the hooks as SGLang calls them: before the verify forward, and
 in ``eagle_sample``, where the grammar's mask stands. The few operations on the logits are left out,
 which a GPU does beside the host: what is left is the toolkit's own code, in time of the thread's
 processor, so that other work on the machine counts little. Between calls every request generates

@@ -1,6 +1,6 @@
 """What the operator's decisions cost a request, in each of the two gates.
 
-Run it as ``make bench-rules``. It prints a table, stores it in
+Run it as ``make bench PART=rules``. It prints a table, stores it in
 ``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are of the CPU:
 medians of rounds in which the cases take turns, for one request in one gate; the gate in the HTTP
 process and the one in the scheduler do the same work, and the latter makes the row, too.

@@ -1,4 +1,4 @@
-"""SGLang's ``--enable-strict-thinking`` and this toolkit side by side: ``make bench-strict``.
+"""SGLang's ``--enable-strict-thinking`` and this toolkit side by side: ``make bench PART=strict``.
 
 The same requests go to the demo's model behind three servers: strict thinking with a parser that
 supports it, strict thinking with one that does not, and this toolkit with a ceiling. Counted is how

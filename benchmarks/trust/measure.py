@@ -1,6 +1,6 @@
 """What the trust boundary costs, beside SGLang's own deserializer, and what gets past it: nothing.
 
-Run it as ``make bench-trust``. It prints a table, stores it in ``benchmarks/results/trust.json``
+``make bench PART=trust`` prints a table, stores it in ``benchmarks/results/trust.json``,
 and exits with 1 if anything was accepted, executed or imported that should not be. Times are
 medians of rounds in which the two sides take turns, so that load on the machine meets both.
 """

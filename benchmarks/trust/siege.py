@@ -1,6 +1,6 @@
 """Ten thousand hostile requests against a real server that goes on serving good ones.
 
-Run as part of ``make bench-trust``. The server is started with ``sglang-lp serve``. Hostile and
+A part of ``make bench PART=trust``. The server is started with ``sglang-lp serve``. Hostile and
 good requests go to every endpoint that takes processors, one by one and as lists, answered at once
 and as streams. The good ones are sent twice, alone and under attack; the exit code is 1 unless
 every good request succeeds both times with the same tokens, every hostile one is refused, and the

@@ -134,7 +134,7 @@ class _Object:
         lengths = [len(member.prompt_ids) + len(member.output_ids) for member in members]
         ends = [length - 1 for length in lengths]
         last = [(member.output_ids or member.prompt_ids or _NOTHING)[-1] for member in members]
-        # One copy to the device: `make bench-adapters` counts each operation here.
+        # One copy to the device: `make bench PART=adapters` counts each operation here.
         columns = array("i", slots + ends + lengths + last)
         columns.frombytes(bytes(4 * len(members)))
         sent = torch.frombuffer(columns, dtype=torch.int32).view(5, len(members))

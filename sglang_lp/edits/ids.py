@@ -70,7 +70,7 @@ class Ids:
         return iter(self.tensor.tolist())
 
     def __contains__(self, token_id: object) -> bool:
-        # Torch takes longer, and a chain asks for each of its pools (`make bench-bounds`).
+        # Torch takes longer, and a chain asks for each of its pools (`make bench PART=bounds`).
         return bool((self.tensor.numpy() == token_id).any())
 
 

@@ -19,7 +19,7 @@ __all__ = [
     "untested",
 ]
 
-#: The oldest version that the tests pass on (``make test-versions``).
+#: The oldest version that the tests pass on (``make test SUITE=versions``).
 OLDEST = "0.5.20"
 #: The newest one.
 NEWEST = "0.5.23"

@@ -1,4 +1,4 @@
-"""Every page of the documentation, opened from its folder: ``make test-docs``."""
+"""Every page of the documentation, opened from its folder: ``make test SUITE=docs``."""
 
 from __future__ import annotations
 

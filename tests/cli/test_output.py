@@ -153,6 +153,7 @@ def test_the_answer_counts_whether_the_question_was_read_or_not(tmp_path, answer
     assert path.exists() == (code == 0)
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_an_interrupt_at_the_question_ends_it_without_a_word(tmp_path):
     path = tmp_path / "policy.toml"
     with subprocess.Popen(

@@ -81,6 +81,7 @@ print("still here", flush=True)
 """
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_sighup_does_not_reload_the_policy_and_says_so() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SERVER],

@@ -1,4 +1,4 @@
-"""DFLASH, in seconds: what ``make test-drafts`` tests at length, and that these tests can fail.
+"""DFLASH, in seconds: ``make test SUITE=drafts`` tests it at length. These tests can fail.
 
 Drafts that know, with all who draft.
 """

@@ -25,7 +25,7 @@ POLICY = ROOT / "deploy/policy.toml"
 
 
 def runs(*command):
-    """Run a tool of the folder that ``make test-fleet`` fills; return what it said."""
+    """Run a tool of the folder that ``make test SUITE=fleet`` fills; return what it said."""
     done = subprocess.run(
         command,
         cwd=ROOT,

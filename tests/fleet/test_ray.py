@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.fleet,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        not (PACKAGES / "ray").exists(), reason="needs Ray in .cache/fleet: make test-fleet"
+        not (PACKAGES / "ray").exists(), reason="needs Ray in .cache/fleet: make test SUITE=fleet"
     ),
 ]
 

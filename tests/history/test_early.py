@@ -315,6 +315,7 @@ def test_what_fails_to_start_ends_its_own_request_alone_and_is_not_tried_at_ever
     assert "Broken" in broken[0].to_finish.message
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_signal_goes_on_its_way():
     class Broken(Reader):
         def start(self, request):

@@ -1,4 +1,4 @@
-"""What ``make canary`` says of another SGLang."""
+"""What ``make test SUITE=canary`` says of another SGLang."""
 
 from __future__ import annotations
 

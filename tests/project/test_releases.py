@@ -3,7 +3,7 @@
 import orjson
 
 from scripts import versions
-from scripts.dev import RELEASES
+from scripts.environments import RELEASES
 from sglang_lp.server.versions import NEWEST, OLDEST
 from support.settings import ROOT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.dev import QUICK_ROOMS
+from scripts.targets import QUICK_ROOMS
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()

@@ -13,7 +13,7 @@ from sglang_lp.server.versions import check_version
 
 @pytest.fixture
 def sglang_is(monkeypatch):
-    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # `make canary` sets it
+    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # set by SUITE=canary
 
     def sglang_is(found):
         monkeypatch.setattr(versions, "version", {"sglang": found}.__getitem__)

@@ -48,7 +48,7 @@ def loads(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def interrupts_are_shown():
+def interrupts_are_shown(default_signals):
     """As in every process of a server."""
     before = signal.getsignal(signal.SIGINT)
     show_interrupts()

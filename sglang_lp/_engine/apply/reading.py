@@ -30,7 +30,7 @@ class Logits:
 
     On an accelerator the first row that is read fetches what is read of all of them, so that the
     host waits once. numpy reads the others where it can, in a quarter of torch's time
-    (``make bench-bounds``).
+    (``make bench PART=bounds``).
 
     Args:
         tensor: Shape ``(rows, vocab)``.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Arrivals", "ask_again"]
 
 #: Tokens of the prompts that are read between two steps, and as how much of its prompt a copy
-#: counts, which is compared with the first one and not read (`make bench-bounds`).
+#: counts, which is compared with the first one and not read (`make bench PART=bounds`).
 _MOST_TOKENS = 147_456
 _OF_COPY = 32
 #: As how many tokens of a prompt a resumed one counts: a processor takes in each by itself, in up

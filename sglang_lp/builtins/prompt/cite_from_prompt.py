@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 _Ends = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 
-#: Most tokens of a prompt that get the bias: each is written at each step (`make bench-bounds`).
+#: Most tokens of a prompt that get the bias: a step writes each (`make bench PART=bounds`).
 MAX_CITED = 2_048
 
 

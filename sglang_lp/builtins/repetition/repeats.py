@@ -51,7 +51,7 @@ class Tail:
 
     def fork(self) -> Tail:
         """Return a tail that grows by itself."""
-        # Not copy(), which takes longer than all of this (`make bench-bounds`, dry-one-token).
+        # Not copy(), which takes longer than all of this (`make bench PART=bounds`, dry-one-token).
         forked = object.__new__(Tail)
         forked._at, forked._tokens = self._at, self._tokens.copy()
         forked._read, forked._since = self._read, self._since.copy()

@@ -23,7 +23,7 @@ __all__ = [
 MAX_ENTRIES = 262_144
 
 #: Most links of chains in one HTTP request, over all of its texts and copies: 48 chains of the
-#: greatest length. Each link of each row is asked at each step (``make bench-bounds``).
+#: greatest length. Each link of each row is asked at each step (``make bench PART=bounds``).
 MAX_LINKS = 384
 
 #: Most entries and characters of those parameters of one HTTP request that differ from text to

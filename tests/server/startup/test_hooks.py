@@ -171,7 +171,7 @@ def test_a_policy_that_cannot_be_read_leaves_sglang_closed(registry, monkeypatch
 def test_an_sglang_that_was_not_tested_is_not_hooked(registry, monkeypatch):
     from sglang_lp.server import versions
 
-    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # `make canary` sets it
+    monkeypatch.delenv("SGLANG_LP_ALLOW_UNTESTED", raising=False)  # set by SUITE=canary
     monkeypatch.setattr(versions, "version", lambda _name: "0.5.24")
     with pytest.raises(InstallError, match=r"0\.5\.24"):
         put_in_place()
