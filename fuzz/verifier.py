@@ -2,7 +2,8 @@
 
 A part of ``make test SUITE=trust``. It starts from every construction of
 ``support/constructions.py``, runs for a bounded time, and stops at the first input that breaks a
-rule, which it leaves in ``.cache/fuzz``. Further arguments are libFuzzer's: ``-max_total_time=3600``, or a file to replay.
+rule, which it leaves in ``.cache/fuzz``. Further arguments are libFuzzer's:
+``-max_total_time=3600``, or a file to replay.
 """
 
 from __future__ import annotations
