@@ -63,7 +63,8 @@ class Progress:
     =============== ============================ ===============================================
     ``OUTSIDE``     start                        ``INSIDE``
     ``OPENING``     start, as the first text     ``INSIDE``, counted from after this start
-    ``OPENING``     any other text               ``INSIDE``, counted from the first token
+    ``OPENING``     none: the text so far        ``INSIDE``, counted from the first token
+                    begins no delimiter
     ``OPENING``     end                          ``OUTSIDE``
     ``OPENING``     tool start                   ``TOOL_CALL``
     ``INSIDE``      end                          ``OUTSIDE``
@@ -146,7 +147,7 @@ class Progress:
         self.looped = False
         self.newest = -1
         self._counted: int | None = None
-        #: In ``OPENING`` the number of symbols read, which all are the beginning of a start.
+        #: In ``OPENING`` the number of symbols read, all of which begin a delimiter.
         self._lead = 0
         #: State of ``finder.texts``.
         self._matched = 0

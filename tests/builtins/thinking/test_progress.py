@@ -22,7 +22,6 @@ TABLE = {
     (State.OUTSIDE, START): State.INSIDE,
     (State.OPENING, START): State.INSIDE,
     (State.OPENING, TEXT): State.INSIDE,
-    (State.OPENING, TOOL_END): State.INSIDE,
     (State.OPENING, END): State.OUTSIDE,
     (State.OPENING, TOOL): State.TOOL_CALL,
     (State.INSIDE, END): State.OUTSIDE,
