@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 from array import array
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.repetition import ngram_index
+from sglang_lp.builtins.repetition.ngram_window import History, State, Window
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import prepare
 from sglang_lp.request import Request
@@ -310,7 +312,7 @@ def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(
     before = data.draw(st.integers(1, len(text)), "before")
     # The first one tells none of these apart, the second one some of them.
     factors = iter([1, (1 << 63) + 1])
-    draw = ngram_index._draw
+    draw = ngram_index.draw
     drawn = []
 
     def poorly(prompt, turn):
@@ -318,7 +320,7 @@ def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(
         return drawn[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_index, "_draw", poorly)
+        patch.setattr(ngram_index, "draw", poorly)
         found = ngram_index.Text(array("q", text).tobytes(), before, before)
 
     sequences = {tuple(text[at : at + before]) for at in range(len(text) - before + 1)}
@@ -336,7 +338,7 @@ def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(
 
 def test_tokens_whose_number_is_that_of_others_have_not_been_there():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_index, "_draw", lambda *_: (1, 1))
+        patch.setattr(ngram_index, "draw", lambda *_: (1, 1))
         found = ngram_index.Text(array("q", [1 << 40, 1 << 41, 7]).tobytes(), 2, 1)
 
     assert found.group(array("q", [1 << 40, 1 << 41])) is not None
@@ -355,3 +357,24 @@ def test_a_text_whose_sequences_would_have_equal_sums_for_every_odd_number_is_in
 
     assert found.group(text[:255]).ids == [7]
     assert found.group(text[256:511]).ids == [8]
+
+
+@pytest.mark.parametrize("window_size", [90, 2_000])
+def test_a_window_is_quiet_until_its_newest_new_third_has_left_the_newest_tokens(window_size):
+    prompt = [*range(60)]
+    window = Window(30, window_size, frozenset(), prompt)
+    output = array("q")
+    for token_id in prompt[:40]:
+        output.append(token_id)
+        window.slide(History(prompt, output), [token_id])
+        banned = [*chain.from_iterable(window.banned(History(prompt, output), VOCAB))]
+
+        # The last new third ends with the ninth token: it has a token of the end of the prompt.
+        due = len(output) >= 9 + 30 - 10
+        assert window.state is (State.DUE if due else State.QUIET)
+        assert banned == ([prompt[len(output)]] if len(output) >= 29 else [])
+        assert repr(window).startswith(f"<Window {window.state} after {60 + len(output)} tokens")
+
+    output.append(99)
+    window.slide(History(prompt, output), [99])
+    assert window.state is State.QUIET
