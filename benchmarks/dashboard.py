@@ -25,9 +25,9 @@ import matplotlib.pyplot as plt
 import orjson
 
 from benchmarks.stored import FOLDER, store
-from support import tiny_model
-from support.server import Server, launch
-from support.servers import DECIDED, SERVERS
+from support.models import tiny_model
+from support.servers.configurations import DECIDED, SERVERS
+from support.servers.server import Server, launch
 
 ROOT = Path(__file__).resolve().parents[1]
 PANELS = ROOT / "docs" / "grafana.json"

@@ -13,9 +13,10 @@ from demo.corpus import END_TURN, THINK
 from demo.server import ARGUMENTS, serve
 from demo.show import Scene, cut
 from sglang_lp.client import Attachment, attach
-from support import cpu_speculation, cpu_strict
-from support.scripted import Scripted
-from support.server import launch
+from support.cpu import strict
+from support.plugins import PROBES
+from support.processors.scripted import Scripted
+from support.servers.server import launch
 
 if TYPE_CHECKING:
     from demo.scenes import Model
@@ -107,12 +108,10 @@ def _ask_strict(directory: Path, script: list[int]) -> dict[str, Any]:
     """Ask the same of a stock server whose model may think as many tokens, and speaks as well."""
     arguments = {**ARGUMENTS, **_PARSERS}
     arguments |= {"grammar_backend": "xgrammar", "enable_strict_thinking": True}
-    variables = {"SGLANG_PLUGINS": cpu_strict.NAME, "SGLANG_MAX_THINK_TOKENS": str(LARGE)}
+    variables = {"SGLANG_PLUGINS": strict.NAME, "SGLANG_MAX_THINK_TOKENS": str(LARGE)}
     with (
         tempfile.TemporaryDirectory() as scratch,
-        launch(
-            directory, Path(scratch), arguments, paths=[cpu_speculation.PLUGIN], variables=variables
-        ) as server,
+        launch(directory, Path(scratch), arguments, paths=[PROBES], variables=variables) as server,
     ):
         return _ask(server.url, attach(Scripted, script=script))
 

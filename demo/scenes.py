@@ -21,8 +21,8 @@ from demo.server import POLICY
 from demo.show import Scene, cut
 from sglang_lp import wire
 from sglang_lp.client import attach, attach_each
-from support import unforeseen
-from support.oracles import ngram_bans
+from support.oracles.definitions import ngram_bans
+from support.processors import unforeseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -358,7 +358,8 @@ def knowing(http: httpx.Client, model: Model) -> Scene:
     """The same closing, forced on drafts that know it and on drafts that do not.
 
     Args:
-        http: A server with speculative decoding, whose policy allows :mod:`support.unforeseen`.
+        http: A server with speculative decoding. Its policy allows
+            :mod:`support.processors.unforeseen`.
         model: The model.
     """
     scene = Scene("Drafts that know what will be forced: the same closing in fewer steps")

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support import cpu_rotary, cpu_speculation
-from support.server import launch
+from support.cpu import rotary, speculation
+from support.plugins import PROBES
+from support.servers.server import launch
 from support.settings import CPU_ARGUMENTS
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ def serve(model: Path, *, drafts: bool = False, **more: Any) -> Iterator[str]:
     paths, variables = [], {}
     if drafts:
         arguments |= DRAFTS
-        paths = [cpu_speculation.PLUGIN]
+        paths = [PROBES]
         variables = {
-            **cpu_speculation.VARIABLES,
-            "SGLANG_PLUGINS": f"sglang_lp,{cpu_speculation.NAME}",
+            **speculation.VARIABLES,
+            "SGLANG_PLUGINS": f"sglang_lp,{speculation.NAME}",
         }
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -91,9 +92,9 @@ def serve_speaking(model: Path) -> Iterator[str]:
             Path(scratch),
             {**ARGUMENTS, "enable_custom_logit_processor": None},
             command=(*_SERVE, "--"),
-            paths=[cpu_speculation.PLUGIN],
+            paths=[PROBES],
             variables={
-                "SGLANG_PLUGINS": f"sglang_lp,{cpu_rotary.NAME}",
+                "SGLANG_PLUGINS": f"sglang_lp,{rotary.NAME}",
                 "OMP_NUM_THREADS": str(os.cpu_count() or 1),
             },
         ) as server,

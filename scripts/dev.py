@@ -121,7 +121,8 @@ def _run_all(command: str, steps: Sequence[Step]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["help"]:
-        sys.exit(say(overview()))
+        say(overview())
+        sys.exit()
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         sys.exit(
             f"FAILED: {LOCK} holds for Linux on x86_64, as SGLang's wheels do; "

@@ -28,7 +28,7 @@ CPU_ARGUMENTS: Mapping[str, Any] = {
     "sleep_on_idle": True,
     "enable_custom_logit_processor": True,
 }
-#: Names the file into which :mod:`support.recording` writes.
+#: Names the file into which :mod:`support.processors.recording` writes.
 RECORD = "SGLANG_LP_TEST_RECORD"
 
 

@@ -68,7 +68,7 @@ def pytest_xdist_make_scheduler(config, log):
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    from support.servers import SERVERS
+    from support.servers.configurations import SERVERS
 
     class ByServer(LoadScopeScheduling):
         def _split_scope(self, nodeid):

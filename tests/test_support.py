@@ -9,7 +9,7 @@ import pytest
 
 from sglang_lp.server.versions import ALLOW_UNTESTED
 from support.processes import EngineError, play, running
-from support.server import launch
+from support.servers.server import launch
 from support.settings import environment
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.cost.cases import NEWLINE, THINK
-from support.oracles import ngram_bans, thinking_force
+from support.oracles.definitions import ngram_bans, thinking_force
 
 __all__ = ["edit"]
 

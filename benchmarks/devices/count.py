@@ -1,7 +1,7 @@
 """What a step does on a GPU, counted without one: ``python -m benchmarks.devices.count``.
 
-Operations, copies and waits of every kind of work are counted on a fake GPU (``support.fake_gpu``),
-which takes no time and has no noise, and so are the bytes that a step allocates on the device.
+A fake GPU (``support.fakes.gpu``) counts operations, copies and waits of every kind of work, and
+the bytes that a step allocates on the device. It takes no time and has no noise.
 ``docs/performance.md`` shows the table.
 """
 
@@ -23,8 +23,8 @@ from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Batch, Played
-from support.fake_gpu import FakeGpu
-from support.trained import byte_level
+from support.fakes.gpu import FakeGpu
+from support.models.trained import byte_level
 
 __all__ = ["KINDS", "NODES", "RAW_KINDS", "VOCAB", "Counted", "Kind", "count", "main"]
 

@@ -21,9 +21,12 @@ import orjson
 
 from benchmarks.cost.engine import MODEL, TIMING
 from sglang_lp.client import attach
-from support import cpu_speculation, draft_models, tiny_model, unforeseen
+from support.cpu import speculation
+from support.models import draft_models, tiny_model
+from support.plugins import PROBES
 from support.processes import play
-from support.servers import SERVERS
+from support.processors import unforeseen
+from support.servers.configurations import SERVERS
 from support.settings import CPU_ARGUMENTS, environment
 
 __all__ = ["COUNTED", "ROWS", "measure"]
@@ -77,8 +80,8 @@ def _in_new_process(name: str, directory: Path) -> list[dict[str, Any]]:
     }
     plugins, paths = ["sglang_lp_timing"], [TIMING]
     if name == "EAGLE":
-        variables |= cpu_speculation.VARIABLES
-        plugins, paths = [*plugins, cpu_speculation.NAME], [*paths, cpu_speculation.PLUGIN]
+        variables |= speculation.VARIABLES
+        plugins, paths = [*plugins, speculation.NAME], [*paths, PROBES]
     env = environment({"SGLANG_PLUGINS": ",".join(plugins), **variables}, paths)
     job = {"engine": name, "timing": str(timing), "models": str(directory)}
     results: list[dict[str, Any]] = play(__name__, job, directory, env, 1800)

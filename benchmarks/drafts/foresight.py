@@ -1,7 +1,7 @@
 """Verify steps of forced tokens, where the drafts know them and where they do not.
 
 Steps are counted, so the machine and what else it does are of no account. Without foresight the
-same tokens are forced by :mod:`support.unforeseen`. Each runs on a server that has
+same tokens are forced by :mod:`support.processors.unforeseen`. Each runs on a server that has
 forgotten what NGRAM has learned.
 """
 
@@ -19,9 +19,12 @@ import orjson
 
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client import attach
-from support import cpu_speculation, draft_models, tiny_model, unforeseen
+from support.cpu import speculation
+from support.models import draft_models, tiny_model
+from support.plugins import PROBES
 from support.processes import play
-from support.servers import SERVERS
+from support.processors import unforeseen
+from support.servers.configurations import SERVERS
 from support.settings import CPU_ARGUMENTS, environment
 
 __all__ = ["measure"]
@@ -64,9 +67,9 @@ def measure() -> list[dict[str, Any]]:
         variables = {
             **SERVERS[server][1],
             "SGLANG_LP_POLICY": str(unforeseen.POLICY),
-            "SGLANG_PLUGINS": f"sglang_lp,{cpu_speculation.NAME}",
+            "SGLANG_PLUGINS": f"sglang_lp,{speculation.NAME}",
         }
-        env = environment(variables, [cpu_speculation.PLUGIN])
+        env = environment(variables, [PROBES])
         with tempfile.TemporaryDirectory() as directory:
             job = {"engine": name, "models": directory}
             results += play(__name__, job, Path(directory), env, 1800)

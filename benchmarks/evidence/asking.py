@@ -17,9 +17,9 @@ from benchmarks.evidence import arms
 from benchmarks.evidence.answers import Answer, Ask, Kept
 from demo.server import DRAFTS
 from demo.speaking import DIRECTORY
-from support import cpu_decoding, cpu_rotary, cpu_speculation, cpu_strict
-from support.server import Server, launch
-from support.servers import PROBE
+from support.cpu import decoding, rotary, speculation, strict
+from support.plugins import PROBES
+from support.servers.server import Server, launch
 
 __all__ = ["AT_ONCE", "SERVERS", "ask_all", "start"]
 
@@ -31,7 +31,7 @@ COPIES = 2
 #: What an answer may take on a busy machine.
 SECONDS = 900
 
-_CPU = f"{cpu_rotary.NAME},{cpu_decoding.NAME}"
+_CPU = f"{rotary.NAME},{decoding.NAME}"
 _OURS = {"SGLANG_PLUGINS": f"sglang_lp,{_CPU}"}
 _STOCK = {"SGLANG_PLUGINS": _CPU}
 _SERIAL = {"disable_overlap_schedule": True}
@@ -43,8 +43,8 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
     arms.DRAFTS: (
         DRAFTS,
         {
-            **cpu_speculation.VARIABLES,
-            "SGLANG_PLUGINS": f"sglang_lp,{cpu_speculation.NAME}",
+            **speculation.VARIABLES,
+            "SGLANG_PLUGINS": f"sglang_lp,{speculation.NAME}",
         },
     ),
     arms.OURS_SERIAL: (_SERIAL, _OURS),
@@ -56,7 +56,7 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
             "enable_strict_thinking": True,
         },
         # Without a number here a budget of a request is not looked at.
-        {"SGLANG_PLUGINS": f"{_CPU},{cpu_strict.NAME}", "SGLANG_MAX_THINK_TOKENS": "1000000"},
+        {"SGLANG_PLUGINS": f"{_CPU},{strict.NAME}", "SGLANG_MAX_THINK_TOKENS": "1000000"},
     ),
 }
 
@@ -84,7 +84,7 @@ def _launch(name: str) -> Iterator[Server]:
             DIRECTORY,
             Path(scratch),
             {**room, **arguments},
-            paths=[PROBE],
+            paths=[PROBES],
             # A thread that waits leaves its core to whoever works.
             variables={"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **variables},
         ) as server,

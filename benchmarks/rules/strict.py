@@ -23,9 +23,9 @@ from benchmarks.pages import Part
 from demo.corpus import END_THINK, QUESTIONS, THINK, prompt
 from demo.model import DEFAULT_DIRECTORY, SpecialTokens, ensure_model
 from demo.server import ARGUMENTS
-from support import cpu_strict
-from support.server import Server, launch
-from support.servers import PROBE
+from support.cpu import strict
+from support.plugins import PROBES
+from support.servers.server import Server, launch
 
 QUESTION = next(iter(QUESTIONS))
 POLICY = Path(__file__).with_name("strict.toml")
@@ -116,11 +116,11 @@ STRICT = {"grammar_backend": "xgrammar", "enable_strict_thinking": True}
 SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
     "strict, `qwen3`": (
         {**STRICT, "reasoning_parser": "qwen3"},
-        {"SGLANG_PLUGINS": cpu_strict.NAME, "SGLANG_MAX_THINK_TOKENS": str(CAP)},
+        {"SGLANG_PLUGINS": strict.NAME, "SGLANG_MAX_THINK_TOKENS": str(CAP)},
     ),
     "strict, `deepseek-r1`": (
         {**STRICT, "reasoning_parser": "deepseek-r1"},
-        {"SGLANG_PLUGINS": cpu_strict.NAME},
+        {"SGLANG_PLUGINS": strict.NAME},
     ),
     "this toolkit": (
         {"reasoning_parser": "qwen3"},
@@ -140,7 +140,7 @@ def measure() -> dict[str, dict[str, int | str]]:
                 model,
                 Path(scratch),
                 {**ARGUMENTS, **arguments},
-                paths=[PROBE],
+                paths=[PROBES],
                 variables=variables,
             ) as server,
         ):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_lp import builtins, wire
-from support import recording
-from support.tiny_model import EOS, FREQUENT, VOCAB_SIZE, word
+from support.models.tiny_model import EOS, FREQUENT, VOCAB_SIZE, word
+from support.processors import recording
 
 __all__ = ["KINDS", "REFUSED", "Ask", "Sent", "faulty", "good", "refused"]
 

@@ -1,11 +1,11 @@
 """Ten minutes of everything at once on a real server: ``make soak``.
 
 Thirty-two clients ask for all processors with random parameters, on every endpoint, in lists, as
-copies and as streams; they hang up, and they send what is refused and what fails. The KV cache is
-so small that requests wait for room and some are retracted. Every answer is checked by its tokens,
-against :mod:`support.oracles` where these know the processor. The same load without processors
-comes first: no step of the scheduler may take 100 ms more than its longest one. Stores
-``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
+copies and as streams; they hang up, and they send requests that are refused and requests that fail.
+The KV cache is so small that requests wait for room and some are retracted. Every answer is checked
+by its tokens, against :mod:`support.oracles.definitions` for the processors defined there. The same
+load without processors comes first: no step of the scheduler may take 100 ms more than its longest
+one. Stores ``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from benchmarks.machine import machine
 from benchmarks.soak.requests import KINDS, Sent, faulty, good, refused
 from benchmarks.stored import FOLDER, store
 from benchmarks.trust.siege import events_of, read
-from support import steps, tiny_model
-from support.census import census
-from support.greedy import Oracle, Rule, free, rule
-from support.server import Server, launch
-from support.servers import POLICY, PROBE
-from support.tiny_model import EOS
+from support.models import tiny_model
+from support.models.tiny_model import EOS
+from support.oracles.greedy import Oracle, Rule, free, rule
+from support.plugins import PROBES, steps
+from support.servers.census import census
+from support.servers.configurations import POLICY
+from support.servers.server import Server, launch
 
 if TYPE_CHECKING:
-    from support.steps import Steps
+    from support.plugins.steps import Steps
 
 __all__ = ["Answer", "Checks", "Seen", "play", "problems", "sums"]
 
@@ -325,7 +326,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model.make(Path(folder) / "model")
         variables = {"SGLANG_LP_POLICY": str(POLICY)}
-        with launch(model, Path(folder), ARGUMENTS, paths=[PROBE], variables=variables) as server:
+        with launch(model, Path(folder), ARGUMENTS, paths=[PROBES], variables=variables) as server:
             play(server, 5, clients=8, seed=-1)  # warms up what is made once
             print(f"{WITHOUT * given.seconds:.0f} s without processors ...", flush=True)
             _, without = play(

@@ -28,8 +28,9 @@ import orjson
 from benchmarks.machine import machine
 from benchmarks.stored import FOLDER, store
 from sglang_lp import builtins
-from support import constructions, tiny_model
-from support.server import Server, launch
+from support import constructions
+from support.models import tiny_model
+from support.servers.server import Server, launch
 
 HOSTILE = 10_000
 ATTACKERS = 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
-from support import tiny_model
+from support.models import tiny_model
 
 
 class Transformers:

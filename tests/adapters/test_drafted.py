@@ -13,8 +13,8 @@ from sglang_lp.errors import ProcessorFault, Unsupported
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
-from support.kinds import INF, VOCAB, Kind
-from support.served_batch import ServedBatch
+from support.fakes.served_batch import ServedBatch
+from support.processors.kinds import INF, VOCAB, Kind
 from tests.history.test_drafts import Request, accept, chosen_node, drafted, prepare_step, verify
 
 
@@ -62,8 +62,8 @@ def of_vllm(made, _prompt, output, row):
     return made(output, row)
 
 
-POLITE = load("support.foreign", "Polite", "test")
-SPELLED = load("support.foreign", "Spelled", "test")
+POLITE = load("support.processors.foreign", "Polite", "test")
+SPELLED = load("support.processors.foreign", "Spelled", "test")
 PROMPT = [3, 4, 5]
 #: Class, interface, arguments, how its object is called.
 CASES = {
@@ -180,11 +180,21 @@ class Closure:
     ("found", "interface", "params", "is_served"),
     [
         (POLITE, None, {"penalty": 1.5}, True),
-        (load("support.foreign", "echo", "test"), None, {}, True),
+        (load("support.processors.foreign", "echo", "test"), None, {}, True),
         (Closure, "transformers", {}, False),
-        (load("support.foreign", "SpelledAdapter", "test"), None, {"tokens": [5]}, False),
-        (load("support.foreign", "TargetToken", "test"), None, {"target_token": 5}, False),
-        (load("support.foreign", "NoRepeatV2", "test"), None, {"penalty": 1.0}, False),
+        (
+            load("support.processors.foreign", "SpelledAdapter", "test"),
+            None,
+            {"tokens": [5]},
+            False,
+        ),
+        (
+            load("support.processors.foreign", "TargetToken", "test"),
+            None,
+            {"target_token": 5},
+            False,
+        ),
+        (load("support.processors.foreign", "NoRepeatV2", "test"), None, {"penalty": 1.0}, False),
     ],
 )
 def test_drafting_servers_refuse_what_cannot_be_copied(found, interface, params, is_served):

@@ -14,7 +14,7 @@ EOS = 1
 
 
 def foreign(name):
-    return load("support.foreign", name, "test")
+    return load("support.processors.foreign", name, "test")
 
 
 def adapted(name, interface=None, **settings):
@@ -162,7 +162,7 @@ def test_a_fault_ends_its_own_request(how):
 
     assert [one.output for one in good] == [[9, 9, 9], [5, 6, 7]]
     assert bad.output == [9, 9]
-    assert "support.foreign:Misbehaving (transformers) failed at token 2" in bad.error
+    assert "support.processors.foreign:Misbehaving (transformers) failed at token 2" in bad.error
     assert FAULTS[how] in bad.error
 
 

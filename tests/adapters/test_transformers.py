@@ -8,7 +8,7 @@ from sglang_lp.adapters import adapt
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import Batch, Played, decode
-from support.tiny_model import EOS, FREQUENT, VOCAB_SIZE
+from support.models.tiny_model import EOS, FREQUENT, VOCAB_SIZE
 
 PROMPTS = [[*range(300, 312)], [*FREQUENT] * 3]
 STEPS = 12

@@ -16,7 +16,7 @@ from sglang_lp.adapters.vllm_params import _DEFAULTS, _UNKNOWN, SamplingParams
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import Batch, Played, decode
-from support import tiny_model
+from support.models import tiny_model
 
 VOCAB = 32
 ENGINE = EngineSettings(vocab_size=VOCAB, max_length=64, eos_token_id=1, eos_token_ids=(1, 2))

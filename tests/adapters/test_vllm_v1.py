@@ -15,7 +15,7 @@ VOCAB = 32
 
 
 def foreign(name):
-    return load("support.foreign", name, "test")
+    return load("support.processors.foreign", name, "test")
 
 
 def adapted(cls):
@@ -250,7 +250,7 @@ def test_a_fault_ends_the_request_that_it_can_be_attributed_to(bad, why):
     assert [len(one.output) for one in played] == [6, 2, 6]
     assert played[0].output == [5, 6, 7] * 2
     assert played[2].output == [8, 6, 7] * 2
-    assert "support.foreign:MisbehavingV1 (vllm-v1) failed at token 2" in played[1].error
+    assert "support.processors.foreign:MisbehavingV1 (vllm-v1) failed at token 2" in played[1].error
     assert why in played[1].error
 
 

@@ -12,7 +12,7 @@ VOCAB = 32
 
 
 def foreign(name):
-    return load("support.foreign", name, "test")
+    return load("support.processors.foreign", name, "test")
 
 
 def adapted(cls, slots=8):

@@ -7,7 +7,7 @@ from logits_processor_zoo import transformers as zoo
 
 from sglang_lp.adapters import adapt
 from sglang_lp.testing import Batch, Played, decode
-from support.tiny_model import EOS, FREQUENT, VOCAB_SIZE
+from support.models.tiny_model import EOS, FREQUENT, VOCAB_SIZE
 
 PROMPTS = [[*range(300, 312)], [*FREQUENT] * 3]
 STEPS = 16

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp.client import attach
 from sglang_lp.trace import write_page
-from support.exchanges import budget, chained, spelled
+from support.fakes.exchanges import budget, chained, spelled
 
 # What would run or load something if it came out as HTML.
 HOSTILE = '</script><img src=x onerror="document.title=1"><b>&amp;</b>\u2028 <!--'

@@ -24,8 +24,8 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings, adapt, load
 from sglang_lp.testing import Played
-from support.tiny_model import EOS
-from support.trained import byte_level
+from support.models.tiny_model import EOS
+from support.models.trained import byte_level
 from tests.engine.test_foreign import KINDS
 from tests.engine.test_history import CASES
 
@@ -104,7 +104,7 @@ def _kinds() -> Iterator[tuple[str, Any, Any]]:
     for name, params in KINDS:
         if isinstance(name, str) and name != "echo":
             made: type[AdaptedProcessor] = adapt(
-                load("support.foreign", name, "rank"),
+                load("support.processors.foreign", name, "rank"),
                 interface="dynamo" if name.startswith("Dynamo") else None,
             )
             made.begin(EngineSettings(vocab_size=VOCAB))

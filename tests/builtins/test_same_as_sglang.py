@@ -14,7 +14,7 @@ from sglang.srt.sampling import custom_logit_processor as stock
 from sglang_lp import builtins
 from sglang_lp.errors import InvalidParameter, Unsupported
 from sglang_lp.testing import FakeRequest
-from support.oracles import thought
+from support.oracles.definitions import thought
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BATCHES = [1, 2, 7, 64, 512]

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from sglang_lp.cli import asking, main
-from support.listening import Answered, listening
+from support.servers.listening import Answered, listening
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
 CHAT = "/v1/chat/completions"

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from sglang_lp.cli import main, roll
-from support.listening import Answered, listening
+from support.servers.listening import Answered, listening
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
 

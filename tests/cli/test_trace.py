@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp import cli
 from sglang_lp.client import attach
-from support.exchanges import budget, ids, tokenizer
+from support.fakes.exchanges import budget, ids, tokenizer
 
 
 @pytest.fixture

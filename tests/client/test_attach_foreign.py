@@ -9,7 +9,9 @@ from sglang_lp.client import attach
 from sglang_lp.errors import RequestError
 
 
-@pytest.mark.parametrize("cls", [TopKLogitsWarper, load("support.foreign", "TargetToken", "test")])
+@pytest.mark.parametrize(
+    "cls", [TopKLogitsWarper, load("support.processors.foreign", "TargetToken", "test")]
+)
 def test_a_class_of_another_engine_travels_by_its_name(cls):
     body = attach(cls, top_k=5).generate_body({"text": "x"})
 

@@ -18,10 +18,11 @@ if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob = ["*"]
 else:
     from demo.model import ensure_model
-    from support import draft_models, tiny_model
-    from support.greedy import Oracle
-    from support.server import launch
-    from support.servers import POLICY, PROBE, SERVERS, command
+    from support.models import draft_models, tiny_model
+    from support.oracles.greedy import Oracle
+    from support.plugins import PROBES
+    from support.servers.configurations import POLICY, SERVERS, command
+    from support.servers.server import launch
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +56,7 @@ def server(request, tiny, tmp_path_factory):
         directory,
         arguments,
         command=command(request.param),
-        paths=[PROBE],
+        paths=[PROBES],
         variables={"SGLANG_LP_POLICY": str(POLICY), **variables},
     ) as running:
         yield running

@@ -10,12 +10,12 @@ import random
 import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ForcedSequenceLogitProcessor
-from support.asking import body, recorder, tag
-from support.eager import CHAIN
-from support.greedy import free, rule
-from support.recording import Finishes, Raises, Recorder
-from support.servers import BLIND, on_servers
-from support.tiny_model import FREQUENT
+from support.models.tiny_model import FREQUENT
+from support.oracles.greedy import free, rule
+from support.processors.eager import CHAIN
+from support.processors.recording import Finishes, Raises, Recorder
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import BLIND, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_dflash = on_servers("dflash", always=True)

@@ -13,9 +13,9 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ScheduledBiasLogitProcessor,
 )
-from support import recording
-from support.asking import body, recorder, tag
-from support.servers import on_servers
+from support.processors import recording
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_the_default_server = on_servers("default")

@@ -14,9 +14,9 @@ import pytest
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client.answers import HEADER
 from sglang_lp.server.gate.metrics import NAMES
-from support.asking import openai_client
-from support.servers import on_servers
-from support.tiny_model import FREQUENT
+from support.models.tiny_model import FREQUENT
+from support.servers.asking import openai_client
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("decided")]
 

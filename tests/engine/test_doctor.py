@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_lp.cli import main
-from support.servers import on_servers
+from support.servers.configurations import on_servers
 
 pytestmark = [
     pytest.mark.engine,

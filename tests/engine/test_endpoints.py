@@ -9,8 +9,8 @@ import pytest
 from sglang_lp import wire
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.server.front.bounds import MAX_ENTRIES
-from support.asking import body
-from support.servers import on_servers
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 
 #: The second one sends messages between SGLang's processes as msgpack, the first as pickles. The
 #: third has several processes that take requests.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from support.asking import body, recorder, tag
-from support.engine import run_engine
-from support.greedy import Oracle, rule
-from support.recording import Recorder
-from support.servers import POLICY, PROBE
+from support.oracles.greedy import Oracle, rule
+from support.plugins import PROBES
+from support.processors.recording import Recorder
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import POLICY
+from support.servers.engine import run_engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -40,7 +41,7 @@ def played(tiny, tmp_path_factory):
                 for request in SAMPLED
             ]
         batches = [*([request] for request in sampled), GREEDY]
-        *alone, greedy = run_engine(tiny, folder, batches, paths=[PROBE], variables=variables)
+        *alone, greedy = run_engine(tiny, folder, batches, paths=[PROBES], variables=variables)
         lines = [*map(orjson.loads, (folder / "record.jsonl").read_bytes().splitlines())]
         results[way] = greedy, [reply for (reply,) in alone], lines
     return results

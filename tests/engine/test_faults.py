@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support import recording
-from support.asking import body, recorder
-from support.servers import on_servers
+from support.processors import recording
+from support.servers.asking import body, recorder
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
@@ -41,7 +41,7 @@ def expected(processor, position, why):
 def test_an_unlisted_class_is_refused(server):
     reply = server.post("/generate", body([5], recording.Unlisted, {}))
     assert reply.status == 400
-    assert "got the class 'support.recording:Unlisted'" in reply.body["error"]["message"]
+    assert "got the class 'support.processors.recording:Unlisted'" in reply.body["error"]["message"]
 
 
 @fault
@@ -105,5 +105,7 @@ def test_a_constructor_that_raises_ends_its_own_request(server, copies):
         beside = pool.submit(server.post, "/generate", body([300, 7]))
         reply = server.post("/generate", unmakeable)
     assert reply.status == 500
-    assert reply.body["message"].startswith("support.recording:Unmakeable failed before its req")
+    assert reply.body["message"].startswith(
+        "support.processors.recording:Unmakeable failed before its req"
+    )
     assert beside.result().output_ids == server.post("/generate", body([300, 7])).output_ids

@@ -14,9 +14,9 @@ from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from support.asking import body
-from support.servers import DRAFTING, on_servers
-from support.tiny_model import EOS, FREQUENT, word
+from support.models.tiny_model import EOS, FREQUENT, word
+from support.servers.asking import body
+from support.servers.configurations import DRAFTING, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -53,7 +53,7 @@ def asked(prompt, kind, params, **sampling):
     if not isinstance(kind, str):
         return body(prompt, kind, params, **sampling)
     request = body(prompt, **sampling)
-    request["custom_logit_processor"] = f"support.foreign:{kind}"
+    request["custom_logit_processor"] = f"support.processors.foreign:{kind}"
     request["sampling_params"]["custom_params"] = params
     return request
 
@@ -95,7 +95,7 @@ def test_vllms_own_field_holds_parameters_in_openais_endpoints(server, path):
         "temperature": 0,
         "max_tokens": 3,
         **prompt,
-        "custom_logit_processor": "support.foreign:TargetToken",
+        "custom_logit_processor": "support.processors.foreign:TargetToken",
         "vllm_xargs": {"target_token": 301},
     }
     (choice,) = server.post(path, request).body["choices"]
@@ -139,7 +139,7 @@ def test_wrong_arguments_are_an_http_400(server, kind, params, why):
     request = asked([5], kind, params)
     for reply in (server.post("/generate", request), server.stream("/generate", request)):
         assert reply.status == 400
-        assert f"support.foreign:{kind} (" in str(reply.body)
+        assert f"support.processors.foreign:{kind} (" in str(reply.body)
         assert why in str(reply.body)
 
 
@@ -177,7 +177,7 @@ def test_a_fault_ends_its_own_request(server):
 )
 def test_in_a_chain_what_others_declare_holds_for_its_result(server, kind, params, tokens):
     chain = {
-        "chain": [f"support.foreign:{kind}", "ScheduledBiasLogitProcessor"],
+        "chain": [f"support.processors.foreign:{kind}", "ScheduledBiasLogitProcessor"],
         **{f"0.{name}": value for name, value in params.items()},
         "1.token_ids": [500],
         "1.bias": 100.0,
@@ -193,7 +193,7 @@ def test_in_a_chain_what_others_declare_holds_for_its_result(server, kind, param
     # What masks all other tokens leaves nothing for a bias to lift.
     assert answers == [tokens, tokens, tokens]
     banned = {
-        "chain": [f"support.foreign:{kind}", "DisallowedTokensLogitsProcessor"],
+        "chain": [f"support.processors.foreign:{kind}", "DisallowedTokensLogitsProcessor"],
         **{f"0.{name}": value for name, value in params.items()},
         "1.token_ids": tokens[2:3],
     }
@@ -209,19 +209,21 @@ def test_servers_that_draft_refuse_by_name_whose_state_cannot_be_copied(server):
         params = next(params for name, params in KINDS if name == kind)
         reply = server.post("/generate", asked([5], kind, params))
         assert reply.status == 400
-        assert f", got support.foreign:{kind}: its state cannot be forked" in str(reply.body)
+        assert f", got support.processors.foreign:{kind}: its state cannot be forked" in str(
+            reply.body
+        )
 
 
 @on_servers(*DRAFTING)
 def test_servers_that_draft_compute_whole_rows_at_every_drafted_token(server, oracle):
-    polite = load("support.foreign", "Polite", "test")
+    polite = load("support.processors.foreign", "Polite", "test")
 
     def politely(prompt, history, row):
         return polite(1.4)(torch.tensor([[*prompt, *history]]), row[None])[0]
 
     rng = random.Random(31)
     prompts = [rng.sample(range(2, 1024), 9) for _ in range(4)]
-    chain = {"chain": ["support.foreign:Polite", "DisallowedTokensLogitsProcessor"]}
+    chain = {"chain": ["support.processors.foreign:Polite", "DisallowedTokensLogitsProcessor"]}
     banned = {**chain, "0.penalty": 1.4, "1.token_ids": [*FREQUENT]}
     requests = [
         *(asked(prompt, "Polite", {"penalty": 1.4}, max_new_tokens=30) for prompt in prompts),

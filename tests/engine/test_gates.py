@@ -13,10 +13,10 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     MinLengthLogitProcessor,
 )
-from support.asking import body
-from support.probe import SMUGGLED
-from support.servers import on_servers
-from support.tiny_model import FREQUENT
+from support.models.tiny_model import FREQUENT
+from support.plugins.probe import SMUGGLED
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

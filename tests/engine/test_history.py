@@ -11,12 +11,12 @@ import pytest
 
 from examples.own_processor import AtMost
 from sglang_lp import builtins
-from support.asking import body, recorder, tag
-from support.eager import CHAIN, CHOICE, START, THINKING
-from support.greedy import free, rule
-from support.recording import Recorder, steer
-from support.servers import PLUGIN, on_servers
-from support.tiny_model import EOS, FREQUENT, word
+from support.models.tiny_model import EOS, FREQUENT, word
+from support.oracles.greedy import free, rule
+from support.processors.eager import CHAIN, CHOICE, START, THINKING
+from support.processors.recording import Recorder, steer
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import PLUGIN, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_each_server = on_servers(*PLUGIN)

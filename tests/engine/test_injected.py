@@ -20,15 +20,16 @@ import httpx
 import pytest
 
 from sglang_lp import builtins
-from support import draft_models
-from support.asking import body
-from support.eager import CHAIN, CHOICE, START, THINKING
-from support.injecting import Faults, Injected
-from support.recording import Recorder
-from support.server import Reply, Server, launch
-from support.servers import POLICY, PROBE, SERVERS, on_servers
+from support.models import draft_models
+from support.models.tiny_model import EOS
+from support.plugins import PROBES
+from support.plugins.injecting import Faults, Injected
+from support.processors.eager import CHAIN, CHOICE, START, THINKING
+from support.processors.recording import Recorder
+from support.servers.asking import body
+from support.servers.configurations import POLICY, SERVERS, on_servers
+from support.servers.server import Reply, Server, launch
 from support.settings import ROOT
-from support.tiny_model import EOS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(7200)]
 
@@ -249,7 +250,7 @@ class Serving:
         directory.mkdir()
         variables = {"SGLANG_LP_POLICY": str(POLICY), **self.variables}
         self.server = self._stack.enter_context(
-            launch(self._model, directory, self.arguments, paths=[PROBE], variables=variables)
+            launch(self._model, directory, self.arguments, paths=[PROBES], variables=variables)
         )
         self.faults = Faults(self.server)
 

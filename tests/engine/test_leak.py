@@ -15,11 +15,11 @@ from functools import partial
 import pytest
 
 from sglang_lp import builtins
-from support import recording
-from support.asking import body
-from support.census import census
-from support.servers import on_servers
-from support.tiny_model import EOS
+from support.models.tiny_model import EOS
+from support.processors import recording
+from support.servers.asking import body
+from support.servers.census import census
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800), on_servers("default")]
 

@@ -13,11 +13,11 @@ from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from support import lora_models
-from support.asking import body, recorder, tag
-from support.greedy import Oracle, free, rule
-from support.recording import Raises, Recorder
-from support.servers import ADAPTED, on_servers
+from support.models import lora_models
+from support.oracles.greedy import Oracle, free, rule
+from support.processors.recording import Raises, Recorder
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import ADAPTED, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*ADAPTED)]
 

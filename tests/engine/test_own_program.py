@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
-from support.asking import body
-from support.probe import SMUGGLED
-from support.servers import STARTED_BY, on_servers
+from support.plugins.probe import SMUGGLED
+from support.servers.asking import body
+from support.servers.configurations import STARTED_BY, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*STARTED_BY)]
 

@@ -8,10 +8,10 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.client import attach
-from support.asking import body
-from support.greedy import rule
-from support.servers import APART, on_servers
-from support.tiny_model import EOS, word
+from support.models.tiny_model import EOS, word
+from support.oracles.greedy import rule
+from support.servers.asking import body
+from support.servers.configurations import APART, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default", APART)]
 
@@ -200,7 +200,7 @@ def test_links_that_contradict_each_other_end_their_request_alone(server, oracle
     [
         ({"chain": ["json:JSONDecoder"]}, "json:JSONDecoder"),
         (
-            {"chain": ["support.recording:DenseRaises"] * 2, "0.at": 9, "1.at": 9},
+            {"chain": ["support.processors.recording:DenseRaises"] * 2, "0.at": 9, "1.at": 9},
             "at most one DenseRaises",
         ),
         ({"chain": ["DRYLogitProcessor"], "0.dry_base": 0.5}, "0.dry_base"),
@@ -216,7 +216,7 @@ def test_a_chain_that_cannot_be_is_refused(server, params, says):
 
 def test_a_link_that_the_policy_allows_by_module_and_class_sees_the_exact_history(server):
     params = {
-        "chain": ["support.recording:Recorder", "DisallowedTokensLogitsProcessor"],
+        "chain": ["support.processors.recording:Recorder", "DisallowedTokensLogitsProcessor"],
         "0.tag": "a link",
         "0.steering": False,
         "1.token_ids": [A],

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor
-from support import recording
-from support.asking import body, recorder, tag
-from support.servers import RANKS, on_servers
-from support.tiny_model import FREQUENT
+from support.models.tiny_model import FREQUENT
+from support.processors import recording
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import RANKS, on_servers
 from tests.engine.test_history import CASES, LONG, a_prompt, mixed, rule_of, until_quiet
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 from sglang_lp import wire
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.client.answers import HEADER
-from support.scripted import Scripted
-from support.servers import on_servers
-from support.tiny_model import EOS
+from support.models.tiny_model import EOS
+from support.processors.scripted import Scripted
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), on_servers("reasoning")]
 

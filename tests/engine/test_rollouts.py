@@ -16,12 +16,12 @@ import torch
 
 from sglang_lp import builtins
 from sglang_lp.client import attach, loss_mask, raw_logprobs, resume
-from support.asking import body
-from support.eager import THINKING
-from support.greedy import TOLERANCE, free, rule
-from support.servers import on_servers
+from support.models.tiny_model import EOS, FREQUENT, tokenizer
+from support.oracles.greedy import TOLERANCE, free, rule
+from support.processors.eager import THINKING
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 from support.settings import environment
-from support.tiny_model import EOS, FREQUENT, tokenizer
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_the_default_server = on_servers("default")

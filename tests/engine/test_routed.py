@@ -13,9 +13,9 @@ from sglang_lp import attach, wire
 from sglang_lp.cli import main
 from sglang_lp.client.answers import POLICY_HEADER
 from sglang_lp.errors import NotRun
-from support.asking import openai_client
-from support.router import route
-from support.servers import on_servers
+from support.servers.asking import openai_client
+from support.servers.configurations import on_servers
+from support.servers.router import route
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

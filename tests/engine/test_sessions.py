@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
-from support import recording
-from support.asking import body
-from support.census import census
-from support.greedy import rule
-from support.servers import on_servers
+from support.oracles.greedy import rule
+from support.processors import recording
+from support.servers.asking import body
+from support.servers.census import census
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

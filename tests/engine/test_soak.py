@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.soak import run as soak
-from support.census import census
-from support.servers import on_servers
+from support.servers.census import census
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), on_servers("squeezed")]
 

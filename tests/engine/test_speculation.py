@@ -15,12 +15,12 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from support import foreseeing
-from support.asking import body
-from support.greedy import rule
-from support.recording import BansAll, Finishes, OnlyAlong, Raises
-from support.servers import DRAFTING, on_servers
-from support.tiny_model import EOS, FIRST_WORD, FREQUENT, word
+from support.models.tiny_model import EOS, FIRST_WORD, FREQUENT, word
+from support.oracles.greedy import rule
+from support.plugins import foreseeing
+from support.processors.recording import BansAll, Finishes, OnlyAlong, Raises
+from support.servers.asking import body
+from support.servers.configurations import DRAFTING, on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*DRAFTING)]
 

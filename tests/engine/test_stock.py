@@ -8,11 +8,11 @@ import re
 import pytest
 
 from sglang_lp import builtins
-from support import recording
-from support.asking import body, recorder, tag
-from support.greedy import TOLERANCE, free, rule
-from support.servers import on_servers
-from support.tiny_model import EOS, FREQUENT
+from support.models.tiny_model import EOS, FREQUENT
+from support.oracles.greedy import TOLERANCE, free, rule
+from support.processors import recording
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("stock")]
 

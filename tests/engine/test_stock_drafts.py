@@ -9,10 +9,10 @@ from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     ForcedSequenceLogitProcessor,
 )
-from support.asking import body, recorder, tag
-from support.greedy import rule
-from support.servers import on_servers
-from support.tiny_model import FREQUENT
+from support.models.tiny_model import FREQUENT
+from support.oracles.greedy import rule
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("stock, eagle chains")]
 

@@ -8,7 +8,7 @@ import pytest
 
 from demo.corpus import END_THINK, QUESTIONS, prompt
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from support.servers import on_servers
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("strict thinking")]
 

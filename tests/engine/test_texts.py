@@ -10,8 +10,8 @@ import pytest
 import regex
 
 from sglang_lp.client import attach
-from support.asking import body
-from support.servers import on_servers
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

@@ -5,9 +5,9 @@ from transformers import AutoTokenizer
 
 from sglang_lp.builtins import Qwen3ThinkingBudgetLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client import attach, thinking_blocks
-from support.asking import body
-from support.servers import on_servers
-from support.tiny_model import FREQUENT
+from support.models.tiny_model import FREQUENT
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 

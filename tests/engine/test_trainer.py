@@ -10,13 +10,13 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from support.asking import body
-from support.eager import THINKING
-from support.greedy import Oracle, rule
+from support.models.tiny_model import FREQUENT
+from support.oracles.greedy import Oracle, rule
 from support.processes import play
-from support.servers import POLICY
+from support.processors.eager import THINKING
+from support.servers.asking import body
+from support.servers.configurations import POLICY
 from support.settings import environment
-from support.tiny_model import FREQUENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -43,7 +43,7 @@ def played(tiny, tmp_path_factory):
     }
     variables = {"SGLANG_LP_POLICY": str(POLICY), "OMP_NUM_THREADS": "1"}
     folder = tmp_path_factory.mktemp("trainer")
-    return play("support.trainer", job, folder, environment(variables), 800)
+    return play("support.servers.trainer", job, folder, environment(variables), 800)
 
 
 def test_an_engine_off_the_main_thread_of_a_spawned_process_is_guarded(played, tiny):

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
-from support.asking import body
-from support.greedy import rule
-from support.servers import on_servers
+from support.oracles.greedy import rule
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default", "eagle chains")]
 

@@ -8,8 +8,8 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
-from support.asking import body
-from support.servers import on_servers
+from support.servers.asking import body
+from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, on_servers("tokenizer workers")]
 

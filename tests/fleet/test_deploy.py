@@ -15,7 +15,7 @@ import yaml
 
 from sglang_lp.server.versions import NEWEST
 from sglang_lp.trust import Policy
-from support.disaggregated import PACKAGES
+from support.servers.disaggregated import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -10,15 +10,17 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.client import attach, resume
-from support import cpu_seeds, draft_models, tiny_model
-from support.asking import body, recorder, tag
-from support.disaggregated import missing, pair
-from support.eager import CHAIN, CHOICE, START, THINKING
-from support.greedy import Oracle, free, rule
-from support.recording import Finishes, Raises, Recorder
-from support.server import launch
-from support.servers import POLICY, PROBE, RANKS_VARIABLES, SERVERS
-from support.tiny_model import EOS, FREQUENT
+from support.cpu import seeds
+from support.models import draft_models, tiny_model
+from support.models.tiny_model import EOS, FREQUENT
+from support.oracles.greedy import Oracle, free, rule
+from support.plugins import PROBES
+from support.processors.eager import CHAIN, CHOICE, START, THINKING
+from support.processors.recording import Finishes, Raises, Recorder
+from support.servers.asking import body, recorder, tag
+from support.servers.configurations import POLICY, RANKS_VARIABLES, SERVERS
+from support.servers.disaggregated import missing, pair
+from support.servers.server import launch
 from tests.engine.test_history import LONG, until_quiet
 from tests.engine.test_ranks import seen_alike, slowed
 
@@ -30,7 +32,7 @@ pytestmark = [
 
 #: What each server adds to ``CPU_ARGUMENTS``, and its environment variables.
 SETTINGS = {
-    "one token a step": ({"enable_deterministic_inference": True}, cpu_seeds.VARIABLES),
+    "one token a step": ({"enable_deterministic_inference": True}, seeds.VARIABLES),
     "eagle chains": SERVERS["eagle chains"],
     "eagle3 trees": SERVERS["eagle3 trees"],
     "one rank and two": ({"model_path": "llama"}, RANKS_VARIABLES),
@@ -106,7 +108,7 @@ def single(setting, tmp_path_factory):
     model, arguments, variables, _ = setting
     arguments = {**arguments, "chunked_prefill_size": 64, "tp_size": 1}
     directory = tmp_path_factory.mktemp("single")
-    with launch(model, directory, arguments, paths=[PROBE], variables=variables) as server:
+    with launch(model, directory, arguments, paths=[PROBES], variables=variables) as server:
         return (
             server.at_once(requests()),
             [server.post("/generate", one) for one in LAST],
@@ -120,7 +122,7 @@ def both(setting, tmp_path_factory):
     directory = tmp_path_factory.mktemp("pair")
     prefill = {**arguments, "chunked_prefill_size": 64, "tp_size": ahead}
     decode = {**arguments, "tp_size": behind}
-    with pair(model, directory, (prefill, variables), (decode, variables), paths=[PROBE]) as both:
+    with pair(model, directory, (prefill, variables), (decode, variables), paths=[PROBES]) as both:
         yield both
 
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from sglang_lp import builtins
-from support import tiny_model
-from support.asking import body
-from support.disaggregated import missing, pair
+from support.models import tiny_model
+from support.servers.asking import body
+from support.servers.disaggregated import missing, pair
 
 pytestmark = [
     pytest.mark.fleet,

@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
-from support import tiny_model
-from support.asking import body
-from support.disaggregated import missing, pair
-from support.greedy import Oracle, rule
-from support.servers import POLICY, PROBE
+from support.models import tiny_model
+from support.oracles.greedy import Oracle, rule
+from support.plugins import PROBES
+from support.servers.asking import body
+from support.servers.configurations import POLICY
+from support.servers.disaggregated import missing, pair
 
 pytestmark = [
     pytest.mark.fleet,
@@ -34,7 +35,7 @@ def tiny(tmp_path_factory):
 def both(tiny, tmp_path_factory):
     server = ({"max_total_tokens": 240_000}, {"SGLANG_LP_POLICY": str(POLICY)})
     directory = tmp_path_factory.mktemp("pair")
-    with pair(tiny, directory, server, server, paths=[PROBE]) as both:
+    with pair(tiny, directory, server, server, paths=[PROBES]) as both:
         yield both
 
 

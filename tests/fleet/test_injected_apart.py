@@ -8,10 +8,11 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from support.disaggregated import missing, pair
-from support.injecting import Faults
-from support.servers import POLICY, PROBE
-from support.tiny_model import make
+from support.models.tiny_model import make
+from support.plugins import PROBES
+from support.plugins.injecting import Faults
+from support.servers.configurations import POLICY
+from support.servers.disaggregated import missing, pair
 from tests.engine.test_injected import (
     answers,
     calls_of,
@@ -89,7 +90,7 @@ class Apart:
         directory = self._path / f"pair {self._starts}"
         directory.mkdir()
         settings = {}, {"SGLANG_LP_POLICY": str(POLICY)}
-        running = pair(self._model, directory, settings, settings, paths=[PROBE])
+        running = pair(self._model, directory, settings, settings, paths=[PROBES])
         both = self._stack.enter_context(running)
         self.server = Single(both)
         self._both = both.prefill, both.decode

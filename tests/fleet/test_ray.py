@@ -7,15 +7,15 @@ import os
 import pytest
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
-from support import tiny_model
-from support.asking import body
-from support.disaggregated import PACKAGES
-from support.greedy import Oracle, rule
-from support.probe import SMUGGLED
+from support.models import tiny_model
+from support.models.tiny_model import FREQUENT
+from support.oracles.greedy import Oracle, rule
+from support.plugins.probe import SMUGGLED
 from support.processes import play
-from support.servers import POLICY
+from support.servers.asking import body
+from support.servers.configurations import POLICY
+from support.servers.disaggregated import PACKAGES
 from support.settings import environment
-from support.tiny_model import FREQUENT
 
 pytestmark = [
     pytest.mark.fleet,
@@ -45,7 +45,7 @@ def test_an_engine_in_an_actor_runs_what_is_allowed_and_nothing_else(tmp_path):
     }
     env = environment(variables)
     env["PYTHONPATH"] += os.pathsep + str(PACKAGES)
-    edited, refused = play("support.ray_actor", job, tmp_path, env, 600)
+    edited, refused = play("support.servers.ray_actor", job, tmp_path, env, 600)
 
     Oracle(model).check([5, 6, 7], edited["output_ids"], rule(*BAN))
     assert edited["meta_info"]["sglang_lp"]["processors"] == ["DisallowedTokensLogitsProcessor"]

@@ -16,15 +16,15 @@ import pytest
 from sglang_lp import attach, wire
 from sglang_lp.cli import main
 from sglang_lp.client.answers import POLICY_HEADER
-from support import tiny_model
-from support.listening import Answered, listening
+from support.models import tiny_model
 from support.processes import free_port
-from support.router import route
-from support.server import launch
+from support.servers.listening import Answered, listening
+from support.servers.router import route
+from support.servers.server import launch
 
 pytestmark = [pytest.mark.fleet, pytest.mark.engine, pytest.mark.timeout(1800)]
 
-POLICY = Path(__file__).parents[2] / "support" / "fleet.toml"
+POLICY = Path(__file__).parents[2] / "support" / "servers" / "fleet.toml"
 TEXT = "The router was here."
 FORCED = attach("ForcedSequenceLogitProcessor", text=TEXT)
 OPENAI = {"model": "tiny", "temperature": 0}

@@ -25,8 +25,8 @@ from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served_model import ServedModel
 from support.examples import examples
-from support.kinds import INF, KINDS, PAD, START, VOCAB, expected
-from support.served_batch import ServedBatch
+from support.fakes.served_batch import ServedBatch
+from support.processors.kinds import INF, KINDS, PAD, START, VOCAB, expected
 
 
 class Simulated(Host):

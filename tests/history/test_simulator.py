@@ -24,7 +24,8 @@ from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from support.examples import examples
-from support.kinds import (
+from support.fakes.served_batch import ServedBatch
+from support.processors.kinds import (
     BUDGETS,
     END,
     INF,
@@ -38,8 +39,7 @@ from support.kinds import (
     open_for,
     thinking_budget,
 )
-from support.kinds import expected as expected_of
-from support.served_batch import ServedBatch
+from support.processors.kinds import expected as expected_of
 
 #: Of the kinds with edits that hold at every step, the tokens that these ban.
 HELD = {BadWordsLogitProcessor: {5}, ChainLogitProcessor: {0}}

@@ -14,7 +14,7 @@ from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Played
 from support.examples import examples
-from support.served_batch import ServedBatch
+from support.fakes.served_batch import ServedBatch
 
 VOCAB = 8
 

@@ -10,7 +10,7 @@ from benchmarks.devices.count import KINDS, NODES, RAW_KINDS, VOCAB, count
 from sglang_lp import builtins
 from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.server.scheduler.speculation import make_capture
-from support.fake_gpu import FakeGpu
+from support.fakes.gpu import FakeGpu
 from support.settings import ROOT
 
 DECLARED = [kind for kind in KINDS if kind.is_declared]

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.soak import run as soak
 from benchmarks.soak.requests import KINDS, Ask, Sent, good
 from sglang_lp import builtins
-from support import tiny_model
-from support.steps import Steps
-from support.tiny_model import FREQUENT, VOCAB_SIZE
+from support.models import tiny_model
+from support.models.tiny_model import FREQUENT, VOCAB_SIZE
+from support.plugins.steps import Steps
 
 BAN = builtins.DisallowedTokensLogitsProcessor
 

@@ -8,7 +8,7 @@ from sglang_lp.client import attach
 from sglang_lp.errors import RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trace import read_exchange, trace_answer
-from support.exchanges import ids, tokenizer
+from support.fakes.exchanges import ids, tokenizer
 
 WORDS = attach("BadWordsLogitProcessor", words=["sheep"])
 PROMPT, OUTPUT = ids(" how many"), ids(" one two")

@@ -15,7 +15,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, run
 from sglang_lp.trace import Exchange, What, trace_answer, write_lines
 from support.examples import examples
-from support.exchanges import budget, chained, ids, spelled, tokenizer, traced
+from support.fakes.exchanges import budget, chained, ids, spelled, tokenizer, traced
 
 
 def words_at(trace, place):

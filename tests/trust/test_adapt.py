@@ -12,7 +12,8 @@ from sglang_lp.errors import PayloadRefused, PolicyError, shown
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.trust import Policy, Verifier
 
-V1 = "support.foreign:TargetToken"
+V1 = "support.processors.foreign:TargetToken"
+RECORDER = "support.processors.recording:Recorder"
 TOP_K = "transformers:TopKLogitsWarper"
 
 
@@ -34,11 +35,11 @@ def interfaces(verifier):
     ("entry", "interface"),
     [
         (V1, "vllm-v1"),
-        ("support.foreign:SpelledAdapter", "vllm-v1"),
-        ("support.foreign:NoRepeatV2", "vllm-v2"),
-        ("support.foreign:Polite", "transformers"),
+        ("support.processors.foreign:SpelledAdapter", "vllm-v1"),
+        ("support.processors.foreign:NoRepeatV2", "vllm-v2"),
+        ("support.processors.foreign:Polite", "transformers"),
         (TOP_K, "transformers"),
-        ("support.foreign:echo", "vllm-request"),
+        ("support.processors.foreign:echo", "vllm-request"),
     ],
 )
 def test_the_interface_is_found_out_where_it_is_plain(entry, interface, tmp_path):
@@ -99,21 +100,36 @@ def test_an_entry_point_that_cannot_be_found_or_read_is_refused(
         (table("module:"), 'expected "package.module:Class"'),
         (table("math:gcd"), "expected a class, got builtin_function"),
         (table("no_such_module:X"), r"adapt\[0\]: no_such_module:X: importing no_such_module fail"),
-        (table("support.foreign:Nobody"), "support.foreign has no Nobody; correct the name"),
+        (
+            table("support.processors.foreign:Nobody"),
+            "support.processors.foreign has no Nobody; correct the name",
+        ),
         (table("__main__:X"), "a class of __main__ travels as code"),
-        (table("support.foreign:DynamoForced"), "its interface is not plain; write interface ="),
-        (table("support.foreign:DynamoForced", interface='"vllm"'), "interface: expected one of"),
-        (table("support.foreign:Polite", interface='"vllm-v1"'), "expected a subclass of vllm.v1"),
+        (
+            table("support.processors.foreign:DynamoForced"),
+            "its interface is not plain; write interface =",
+        ),
+        (
+            table("support.processors.foreign:DynamoForced", interface='"vllm"'),
+            "interface: expected one of",
+        ),
+        (
+            table("support.processors.foreign:Polite", interface='"vllm-v1"'),
+            "expected a subclass of vllm.v1",
+        ),
         (table(V1, interface='"vllm-v2"'), "expected a subclass of vllm.v1.worker.gpu"),
         (table(V1, interface='"dynamo"'), "expected processor.input_ids, logits"),
-        (table("support.foreign:AdapterLogitsProcessor"), "does not override is_argmax_invariant"),
+        (
+            table("support.processors.foreign:AdapterLogitsProcessor"),
+            "does not override is_argmax_invariant",
+        ),
         (table(V1, arguments="{ x = 1 }"), "classes of vllm-v1 take none"),
         (table(V1, generation_only="true"), "generation_only: not for classes of vllm-v1"),
         (table(TOP_K, arguments="{ k = 1 }"), "it takes no 'k'; it takes top_k"),
         (table(TOP_K, color="1"), "expected one of class, entry_point, interface, arguments"),
         (f"{table(TOP_K)}\n{table(TOP_K)}", "is allowed already"),
         (
-            f'allow = ["support.recording:Recorder"]\n{table("support.recording:Recorder")}',
+            f'allow = ["{RECORDER}"]\n{table(RECORDER)}',
             "name it in allow",
         ),
     ],

@@ -20,7 +20,7 @@ from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
 from support.examples import examples
-from support.oracles import ngram_bans
+from support.oracles.definitions import ngram_bans
 
 VOCAB = 50
 PAD = 1_000_000

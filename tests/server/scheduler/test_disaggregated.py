@@ -39,7 +39,7 @@ from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, Played
-from support.recording import Finishes
+from support.processors.recording import Finishes
 
 
 def abort(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, *, ours=True):

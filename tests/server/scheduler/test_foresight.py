@@ -13,7 +13,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang_lp._engine.history.row import attach_row
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import foresight
-from support.fake_gpu import FakeGpu
+from support.fakes.gpu import FakeGpu
 
 VOCAB = 1000
 DRAFTED = 5

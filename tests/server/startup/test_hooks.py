@@ -65,7 +65,9 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
 
 def test_what_the_rooms_offer_as_hooks_is_in_the_table(registry, tmp_path, monkeypatch):
     policy = tmp_path / "policy.toml"
-    policy.write_text('[effort]\nlow = 5\n[[adapt]]\nclass = "support.foreign:TargetToken"')
+    policy.write_text(
+        '[effort]\nlow = 5\n[[adapt]]\nclass = "support.processors.foreign:TargetToken"'
+    )
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
 
@@ -218,7 +220,9 @@ def test_a_function_that_sglang_renamed_keeps_a_server_from_starting(
     registry, monkeypatch, capfd, tmp_path, target
 ):
     policy = tmp_path / "policy.toml"
-    policy.write_text('[effort]\nlow = 5\n[[adapt]]\nclass = "support.foreign:TargetToken"')
+    policy.write_text(
+        '[effort]\nlow = 5\n[[adapt]]\nclass = "support.processors.foreign:TargetToken"'
+    )
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
     # Others are left out; each takes SGLang's registry a while.

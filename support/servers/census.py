@@ -6,11 +6,11 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from support.asking import body
-from support.recording import Census
+from support.processors.recording import Census
+from support.servers.asking import body
 
 if TYPE_CHECKING:
-    from support.server import Server
+    from support.servers.server import Server
 
 #: A slow machine takes minutes for the last request whose client is gone.
 _SECONDS = 300
@@ -23,7 +23,7 @@ def census(server: Server, name: str) -> dict[str, Any]:
     whose client is gone some seconds late.
 
     Args:
-        server: Allows :class:`support.recording.Census`.
+        server: Allows :class:`support.processors.recording.Census`.
         name: Of this census, unlike that of any other.
 
     Raises:

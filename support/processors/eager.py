@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglang_lp import builtins
-from support.tiny_model import EOS, FREQUENT
+from support.models.tiny_model import EOS, FREQUENT
 
 START, END, NEWLINE = FREQUENT[:3]
 THINKING = {

@@ -1,4 +1,4 @@
-"""DFLASH and DSPARK on a machine without a GPU: a part of :mod:`support.cpu_speculation`.
+"""DFLASH and DSPARK on a machine without a GPU: a part of :mod:`support.cpu.speculation`.
 
 No step of either algorithm is changed. The device is admitted, ``torch_native`` attends to blocks,
 and plain forms stand in for kernels. An untrained DFLASH model drafts by the table of ``BIGRAM``
@@ -113,7 +113,7 @@ def _take_plain_kernels() -> None:
     from sglang.srt.mem_cache import memory_pool
     from sglang.srt.speculative import dflash_utils
 
-    from support import kernels
+    from support.cpu import kernels
 
     memory_pool._set_kv_buffer_prefix_valid_impl = kernels.set_kv_prefixes
     dflash_utils.tree_speculative_sampling_target_only = (

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 
-from support.recording import Recorder
+from support.processors.recording import Recorder
 
 _numbers = itertools.count()
 

@@ -11,14 +11,14 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from support import cpu_speculation
+from support.cpu import speculation
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["VARIABLES", "install"]
 
-VARIABLES: Mapping[str, str] = {**cpu_speculation.VARIABLES, "SGLANG_LP_TEST_SEEDS": "1"}
+VARIABLES: Mapping[str, str] = {**speculation.VARIABLES, "SGLANG_LP_TEST_SEEDS": "1"}
 _BACKENDS = ["torch_native"]
 
 

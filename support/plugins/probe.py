@@ -12,7 +12,7 @@ import pickle
 from typing import Any
 
 from sglang_lp import wire
-from support.recording import write
+from support.processors.recording import write
 from support.settings import RECORD
 
 

@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.testing import FakeRequest
-from support import tiny_model
-from support.oracles import bad_word_bans, ngram_bans, scheduled_bias, thinking_force, thought
-from support.recording import steer
-from support.tiny_model import VOCAB_SIZE, beginnings
+from support.models import tiny_model
+from support.models.tiny_model import VOCAB_SIZE, beginnings
+from support.oracles.definitions import (
+    bad_word_bans,
+    ngram_bans,
+    scheduled_bias,
+    thinking_force,
+    thought,
+)
+from support.processors.recording import steer
 
 if TYPE_CHECKING:
     import torch

@@ -16,16 +16,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.plugins import FLEET
 from support.processes import free_port
-from support.server import Reply, Server, launch
+from support.servers.server import Reply, Server, launch
 from support.settings import ROOT
 
 __all__ = ["PACKAGES", "Pair", "install", "missing", "pair"]
 
 #: Where ``make test SUITE=fleet`` installs Mooncake.
 PACKAGES = ROOT / ".cache" / "fleet"
-#: Makes SGLang load :func:`install`.
-PLUGIN = Path(__file__).with_name("fleet_plugin")
 #: Libraries that Debian has in its packages libibverbs1, libnl-3-200 and libnl-route-3-200.
 _LIBRARIES = ("libnl-3.so.200", "libnl-route-3.so.200", "libibverbs.so.1")
 #: Nothing but loopback. Seconds are those after which SGLang gives up waiting.
@@ -168,7 +167,7 @@ def pair(
                 model,
                 directory / role,
                 {**own, "disaggregation_bootstrap_port": port, **arguments},
-                paths=[PACKAGES, PLUGIN, *paths],
+                paths=[PACKAGES, FLEET, *paths],
                 variables={**_VARIABLES, **libraries, **variables},
             )
             running = server.__enter__()

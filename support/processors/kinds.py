@@ -20,7 +20,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History, Request
-from support.oracles import thought
+from support.oracles.definitions import thought
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits

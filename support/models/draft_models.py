@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from support.tiny_model import BOS, EOS, VOCAB_SIZE
+from support.models.tiny_model import BOS, EOS, VOCAB_SIZE
 
 _MATRIX = 2
 #: In the draft: of the standard deviation of each weight matrix.
@@ -127,7 +127,7 @@ def make_dflash(target: Path, directory: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from support.cpu_chains import BIGRAM
+    from support.cpu.chains import BIGRAM
 
     own = {"target_layer_ids": [*BLOCK_LAYERS], "mask_token_id": VOCAB_SIZE - 1}
     more = {"num_target_layers": LAYERS, "block_size": BLOCK, "dflash_config": own}
@@ -232,7 +232,7 @@ def make_all(directory: Path, tiny: Path) -> dict[str, Path]:
 
     Args:
         directory: Where to.
-        tiny: The model of :mod:`support.tiny_model`.
+        tiny: The model of :mod:`support.models.tiny_model`.
     """
     llama = make_llama(directory / "llama", tiny)
     return {

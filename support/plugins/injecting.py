@@ -25,7 +25,7 @@ import sglang_lp
 from support.settings import RECORD
 
 if TYPE_CHECKING:
-    from support.server import Server
+    from support.servers.server import Server
 
 __all__ = ["Faults", "Injected", "install"]
 

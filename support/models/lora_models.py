@@ -1,4 +1,4 @@
-"""LoRA adapters for the Llama of :mod:`support.draft_models`, as PEFT writes them.
+"""LoRA adapters for the Llama of :mod:`support.models.draft_models`, as PEFT writes them.
 
 Each comes with a checkpoint that has it merged into its weights, for the oracle.
 """

@@ -2,7 +2,7 @@
 
 The scheduler, the workers and ``eagle_sample`` are SGLang's own. Its Triton kernels run in Triton's
 interpreter, for which ``VARIABLES`` must be in the environment before Triton is imported; without
-them nothing is changed. :mod:`support.kernels` stands in for the slow ones and for those that
+them nothing is changed. :mod:`support.cpu.kernels` stands in for the slow ones and for those that
 exist in CUDA only, and plain torch computes the attention of drafts and trees.
 """
 
@@ -12,17 +12,15 @@ import os
 import sys
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from support import cpu_chains, cpu_rotary, foreseeing
+from support.cpu import chains, rotary
+from support.plugins import foreseeing
 
-__all__ = ["NAME", "PLUGIN", "VARIABLES", "install"]
+__all__ = ["NAME", "VARIABLES", "install"]
 
 #: What ``SGLANG_PLUGINS`` calls this plugin.
 NAME = "sglang_lp_cpu_speculation"
-#: On the import path of a server, makes SGLang find it.
-PLUGIN = Path(__file__).with_name("plugin")
 VARIABLES: Mapping[str, str] = {
     "TRITON_INTERPRET": "1",
     "TORCH_COMPILE_DISABLE": "1",
@@ -38,15 +36,15 @@ def install() -> None:
     _take_plain_kernels()
     _verify_trees()
     _attend_in_drafts()
-    cpu_rotary.install()
+    rotary.install()
     _keep_overlap()
-    cpu_chains.install()
+    chains.install()
     foreseeing.install()
 
 
 def _take_triton_kernels() -> None:
     """Take the kernels that SGLang has in Triton for Intel's devices, and in CUDA otherwise."""
-    from support import kernels
+    from support.cpu import kernels
 
     # SGLang's compiled kernels, which need CUDA's library to be imported.
     package, of_drafts = types.ModuleType("sgl_kernel"), types.ModuleType("sgl_kernel.speculative")
@@ -79,7 +77,7 @@ def _take_plain_kernels() -> None:
     from sglang.srt.mem_cache import allocation
     from sglang.srt.speculative import eagle_utils
 
-    from support import kernels
+    from support.cpu import kernels
 
     # Nothing at all where there is no CUDA.
     eagle_utils.tree_speculative_sampling_target_only = (
@@ -110,7 +108,7 @@ def _verify_tree_greedy(
     predicts: Any, accept_index: Any, accept_token_num: Any, *args: Any, topk: int = -1, **more: Any
 ) -> tuple[Any, Any, Any]:
     """Do what SGLang's function of before 0.5.23 does, which also returns what it wrote."""
-    from support import kernels
+    from support.cpu import kernels
 
     kernels.verify_tree_greedy(predicts, accept_index, accept_token_num, *args, **more)
     return predicts, accept_index, accept_token_num
@@ -147,9 +145,7 @@ def _verify_trees() -> None:
             return original(self, q, k, v, layer, forward_batch, save_kv_cache)
         verify_input = forward_batch.spec_info
         if type(verify_input).__name__ == "DFlashVerifyInput":
-            return cpu_chains.attend_to_blocks(
-                self, q, k, v, layer, forward_batch, save=save_kv_cache
-            )
+            return chains.attend_to_blocks(self, q, k, v, layer, forward_batch, save=save_kv_cache)
         width = verify_input.draft_token_num
         if save_kv_cache and k is not None:
             places = KVWriteLoc(forward_batch.out_cache_loc, None)

@@ -5,7 +5,7 @@ share a model between processes; ``decided as on a gpu`` decides with tensor ope
 tokens are forced; ``decided`` has an operator who decides for requests, ``tokenizer
 workers`` several front ends; those in ``ADAPTED`` take LoRA adapters; those in ``STOCK`` are SGLang
 without this toolkit's plugin. Models are named as
-in :mod:`support.draft_models`.
+in :mod:`support.models.draft_models`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from typing import Any
 import pytest
 
 from sglang_lp.server.startup.workers import can_be_guarded
-from support import cpu_chains, cpu_deciding, cpu_lora, cpu_speculation, cpu_strict, foreseeing
-from support.lora_models import RANK
-from support.server import SGLANG
+from support.cpu import chains, deciding, lora, speculation, strict
+from support.models.lora_models import RANK
+from support.plugins import foreseeing
+from support.servers.server import SGLANG
 
-#: Allows the processors of :mod:`support.recording`.
+#: Allows the processors of :mod:`support.processors.recording`.
 POLICY = Path(__file__).with_name("policy.toml")
 #: Decides for requests, see ``tests/engine/test_decided.py``.
 DECIDED = Path(__file__).with_name("decided.toml")
 #: Has a ceiling on thinking, see ``tests/engine/test_reasoning.py``.
 REASONING = Path(__file__).with_name("reasoning.toml")
-#: On the import path of a server, makes SGLang load :mod:`support.probe`.
-PROBE = Path(__file__).with_name("plugin")
 
 Settings = tuple[Mapping[str, Any], Mapping[str, str]]
 #: How a program of its own starts a server.
-OWN_PROGRAM = (sys.executable, "-m", "support.own_program")
+OWN_PROGRAM = (sys.executable, "-m", "support.servers.own_program")
 
 #: Few enough tokens that concurrent requests are retracted, with prefill in chunks of a few.
 _SQUEEZED = {
@@ -46,7 +45,7 @@ _CORES = "0|1"
 #: SGLang takes gloo where it finds no NCCL; its GPT-2 does not run on two ranks, its Llama does.
 _RANKS = {"tp_size": 2, "model_path": "llama"}
 RANKS_VARIABLES = {
-    **cpu_speculation.VARIABLES,
+    **speculation.VARIABLES,
     "SGLANG_NCCL_SO_PATH": "none",
     "SGLANG_CPU_OMP_THREADS_BIND": _CORES,
 }
@@ -87,7 +86,7 @@ _DFLASH = {
     "speculative_draft_model_path": "dflash",
 }
 #: Writes over drafts at random.
-_GUESSING = {**cpu_speculation.VARIABLES, foreseeing.VARIABLE: "1"}
+_GUESSING = {**speculation.VARIABLES, foreseeing.VARIABLE: "1"}
 _DSPARK = {
     **_CHAINS,
     "speculative_algorithm": "DSPARK",
@@ -101,7 +100,7 @@ _LORA = {
     "max_lora_rank": RANK,
     "max_loras_per_batch": 3,
 }
-_LORA_VARIABLES = {**cpu_speculation.VARIABLES, **cpu_lora.VARIABLES}
+_LORA_VARIABLES = {**speculation.VARIABLES, **lora.VARIABLES}
 SERVERS: Mapping[str, Settings] = {
     "default": ({"grammar_backend": "xgrammar"}, {}),
     "no overlap, no radix cache": (
@@ -122,7 +121,7 @@ SERVERS: Mapping[str, Settings] = {
             "chunked_prefill_size": 16,
             "enable_mixed_chunk": True,
         },
-        cpu_speculation.VARIABLES,
+        speculation.VARIABLES,
     ),
     "ngram chains, no overlap": (
         {
@@ -143,25 +142,25 @@ SERVERS: Mapping[str, Settings] = {
             "speculative_draft_model_path": "noisy",
             **_TREES,
         },
-        cpu_speculation.VARIABLES,
+        speculation.VARIABLES,
     ),
-    "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, cpu_speculation.VARIABLES),
+    "eagle chains": ({**_EAGLE, "grammar_backend": "xgrammar"}, speculation.VARIABLES),
     "eagle chains, data parallel": (
         {**_EAGLE, "dp_size": 2},
         {**_GUESSING, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
-    "eagle3 trees": (_EAGLE3, cpu_speculation.VARIABLES),
-    "dflash": (_DFLASH, cpu_speculation.VARIABLES),
-    "dflash, blind": (_DFLASH, {**cpu_speculation.VARIABLES, cpu_chains.BLIND: "1"}),
+    "eagle3 trees": (_EAGLE3, speculation.VARIABLES),
+    "dflash": (_DFLASH, speculation.VARIABLES),
+    "dflash, blind": (_DFLASH, {**speculation.VARIABLES, chains.BLIND: "1"}),
     "dflash, squeezed": (
         {**_DFLASH, **_SQUEEZED, "max_total_tokens": 768},
-        cpu_speculation.VARIABLES,
+        speculation.VARIABLES,
     ),
     "dflash, data parallel": (
         {**_DFLASH, "dp_size": 2},
         {**_GUESSING, "SGLANG_CPU_OMP_THREADS_BIND": _CORES},
     ),
-    "dspark": (_DSPARK, cpu_speculation.VARIABLES),
+    "dspark": (_DSPARK, speculation.VARIABLES),
     "dspark, ragged, squeezed": (
         {**_DSPARK, **_SQUEEZED, "max_total_tokens": 768},
         {**_GUESSING, "SGLANG_RAGGED_VERIFY_MODE": "compact"},
@@ -207,10 +206,10 @@ SERVERS: Mapping[str, Settings] = {
         },
         {
             "SGLANG_MAX_THINK_TOKENS": "32",
-            "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{cpu_strict.NAME}",
+            "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{strict.NAME}",
         },
     ),
-    "decided as on a gpu": ({}, {cpu_deciding.VARIABLE: "1"}),
+    "decided as on a gpu": ({}, {deciding.VARIABLE: "1"}),
     "tokenizer workers": (
         {"tokenizer_worker_num": 2},
         {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
@@ -218,7 +217,7 @@ SERVERS: Mapping[str, Settings] = {
     "stock": ({}, {"SGLANG_PLUGINS": "sglang_lp_probe"}),
     "stock, eagle chains": (
         _EAGLE,
-        {**cpu_speculation.VARIABLES, "SGLANG_PLUGINS": f"sglang_lp_probe,{cpu_speculation.NAME}"},
+        {**speculation.VARIABLES, "SGLANG_PLUGINS": f"sglang_lp_probe,{speculation.NAME}"},
     ),
 }
 STOCK = ("stock", "stock, eagle chains")

@@ -58,7 +58,7 @@ class Server:
     Attributes:
         url: Where it listens.
         log: Its standard output and error.
-        record: File into which :mod:`support.recording` and :mod:`support.probe` write.
+        record: File of :mod:`support.processors.recording` and :mod:`support.plugins.probe`.
         process: Leader of its process group.
         arguments: SGLang's arguments.
         variables: Environment variables that were set for it.

@@ -1,0 +1,1 @@
+"""Plain forms of what SGLang computes on GPUs only, as plugins."""

@@ -1,0 +1,1 @@
+"""Fakes of SGLang's objects and of a GPU, for unit tests."""

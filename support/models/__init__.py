@@ -1,0 +1,1 @@
+"""Small models and tokenizers, made on the spot."""

@@ -1,0 +1,1 @@
+"""Independent definitions of what processors do."""

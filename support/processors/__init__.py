@@ -1,0 +1,1 @@
+"""Processors that tests serve, adapt and compare with."""

@@ -1,0 +1,1 @@
+"""Real servers and engines, and the ways in which tests ask them."""
