@@ -1,10 +1,18 @@
-"""What the operator decides: the classes that may run, defaults, ceilings, profiles and effort.
+"""The operator's decisions: the classes that may run, defaults, ceilings, profiles and effort.
 
-``file`` reads the policy file, with the tables of ``adapt`` and the sections of ``decisions``.
-``allowing`` imports the classes that it allows, and hands them to :mod:`sglang_lp.trust`.
-``rules`` applies its decisions to a request: ``links`` are the request's processors meanwhile,
-``ceilings`` the numbers that they may not exceed, ``thinking`` the order in which thinking budgets
-count.
+What a server allows, made at start-up:
+
+- ``file``: the policy file; its tables are in ``adapt``, its sections in ``decisions``.
+- ``allowing``: the allow list for :mod:`sglang_lp.trust`. ``classes`` imports and checks each
+  class, ``adapt`` those of other engines; ``stock`` names SGLang's own.
+- ``chosen``: the processors of defaults, profiles and ``[[always]]``.
+
+What a request runs, decided at both gates:
+
+- ``rules``: the order in which the decisions are applied.
+- ``links``: the request's processors meanwhile.
+- ``ceilings``: the largest number that it may give a parameter.
+- ``thinking``: its thinking budget.
 """
 
 from sglang_lp.policy.file import Policy

@@ -1,22 +1,23 @@
-"""Ceilings: the most that a request may set a number to, whichever processor has it."""
+"""Ceilings: the largest number that a request may give a parameter, whichever class has it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sglang_lp.adapters import AdaptedProcessor
-from sglang_lp.errors import InvalidParameter, shown
+from sglang_lp.errors import InvalidParameter, PolicyError, shown
 from sglang_lp.params import replaced
 from sglang_lp.policy.decisions import Above, Ceiling
-from sglang_lp.policy.links import Link, thinks
-from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
 
-__all__ = ["could_reach", "lower", "refusal"]
+if TYPE_CHECKING:
+    from sglang_lp.policy.links import Link
+
+__all__ = ["check_names", "lower", "refusal"]
 
 
 def refusal(processor: type[Any], name: str, most: float, got: object) -> InvalidParameter:
@@ -29,11 +30,11 @@ def refusal(processor: type[Any], name: str, most: float, got: object) -> Invali
 
 
 def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
-    """Hold a link to the ceilings on its numbers, but for the thinking budget.
+    """Lower the numbers of a link to their ceilings.
 
     Raises:
-        InvalidParameter: One is above a ceiling that refuses that; or a class without a schema
-            gets something else than a number where there is a ceiling.
+        InvalidParameter: A number is above a ceiling that refuses; or, in a class without a
+            schema, a parameter with a ceiling is not a number.
     """
     if issubclass(link.processor, AdaptedProcessor):
         values = _lower_all(link, link.params.values, ceilings)
@@ -41,16 +42,34 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     changes = {}
     for name in ceilings.keys() & {*link.params.__struct_fields__}:
         value = getattr(link.params, name)
-        if (name == BUDGET and thinks(link)) or isinstance(value, bool):
-            continue
-        if isinstance(value, int | float) and not value <= ceilings[name].at_most:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not value <= ceilings[name].at_most:
             changes[name] = _lowered(link, name, value, ceilings[name])
     if not changes:
         return link
     return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
 
 
-def could_reach(processor: type[Any], name: str) -> bool:
+def check_names(ceilings: Iterable[str], processors: Iterable[type[Any]]) -> None:
+    """Check that each ceiling is on a number that some class reads.
+
+    Args:
+        ceilings: Names of parameters.
+        processors: All classes that a request may run.
+
+    Raises:
+        PolicyError: No class has a number of that name.
+    """
+    known = [*processors]
+    for name in ceilings:
+        if not any(_could_read(processor, name) for processor in known):
+            raise PolicyError(
+                f"ceilings.{name}: no class of this policy has a parameter of this name that "
+                "is a number; correct the name"
+            )
+
+
+def _could_read(processor: type[Any], name: str) -> bool:
     """Tell whether a class may read a number of this name."""
     if not issubclass(processor, LogitProcessor) or issubclass(processor, AdaptedProcessor):
         return True
@@ -61,9 +80,9 @@ def could_reach(processor: type[Any], name: str) -> bool:
 def _lower_all(
     link: Link, values: Mapping[str, Any], ceilings: Mapping[str, Ceiling]
 ) -> dict[str, Any]:
-    """Hold values to the ceilings on their names, wherever in them a name stands.
+    """Lower the values of a class without a schema, including those in nested objects.
 
-    The class may make a number of a text, or of true and false.
+    Such a class may turn a text, or true and false, into a number.
     """
     lowered = dict(values)
     for name, value in values.items():

@@ -1,26 +1,18 @@
-"""The processors of one request while they are decided on: classes with their parsed parameters."""
+"""The processors of one request while the rules are applied: classes with parsed parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.params import replaced
-from sglang_lp.policy.thinking import BUDGET, TOTAL
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.processor import fit
 
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
+    from sglang_lp.served_model import ServedModel
 
-__all__ = [
-    "Link",
-    "begin_inside",
-    "parts",
-    "thinks",
-    "with_budget",
-    "with_total",
-]
+__all__ = ["Link", "fit_link", "parse_link", "parts", "same_params"]
 
 
 class Link(NamedTuple):
@@ -28,16 +20,29 @@ class Link(NamedTuple):
 
     Attributes:
         processor: The class.
-        params: What its ``parse_params`` returned.
+        params: The result of its ``parse_params``.
     """
 
     processor: type[LogitProcessor]
     params: Any
 
 
-def thinks(link: Link) -> bool:
-    """Tell whether this is a thinking budget."""
-    return issubclass(link.processor, ThinkingBudgetLogitProcessor)
+def parse_link(processor: type[LogitProcessor], given: Any, served: ServedModel) -> Link:
+    """Check parameters against the schema of their class.
+
+    Raises:
+        RequestError: They do not fit it.
+    """
+    return Link(processor, processor.parse_params(given, served.vocab_size))
+
+
+def fit_link(link: Link, served: ServedModel) -> Link:
+    """Check parameters against the served model, and fill in those that depend on it.
+
+    Raises:
+        RequestError: They do not fit the model.
+    """
+    return link._replace(params=fit(link.processor, link.params, served))
 
 
 def parts(link: Link) -> list[Link]:
@@ -47,33 +52,8 @@ def parts(link: Link) -> list[Link]:
     return [link]
 
 
-def with_budget(link: Link, budget: int) -> Link:
-    """Give a thinking budget its number, and hold the smaller ones to it."""
-    params = link.params
-    soft = params.soft_thinking_budget
-    soft = None if soft is None else min(soft, budget)
-    least = min(params.min_thinking_tokens, budget if soft is None else soft)
-    changes = {
-        BUDGET: budget,
-        "soft_thinking_budget": soft,
-        "min_thinking_tokens": least,
-        "wait_token_id": params.wait_token_id if least else None,
-    }
-    return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
-
-
-def with_total(link: Link, total: int) -> Link:
-    """Give a thinking budget the number of tokens that all blocks may have together."""
-    changes = {TOTAL: total}
-    return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
-
-
-def begin_inside(link: Link) -> Link:
-    """Have a thinking budget count from the first token, as the served reasoning parser does."""
-    params = link.params
-    if issubclass(link.processor, ThinkingBudgetLogitProcessor):
-        return link._replace(params=link.processor.begin_inside(params))
-    if not issubclass(link.processor, ChainLogitProcessor):
-        return link
-    links = tuple(begin_inside(Link(*one)) for one in params.links)
-    return link._replace(params=msgspec.structs.replace(params, links=links))
+def same_params(one: Sequence[Link], other: Sequence[Link]) -> bool:
+    """Tell whether two lists of links have the very same parameters."""
+    return len(one) == len(other) and all(
+        a.params is b.params for a, b in zip(one, other, strict=True)
+    )

@@ -1,25 +1,61 @@
-"""Which thinking budget a request gets: who asked first, and what the operator allows at most."""
+"""Thinking budgets: which one a request gets, and the operator's ceilings on them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["BUDGET", "TOTAL", "Wishes", "decide_budget"]
+import msgspec
 
-#: The parameter.
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.params import replaced
+from sglang_lp.policy.ceilings import refusal
+from sglang_lp.policy.decisions import Above, Ceiling, Decisions
+from sglang_lp.policy.links import Link, fit_link, parse_link
+from sglang_lp.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from sglang_lp.builtins.thinking.known import ReasoningFormat
+    from sglang_lp.processor import LogitProcessor
+
+__all__ = [
+    "BUDGET",
+    "TOTAL",
+    "ProposedBudgets",
+    "ThinkingRules",
+    "begin_inside",
+    "decide_budget",
+    "is_thinking_budget",
+    "thinks",
+]
+
+#: The parameter for one thinking block.
 BUDGET = "thinking_budget"
-#: The parameter for all blocks of an answer together.
+#: The parameter for all thinking blocks of an answer together.
 TOTAL = "total_thinking_tokens"
 
 
-class Wishes(NamedTuple):
-    """Thinking budgets that are proposed for one request; negative is no limit, ``None`` nothing.
+def is_thinking_budget(processor: type[Any]) -> bool:
+    """Tell whether a class limits thinking."""
+    return issubclass(processor, ThinkingBudgetLogitProcessor)
+
+
+def thinks(link: Link) -> bool:
+    """Tell whether a link limits thinking."""
+    return is_thinking_budget(link.processor)
+
+
+class ProposedBudgets(NamedTuple):
+    """Thinking budgets that are proposed for one request; the first that is not ``None`` counts.
+
+    A negative number means no limit.
 
     Attributes:
         own: The request's own parameter.
         field: A field of the request that is a budget, such as Anthropic's ``budget_tokens``.
-        effort: What the operator gives the effort that the request asks for.
-        default: What the operator gives requests that ask for nothing.
+        effort: The operator's budget for the level of effort that the request asks for.
+        default: The operator's budget for requests that ask for nothing.
     """
 
     own: int | None = None
@@ -29,25 +65,25 @@ class Wishes(NamedTuple):
 
     @property
     def asked(self) -> int | None:
-        """What the request itself asks for."""
+        """The budget that the request itself gives."""
         return self.field if self.own is None else self.own
 
 
 def decide_budget(
-    wishes: Wishes, most: int | None, limit: int | None, answer_room: int
+    proposed: ProposedBudgets, most: int | None, limit: int | None, answer_room: int
 ) -> int | None:
-    """Return the budget of a request: the first wish, and the ceiling last.
+    """Return the budget of a request: the first proposal, held to the ceiling.
 
     Args:
-        wishes: In the order in which they count.
+        proposed: The proposals.
         most: The ceiling on ``thinking_budget``, if there is one.
         limit: Tokens that the request can get, if known.
-        answer_room: How many of these a budget leaves for the answer.
+        answer_room: Tokens of ``limit`` that a budget leaves for the answer.
 
     Returns:
         Tokens, or ``None`` for no limit.
     """
-    budget = next((wish for wish in wishes if wish is not None), None)
+    budget = next((one for one in proposed if one is not None), None)
     if budget is not None and budget < 0:
         budget = None
     if most is not None:
@@ -55,3 +91,195 @@ def decide_budget(
     if budget is not None and limit is not None and answer_room:
         budget = max(0, min(budget, limit - answer_room))
     return budget
+
+
+class ThinkingRules:
+    """The operator's decisions on thinking.
+
+    Args:
+        decisions: All decisions of the policy.
+        default: The processor of requests that name none, and its parameters, if there is one.
+
+    Attributes:
+        limits_all: Whether the operator limits the thinking of every request.
+        default_budget: The budget of requests with a thinking budget that sets no number.
+
+    Raises:
+        PolicyError: A ceiling on thinking is not a whole number of tokens.
+    """
+
+    def __init__(
+        self, decisions: Decisions, default: tuple[type[LogitProcessor], dict[str, Any]] | None
+    ) -> None:
+        self._ceilings = decisions.ceilings
+        self._other_ceilings = {
+            name: ceiling for name, ceiling in decisions.ceilings.items() if name != BUDGET
+        }
+        self._answer_room = decisions.answer_room
+        self._ceiling = _ceiling_on(BUDGET, decisions)
+        self._total = _ceiling_on(TOTAL, decisions)
+        capped = self._ceiling is not None or self._total is not None
+        #: The class and parameters of a budget that is added to a request.
+        self._template: tuple[type[LogitProcessor], dict[str, Any]]
+        self._template = ThinkingBudgetLogitProcessor, {}
+        by_default = default is not None and is_thinking_budget(default[0])
+        if default is not None and by_default:
+            self._template = default
+        self.default_budget: int | None = self._template[1].get(BUDGET)
+        self.limits_all = by_default or decisions.reads_effort or capped
+        self._delimiters: dict[ReasoningFormat | None, tuple[Any, Any]] = {}
+
+    def fit(self, served: ServedModel) -> None:
+        """Check the budgets against the served model, and learn its delimiters.
+
+        Raises:
+            RequestError: A budget cannot work with this model.
+        """
+        for one in served.by_effort() if self.limits_all else ():
+            template = fit_link(parse_link(*self._template, one), one)
+            self._delimiters[one.reasoning] = template.params.start, template.params.end
+            self._with_budget(template, 0)
+
+    def read_bare_budget(self, given: Mapping[str, Any], field: int | None) -> int | None:
+        """Return the ``thinking_budget`` of a request that names no processor.
+
+        Args:
+            given: The client's ``custom_params``.
+            field: Another field of the request that is a budget, if there is one.
+
+        Raises:
+            InvalidParameter: It is not a budget.
+        """
+        if not self._limits(field) or given.get(BUDGET) is None:
+            return None
+        parsed = parse_link(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
+        return parsed.params.thinking_budget  # type: ignore[no-any-return]
+
+    def ceilings_on(self, link: Link) -> Mapping[str, Ceiling]:
+        """Return the ceilings on a link's numbers, without the one that :meth:`limit` applies."""
+        return self._other_ceilings if thinks(link) else self._ceilings
+
+    def limit(
+        self,
+        links: list[Link],
+        proposed: ProposedBudgets,
+        limit: int | None,
+        served: ServedModel,
+    ) -> list[Link]:
+        """Put the decided thinking budget into its link, or add one.
+
+        Args:
+            links: The processors of a request.
+            proposed: The budgets that are proposed for it.
+            limit: Tokens that the request can get, if known.
+            served: The model.
+
+        Raises:
+            InvalidParameter: The request asks for more than a ceiling that refuses.
+        """
+        if not self._limits(proposed.field):
+            return links
+        place = next((i for i, link in enumerate(links) if thinks(link)), len(links))
+        processor = links[place].processor if place < len(links) else self._template[0]
+        most = self._most(processor, proposed.asked)
+        budget = decide_budget(proposed, most, limit, self._answer_room)
+        if place == len(links):
+            if budget is None and self._total is None:
+                return links
+            links = [*links, fit_link(parse_link(*self._template, served), served)]
+        link = self._with_budget(links[place], budget)
+        if self._total is not None:
+            total = int(self._total.at_most)
+            own = link.params.total_thinking_tokens
+            # A number above the ceiling was lowered, or refused, as any other number.
+            link = _replace(link, {TOTAL: total if own is None else min(own, total)})
+        return [*links[:place], link, *links[place + 1 :]]
+
+    def check_delimiters(self, link: Link, served: ServedModel) -> None:
+        """Refuse a budget with other delimiters than the served model's, under a ceiling.
+
+        Raises:
+            InvalidParameter: It has other delimiters.
+        """
+        no_ceiling = self._ceiling is None and self._total is None
+        expected = self._delimiters.get(served.reasoning)
+        if no_ceiling or not thinks(link) or expected is None:
+            return
+        if (link.params.start, link.params.end) != expected:
+            raise InvalidParameter(
+                link.processor.__name__,
+                "thinking_start_token_id",
+                "expected the served model's thinking delimiters, for which this server has a "
+                "ceiling; leave them out",
+            )
+
+    def _limits(self, field: int | None) -> bool:
+        """Tell whether this server limits the thinking of a request."""
+        return self.limits_all or field is not None
+
+    def _most(self, processor: type[LogitProcessor], asked: int | None) -> int | None:
+        """Return the ceiling on thinking budgets; ``None`` for none.
+
+        Raises:
+            InvalidParameter: The request asks for more, and the ceiling refuses.
+        """
+        if self._ceiling is None:
+            return None
+        most = int(self._ceiling.at_most)
+        if self._ceiling.above == Above.REFUSE and asked is not None and not 0 <= asked <= most:
+            raise refusal(processor, BUDGET, most, asked)
+        return most
+
+    def _with_budget(self, link: Link, budget: int | None) -> Link:
+        """Give a link its budget; under a ceiling the closing message counts as thinking."""
+        if budget is None:
+            if link.params.thinking_budget is None or link.params.thinking_budget < 0:
+                return link
+            return link._replace(params=msgspec.structs.replace(link.params, thinking_budget=None))
+        if self._ceiling is not None:
+            most = int(self._ceiling.at_most)
+            message = len(link.params.closing_token_ids)
+            if message > most:
+                raise refusal(link.processor, "closing_token_ids", most, message)
+            newline = not message and link.params.new_line_token_id is not None
+            budget = max(0, min(budget, most - message - newline))
+        return _with_budget(link, budget)
+
+
+def _ceiling_on(name: str, decisions: Decisions) -> Ceiling | None:
+    ceiling = decisions.ceilings.get(name)
+    if ceiling and not (isinstance(ceiling.at_most, int) and ceiling.at_most >= 0):
+        raise PolicyError(
+            f"ceilings.{name}: expected a whole number of tokens, got {ceiling.at_most}"
+        )
+    return ceiling
+
+
+def _with_budget(link: Link, budget: int) -> Link:
+    """Give a link its budget, and hold its smaller numbers to it."""
+    params = link.params
+    soft = params.soft_thinking_budget
+    soft = None if soft is None else min(soft, budget)
+    least = min(params.min_thinking_tokens, budget if soft is None else soft)
+    changes = {
+        BUDGET: budget,
+        "soft_thinking_budget": soft,
+        "min_thinking_tokens": least,
+        "wait_token_id": params.wait_token_id if least else None,
+    }
+    return _replace(link, changes)
+
+
+def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
+    return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
+
+
+def begin_inside(link: Link) -> Link:
+    """Have a thinking budget count from the first token, as the served reasoning parser does."""
+    params = link.params
+    if issubclass(link.processor, ThinkingBudgetLogitProcessor):
+        return link._replace(params=link.processor.begin_inside(params))
+    if not issubclass(link.processor, ChainLogitProcessor):
+        return link
+    links = tuple(begin_inside(Link(*one)) for one in params.links)
+    return link._replace(params=msgspec.structs.replace(params, links=links))

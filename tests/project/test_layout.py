@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -108,6 +109,21 @@ def test_imports_run_one_way(module):
     assert part in RANKS, "a new part of sglang_lp needs its rank here"
     for imported in imported_parts(source, module) - {part, "__version__"}:
         assert RANKS[imported] < RANKS[part], f"{module} may not import sglang_lp.{imported}"
+
+
+@pytest.mark.parametrize("room", ["policy", "trust", "wire"])
+def test_no_module_of_a_room_imports_itself_in_a_circle(room):
+    paths = {f"sglang_lp.{room}.{path.stem}": path for path in (PACKAGE / room).glob("*.py")}
+    imports = {
+        module: {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text()))  # for annotations, too
+            if isinstance(node, ast.ImportFrom) and node.module in paths
+        }
+        for module, path in paths.items()
+    }
+
+    assert [*TopologicalSorter(imports).static_order()]  # raises if there is a circle
 
 
 def test_every_rank_is_that_of_a_part_that_exists():

@@ -17,7 +17,8 @@ from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
 from sglang_lp.faults import as_fault
 from sglang_lp.params import RAW, RESUMED, Beside, take_beside
 from sglang_lp.policy import Asked, Decided, Rules
-from sglang_lp.policy.links import Link, parts, thinks
+from sglang_lp.policy.links import Link, parts
+from sglang_lp.policy.thinking import thinks
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation

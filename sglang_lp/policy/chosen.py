@@ -1,0 +1,138 @@
+"""Processors that the operator chose, by name and with parameters: imported and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp import builtins
+from sglang_lp.adapters import AdaptedProcessor, as_processor
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.errors import PolicyError, shown
+from sglang_lp.importing import parse_entry
+from sglang_lp.params import is_private
+from sglang_lp.policy import classes
+from sglang_lp.policy.thinking import is_thinking_budget
+
+if TYPE_CHECKING:
+    from sglang_lp.policy.decisions import Chosen, Profile
+    from sglang_lp.processor import LogitProcessor
+
+__all__ = [
+    "LoadedChoice",
+    "LoadedProfile",
+    "fields_of",
+    "load_always",
+    "load_choice",
+    "load_profile",
+]
+
+
+class LoadedChoice(NamedTuple):
+    """A class that the operator chose.
+
+    Attributes:
+        processor: The class.
+        params: The operator's parameters of it, not parsed yet.
+    """
+
+    processor: type[LogitProcessor]
+    params: dict[str, Any]
+
+
+class LoadedProfile(NamedTuple):
+    """The processors of a profile.
+
+    Attributes:
+        choices: The processors.
+        may_set: Parameters of these that a request may set.
+    """
+
+    choices: list[LoadedChoice]
+    may_set: frozenset[str]
+
+
+def load_choice(chosen: Chosen, where: str) -> LoadedChoice:
+    """Import a class that the operator chose, and check the names of its parameters.
+
+    Args:
+        chosen: The class and its parameters.
+        where: Its place in the policy, for messages.
+
+    Raises:
+        PolicyError: The class cannot be imported or served, or has no such parameter.
+    """
+    if chosen.processor in builtins.__all__:
+        module, name = builtins.__name__, chosen.processor
+    else:
+        module, name = parse_entry(chosen.processor, f"{where}.processor")
+    processor = as_processor(classes.load(module, name, where))
+    for key in chosen.params:
+        if is_private(key) or not _takes(processor, key):
+            fields = ", ".join(fields_of(processor)) or "none"
+            raise PolicyError(
+                f"{where}.params: {name} has no parameter {shown(key)}; its parameters: {fields}"
+            )
+    return LoadedChoice(processor, chosen.params)
+
+
+def load_always(chosen: Chosen, where: str) -> LoadedChoice:
+    """Import a class that every request gets, and check that it can run with any other.
+
+    Raises:
+        PolicyError: As :func:`load_choice`; or it is a thinking budget or a chain.
+    """
+    choice = load_choice(chosen, where)
+    if is_thinking_budget(choice.processor):
+        raise PolicyError(
+            f"{where}: a thinking budget is a matter of [defaults] and [ceilings], which know what "
+            "requests ask for; put it there"
+        )
+    if issubclass(choice.processor, ChainLogitProcessor):
+        raise PolicyError(
+            f"{where}: {choice.processor.__name__} cannot run beside a request's own processor; "
+            "give each of its links an entry of its own"
+        )
+    return choice
+
+
+def load_profile(profile: Profile, where: str) -> LoadedProfile:
+    """Import the classes of a profile, and check that they can run together.
+
+    Raises:
+        PolicyError: As :func:`load_choice`; or the classes cannot run together, or a parameter in
+            ``may_set`` belongs to none or several of them.
+    """
+    choices = [
+        load_choice(chosen, f"{where}.processors[{index}]")
+        for index, chosen in enumerate(profile.processors)
+    ]
+    for processor, _ in choices if len(choices) > 1 else ():
+        if issubclass(processor, ChainLogitProcessor):
+            raise PolicyError(
+                f"{where}: {processor.__name__} cannot run beside others; name its links instead"
+            )
+    if sum(is_thinking_budget(processor) for processor, _ in choices) > 1:
+        raise PolicyError(f"{where}: expected at most one thinking budget")
+    for name in profile.may_set:
+        owners = [one.processor.__name__ for one in choices if name in fields_of(one.processor)]
+        if len(owners) != 1:
+            raise PolicyError(
+                f"{where}.may_set: expected parameters that one of its processors has, got "
+                f"{shown(name)}, which {' and '.join(owners) or 'none of them'} has"
+            )
+    return LoadedProfile(choices, frozenset(profile.may_set))
+
+
+def fields_of(processor: type[LogitProcessor]) -> Sequence[str]:
+    """Return the parameters in a class's schema; none for an adapted class, which has no schema."""
+    return () if issubclass(processor, AdaptedProcessor) else processor.Params.__struct_fields__
+
+
+def _takes(processor: type[LogitProcessor], name: str) -> bool:
+    return (
+        issubclass(processor, AdaptedProcessor)
+        or name in processor.Params.__struct_fields__
+        or name in processor.Params.renamed
+        or issubclass(processor, ChainLogitProcessor)
+    )
