@@ -39,7 +39,7 @@ _BREAKERS = ("\n", ":", '"', "*")
 #: Logarithm of the largest float32: llama.cpp stops raising the base there.
 _LOG_MAX = 88.7228391
 
-#: Fewest places for which numpy is faster than a loop.
+#: Fewest places that are computed with numpy instead of a loop.
 _MANY = 48
 
 #: Bits of a length, which a window limits.
@@ -48,7 +48,7 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 
 class _Repetition:
-    """Earlier occurrences of the newest tokens within the window, and how long each match is."""
+    """Earlier occurrences of the newest tokens within the window, and the length of each match."""
 
     __slots__ = (
         "__weakref__",
@@ -72,30 +72,30 @@ class _Repetition:
         tokens = np.frombuffer(text, dtype=np.int64)
         self._tail = Tail(window - allowed, tokens.tolist())
         broken = self._is_breaker(tokens).nonzero()[0]
-        #: How many tokens came since the last breaker.
+        #: Number of tokens since the last breaker.
         self._unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
-        #: What this is a fork of: while it lives, other copies of the request need not read.
+        #: The object that this is a fork of: other copies of the request find it while it lives.
         self._read: _Repetition | None = None
 
     def fork(self) -> _Repetition:
-        """Return repetitions of a text that grows by itself."""
+        """Return repetitions of a copy of the text, which grows on its own."""
         forked = copy(self)
         forked._tail = self._tail.fork()  # noqa: SLF001 - of its own kind
         forked._read = self._read or self  # noqa: SLF001
         return forked
 
     def push(self, token_id: int) -> None:
-        """Take in a token."""
+        """Append a token."""
         self._tail.push(token_id)
         breaks = self._breaks
         broken = token_id < len(breaks) and breaks[token_id]
         self._unbroken = 0 if broken else self._unbroken + 1
 
     def lengths(self) -> tuple[Sequence[int], Any] | None:
-        """Return the tokens that would continue a repetition, and how long the longest is.
+        """Return the tokens that would continue a repetition, and the longest repetition of each.
 
         Returns:
-            The tokens in ascending order, and for each of them the length; ``None`` if none would.
+            The tokens in ascending order, and the lengths; ``None`` if no token would.
         """
         if self._unbroken < self._allowed:
             return None
@@ -119,6 +119,7 @@ class _Repetition:
     def _longest(
         self, places: Numbers, runs: Numbers, following: Numbers
     ) -> tuple[Sequence[int], Any]:
+        """Return as :meth:`lengths`, computed with numpy."""
         import numpy as np
 
         lengths = np.minimum(runs, self._window - 1 - places)
@@ -147,7 +148,7 @@ _ends: ReadPrompts[_Repetition] = ReadPrompts()
 
 @shared_by_copies
 def _breaks(breakers: frozenset[int]) -> Any:
-    """Return for each token up to the one after the last breaker whether it is one."""
+    """Return for each token, up to the last breaker and one more, whether it is a breaker."""
     import numpy as np
 
     breaks = np.zeros(max(breakers) + 2 if breakers else 0, dtype=bool)
@@ -157,7 +158,7 @@ def _breaks(breakers: frozenset[int]) -> Any:
 
 @shared_by_copies
 def _penalties(multiplier: float, base: float, allowed: int, window: int) -> Numbers:
-    """Return the bias for continuing a repetition, by its number of tokens."""
+    """Return the bias for continuing a repetition, indexed by its number of tokens."""
     import numpy as np
 
     most = window
@@ -172,17 +173,21 @@ class DRYLogitProcessor(LogitProcessor):
 
     If the last ``n`` tokens, ``dry_allowed_length`` or more, have occurred before, the token that
     followed them there loses ``dry_multiplier * dry_base ** (n - dry_allowed_length)``. Prompt
-    and output count alike. A repetition does not reach across a sequence breaker, and breakers
+    and output both count. A repetition does not reach across a sequence breaker, and breakers
     are never penalised.
 
-    Parameters and semantics are those of llama.cpp's DRY sampler, with these differences: each
-    token that holds one of ``dry_sequence_breakers`` is a breaker, and no sequence of tokens is;
-    a penalty ends at 10,000; and
-    ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
-    a step on a text that repeats one token takes time in proportion to it (docs/performance.md
-    has the figure). ``dry_base``, ``dry_allowed_length`` and ``dry_sequence_breakers`` have
-    llama.cpp's defaults; its multiplier is 0 for off, and 0.8 is what the sampler's author
-    recommends.
+    Parameters and semantics are those of llama.cpp's DRY sampler, with three exceptions:
+
+    - Each token that contains one of ``dry_sequence_breakers`` is a breaker; a sequence of tokens
+      is never one.
+    - A penalty is at most 10,000.
+    - ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
+      a step on a text that repeats one token takes time in proportion to it (docs/performance.md
+      has the figure).
+
+    ``dry_base``, ``dry_allowed_length`` and ``dry_sequence_breakers`` have llama.cpp's defaults.
+    The default of ``dry_multiplier`` is 0.8, which the sampler's author recommends; llama.cpp's is
+    0, which is off.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -198,13 +203,13 @@ class DRYLogitProcessor(LogitProcessor):
 
         Attributes:
             dry_multiplier: Penalty at ``dry_allowed_length`` tokens, in logits.
-            dry_base: Factor on the penalty for each token more, 1 to 100.
-            dry_allowed_length: Longest repetition without a penalty plus one, 1 to 64 tokens.
-            dry_penalty_last_n: How many tokens to look back over, 2 to 2,048.
+            dry_base: Factor on the penalty for each further token, 1 to 100.
+            dry_allowed_length: Tokens of the shortest repetition with a penalty, 1 to 64.
+            dry_penalty_last_n: Tokens to look back over, 2 to 2,048.
             dry_sequence_breakers: Up to 64 texts that end every repetition. Left out, and without
                 ids: a newline, a colon, a double quote and an asterisk; none on a server that has
                 no tokenizer.
-            dry_sequence_breaker_ids: The same as tokens.
+            dry_sequence_breaker_ids: The breakers as tokens.
         """
 
         dry_multiplier: Factor = 0.8
@@ -231,7 +236,7 @@ class DRYLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
-        """Find the tokens of the served model that hold a breaker."""
+        """Find the tokens of the served model that contain a breaker."""
         found = params.dry_sequence_breaker_ids
         if found is None:
             found = cls._breakers(params.dry_sequence_breakers, served)
@@ -241,6 +246,7 @@ class DRYLogitProcessor(LogitProcessor):
 
     @classmethod
     def _breakers(cls, texts: tuple[str, ...] | None, served: ServedModel) -> frozenset[int]:
+        """Return the tokens that contain a breaker; without texts, one of llama.cpp's."""
         if texts is None:
             if served.tokenizer is None:
                 return frozenset()
@@ -250,10 +256,10 @@ class DRYLogitProcessor(LogitProcessor):
         if not texts:
             return frozenset()
         limit = served.vocab_size or 1 << 31
-        return _holding(cls.__name__, served.tokenizer, texts, limit)
+        return _containing(cls.__name__, served.tokenizer, texts, limit)
 
     def start(self, request: Request) -> _Repetition:
-        """Take in what the window holds of the prompt."""
+        """Read the part of the prompt that is in the window."""
         params = request.params
         window = params.dry_penalty_last_n
         key = params.dry_allowed_length, window, params.dry_sequence_breaker_ids
@@ -266,11 +272,11 @@ class DRYLogitProcessor(LogitProcessor):
             request.state.push(token_id)
 
     def fork(self, request: Request) -> _Repetition:
-        """Copy the window, and how much of it repeats."""
+        """Copy the window and its repetitions."""
         return request.state.fork()  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Penalise what would continue a repetition."""
+        """Penalise the tokens that would continue a repetition."""
         found = request.state.lengths()
         if found is None:
             return
@@ -288,16 +294,16 @@ class DRYLogitProcessor(LogitProcessor):
         edits.bias(ids[:known], array("d", values.tobytes()))
 
     def explain(self, request: Request) -> str:
-        """Say how long the longest repetition is."""
+        """Say the length of the longest repetition."""
         found = request.state.lengths()
         longest = 0 if found is None else max(found[1], default=0)
         return f"each would continue a repetition, the longest one of {longest} tokens"
 
 
 @shared_by_copies
-def _holding(
+def _containing(
     processor: str, tokenizer: Any, texts: tuple[str, ...], vocab_size: int
 ) -> frozenset[int]:
-    """Return the tokens that hold a text, one set for all requests."""
+    """Return the tokens that contain a text, one set for all requests."""
     found = banned_texts(processor, "dry_sequence_breakers", tokenizer, texts)
     return frozenset(known_ids(found.always, vocab_size))

@@ -6,12 +6,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.builtins.repetition.loop_presets import SETTINGS, Preset
 from sglang_lp.builtins.repetition.repeats import Tail
 from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
@@ -27,8 +26,34 @@ PatternSize = Annotated[int, Meta(ge=1, le=1024)]
 LoopCount = Annotated[int, Meta(ge=2, le=2**31 - 1)]
 
 
+class Preset(StrEnum):
+    """A kind of text in which models loop."""
+
+    REASONING = "reasoning"
+    CODE = "code"
+    STRUCTURED_OUTPUT = "structured-output"
+
+
+class _Setting(NamedTuple):
+    """The parameters of a preset, under their own names."""
+
+    max_pattern_size: int
+    min_pattern_size: int
+    min_count: int
+
+
+#: The configuration that vllm-project/vllm pull request 52677 documents for loops in reasoning;
+#: the default profile of ggml-org/llama.cpp pull request 26039, made for coding agents that repeat
+#: whole blocks; the values that vllm-project/vllm pull request 40097 sets for structured output.
+_SETTINGS = {
+    Preset.REASONING: _Setting(128, 4, 4),
+    Preset.CODE: _Setting(1024, 16, 4),
+    Preset.STRUCTURED_OUTPUT: _Setting(20, 1, 3),
+}
+
+
 class Action(StrEnum):
-    """What ends the loop."""
+    """The way to end a loop."""
 
     #: The token that would continue it is banned.
     BAN = "ban"
@@ -39,7 +64,7 @@ class Action(StrEnum):
 
 
 class _Loops:
-    """Which patterns the output repeats now."""
+    """The patterns that the output repeats now."""
 
     __slots__ = ("_enough", "tail")
 
@@ -48,13 +73,13 @@ class _Loops:
         self._enough = _enough(max_pattern_size, min_pattern_size, min_count)
 
     def fork(self) -> _Loops:
-        """Return loops of a text that grows by itself."""
+        """Return loops of a copy of the output, which grows on its own."""
         forked = copy(self)
         forked.tail = self.tail.fork()
         return forked
 
     def found(self) -> tuple[int, array[int]] | None:
-        """Return the smallest size of a pattern that is repeated, and what comes next in each."""
+        """Return the smallest size of a repeated pattern, and the next token of each pattern."""
         import numpy as np
 
         places = self.tail.reached(self._enough)
@@ -66,11 +91,11 @@ class _Loops:
 
 @shared_by_copies
 def _enough(max_pattern_size: int, min_pattern_size: int, min_count: int) -> Numbers:
-    """Return for each size from 1 on how many tokens that repeat are a loop, or too many."""
+    """Return for each pattern size from 1 on how many repeating tokens make a loop."""
     import numpy as np
 
     enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
-    enough[: min_pattern_size - 1] = 1 << 62
+    enough[: min_pattern_size - 1] = 1 << 62  # never
     return enough
 
 
@@ -86,7 +111,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     its finish reason is ``stop``, and the loop is named in place of a matched stop string
     (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI endpoints).
     ``action="truncate"`` ends it as ``max_new_tokens`` does, with the finish reason ``length``:
-    trainers then take the answer for an unfinished one. ``/generate`` names the loop in
+    trainers then treat the answer as unfinished. ``/generate`` names the loop in
     ``finish_reason["reason"]``.
     """
 
@@ -107,7 +132,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
                 ``max_pattern_size`` where there is no preset.
             min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
                 token, such as the lines of a table: a run of ``min_pattern_size * min_count``
-                tokens is a loop of larger patterns too. Left out, and without a preset: 1.
+                tokens is also a loop of larger patterns. Left out, and without a preset: 1.
             action: ``"ban"``, ``"end"`` or ``"truncate"``.
         """
 
@@ -123,7 +148,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             if self.preset is not None or (
                 self.max_pattern_size is None and self.min_count is None
             ):
-                setting = SETTINGS[self.preset or Preset.REASONING]._asdict()
+                setting = _SETTINGS[self.preset or Preset.REASONING]._asdict()
             for name, value in setting.items():
                 if getattr(self, name) is None:
                     msgspec.structs.force_setattr(self, name, value)
@@ -147,7 +172,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             request.state.tail.push(token_id)
 
     def fork(self, request: Request) -> _Loops:
-        """Copy the newest tokens and how long each has repeated itself."""
+        """Copy the newest tokens, and for each distance how many of them repeat."""
         return request.state.fork()  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
@@ -164,6 +189,6 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             edits.finish(f"loop: {size} tokens, {params.min_count} times", kind)
 
     def explain(self, request: Request) -> str:
-        """Say what repeats itself."""
+        """Say how long the repeated pattern is."""
         loops = request.state.found()
         return f"the last {loops[0]} tokens came {request.params.min_count} times" if loops else ""

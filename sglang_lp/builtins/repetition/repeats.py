@@ -1,4 +1,4 @@
-"""How far the newest tokens of a text repeat earlier ones, for each distance between the two."""
+"""Repetitions at the end of a text: for each distance, the run of tokens that repeat."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Tail"]
-
-#: Tokens that are taken in before older ones are moved.
+#: Tokens that are pushed before older ones are moved.
 _ROOM = 256
 
 
 class Tail:
-    """The end of a text.
+    """The end of a text, and its runs.
 
-    A token costs some operations on as many numbers as there are distances.
-
-    For each distance from 1 on, the newest tokens that are the same as those so much earlier are
-    a run.
+    For each distance from 1 on, a run is the longest end of the text that also occurs so many
+    tokens earlier. A token costs some operations on arrays with a number for each distance.
     """
 
     __slots__ = ("_at", "_read", "_since", "_tokens")
@@ -32,15 +28,15 @@ class Tail:
 
         Args:
             reach: The largest distance.
-            text: How much of it repeats is counted from its first token on.
+            text: The tokens so far; runs are counted from the first of them.
         """
         import numpy as np
 
-        #: The tokens, newest first, from ``_at`` on; -1 for those before the first.
+        #: The tokens, newest first, from ``_at`` on; -1 before the first token.
         self._tokens = np.full(_ROOM + reach, -1)
         self._at = _ROOM
-        #: How many tokens were taken in, and for each distance before which one its run began:
-        #: so nothing is written where one goes on.
+        #: Number of tokens, and for each distance the number before its run began, which changes
+        #: only where a run breaks.
         self._read = len(text)
         self._since = np.full(reach, self._read)
         if text:
@@ -50,15 +46,15 @@ class Tail:
             self._tokens[self._at : self._at + len(newest)] = newest[:reach]
 
     def fork(self) -> Tail:
-        """Return a tail that grows by itself."""
-        # Not copy(), which takes longer than all of this (`make bench PART=bounds`, dry-one-token).
+        """Return a copy that grows on its own."""
+        # Not copy(), which takes longer than this (`make bench PART=bounds`, dry-one-token).
         forked = object.__new__(Tail)
         forked._at, forked._tokens = self._at, self._tokens.copy()
         forked._read, forked._since = self._read, self._since.copy()
         return forked
 
     def push(self, token_id: int) -> None:
-        """Take in a token."""
+        """Append a token."""
         reach = len(self._since)
         if not self._at:
             self._at = _ROOM
@@ -71,31 +67,31 @@ class Tail:
 
     @property
     def following(self) -> Numbers:
-        """For each distance the token that came next so much earlier; -1 before the first."""
+        """For each distance the token that followed so much earlier; -1 before the first token."""
         return self._tokens[self._at : self._at + len(self._since)]
 
     def reached(self, enough: int | Numbers) -> Numbers:
-        """Return the places, from 0 for distance 1 on, of runs of so many tokens and more.
+        """Return the places of runs of at least ``enough`` tokens; place 0 is distance 1.
 
         Args:
-            enough: Tokens, for all distances or for each.
+            enough: Number of tokens, for all distances or for each.
         """
         return (self._since <= self._read - enough).nonzero()[0]
 
     def runs(self, places: Numbers) -> Numbers:
-        """Return the tokens of the runs at some places."""
+        """Return the number of tokens of the runs at some places."""
         return self._read - self._since[places]
 
 
 def _common_prefixes(tokens: Sequence[int]) -> list[int]:
-    """Return for each index how many tokens from there on are the first ones over again.
+    """Return for each index how many tokens from there on repeat the beginning.
 
     The Z algorithm (Gusfield, Algorithms on Strings, Trees, and Sequences, 1997, section 1.3),
-    in a time proportional to the number of tokens.
+    in linear time.
     """
     length = len(tokens)
     same = [length] * length
-    left = right = 0  # the known stretch that reaches furthest
+    left = right = 0  # the known repetition that reaches furthest
     for index in range(1, length):
         count = min(same[index - left], right - index) if index < right else 0
         while index + count < length and tokens[count] == tokens[index + count]:
