@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.builtins.unnamed import UNNAMED, UnnamedProcessor
+from sglang_lp.builtins.link import UNNAMED, Link, LinkRequest
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
@@ -19,10 +19,7 @@ from sglang_lp.processor import LogitProcessor, Recording, Whole, subclasses_of
 from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
-    import torch
-
     from sglang_lp.edits import Edits
-    from sglang_lp.request import Answer
     from sglang_lp.served_model import ServedModel
 
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
@@ -32,10 +29,10 @@ Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 
 
 def _find_imported(name: str) -> type[LogitProcessor]:
-    """Return the processor of a name among those that this process has imported.
+    """Return the imported processor of this name.
 
     Raises:
-        InvalidParameter: There is none.
+        InvalidParameter: No imported processor has this name.
     """
     for processor in subclasses_of(LogitProcessor):
         module = processor.__module__
@@ -51,62 +48,6 @@ def _find_imported(name: str) -> type[LogitProcessor]:
     )
 
 
-class _LinkRequest(Request):
-    """The request as one link sees it: its own parameters and state, everybody's logits."""
-
-    __slots__ = ("_whole", "sampling")
-
-    def __init__(self, whole: Request, params: Parameters) -> None:
-        super().__init__(params, may_lag=whole.may_lag, tokenizer=whole.tokenizer)
-        self._whole = whole
-        #: SGLang's ``SamplingParams``, as far as they are known.
-        self.sampling: Any = getattr(whole, "sampling", None)
-        self.observe()
-
-    @property
-    def logits(self) -> torch.Tensor:
-        """The copy of the row that all links share, as those before left it."""
-        return self._whole.logits
-
-    def top(self, count: int) -> list[int]:
-        """Return the largest logits of the row; the whole request finds them without a copy."""
-        return self._whole.top(count)
-
-    def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
-        """Ask the whole request, as for :meth:`top`."""
-        return self._whole.is_among_top(token_ids, count)
-
-    def observe(self) -> None:
-        """Take over the history as it is at this step."""
-        whole = self._whole
-        self.prompt_ids, self.output_ids = whole.prompt_ids, whole.output_ids
-        self.position, self.exact = whole.position, whole.exact
-
-
-class _Link:
-    """One processor of a chain at work on one request."""
-
-    __slots__ = ("given", "held", "looked", "processor", "request", "wake")
-
-    def __init__(self, processor: LogitProcessor, request: _LinkRequest) -> None:
-        self.processor = processor
-        self.request = request
-        #: Its parameters as a class reads them that follows SGLang's contract.
-        self.given = processor.plain(request.params) if processor.reads_request else {}
-        #: Between these two positions it sleeps. It runs again at the first one if SGLang
-        #: repeats that step after a retraction.
-        self.looked = self.wake = 0
-        #: Its edits between these two positions, if they hold.
-        self.held: Recording | None = None
-
-    def fork(self, request: Request) -> _Link:
-        """Return a link for a draft of a request, to be advanced and thrown away."""
-        link = _Link(self.processor, _LinkRequest(request, self.request.params))
-        link.request.state = self.processor.fork(self.request)
-        link.looked, link.wake, link.held = self.looked, self.wake, self.held
-        return link
-
-
 class ChainLogitProcessor(LogitProcessor):
     """Run several processors, the links, on one request.
 
@@ -117,19 +58,26 @@ class ChainLogitProcessor(LogitProcessor):
          "0.words": ["as an AI"], "1.thinking_budget": 100}
 
     A link is named as in ``custom_logit_processor``: a built-in by its name, another class as
-    ``module:Class``. A server takes those that its policy allows and no others; each link's
-    parameters are checked by the link.
+    ``module:Class``. A server accepts only the links that its policy allows. Each link checks its
+    own parameters.
 
     All links see the same history and their edits are applied together, once: bans and biases
-    add up, what is allowed is what all allow, and their order in ``chain`` does not matter. Only
-    links that change ``request.logits`` themselves do so in that order, before the edits. If the
-    edits leave no token, as when one link forces what another bans, the request ends with an
-    error that names the links. Links that compute on whole rows (override ``__call__``, or were
-    written for another engine) do so first, in the order of ``chain``, and the edits are applied
-    to their result. A link that is a chain itself is refused. So are a second link of a class that
-    computes on whole rows, or of a kind that reads the whole prompt (a thinking budget, no-repeat
-    n-gram, DRY), and lists of more than 65,536 entries in all links together, because one request
-    must not cost the batch as much as many.
+    add up, a token is allowed if all links allow it, and the order in ``chain`` does not matter. If
+    the edits leave no token, as when one link forces a token that another bans, the request ends
+    with an error that names the links.
+
+    The order in ``chain`` matters for two kinds of links:
+
+    - Links that compute on whole rows (override ``__call__``, or were written for another engine)
+      run first, in this order. The edits are applied to their result.
+    - Links that change ``request.logits`` themselves do so in this order, before the edits.
+
+    Refused, because one request must not cost the batch as much as many, are:
+
+    - a link that is a chain itself;
+    - a second link of a class that computes on whole rows;
+    - a second link of a kind that reads the whole prompt: a thinking budget, no-repeat n-gram, DRY;
+    - lists of more than 65,536 entries in all links together.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -141,7 +89,7 @@ class ChainLogitProcessor(LogitProcessor):
     }
 
     class Params(Parameters, frozen=True):
-        """What a request may set, besides the parameters of the links.
+        """What a request may set, in addition to the parameters of the links.
 
         Attributes:
             chain: Names of the links, 1 to 8. The first is number 0, and its parameter
@@ -160,23 +108,31 @@ class ChainLogitProcessor(LogitProcessor):
     _resolve: ClassVar[Callable[[str], type[LogitProcessor]]] = staticmethod(_find_imported)
 
     def __init__(self) -> None:
-        #: For a request: each processor and its parameters, in order. Empty without one.
+        #: Each processor and its parameters, in order; empty until a request is served.
         self.links: list[tuple[LogitProcessor, Parameters]] = []
-        #: How many of the last ones are not the client's business.
+        #: How many of the last links messages to the client do not name.
         self.unnamed = 0
 
     @property
     def name(self) -> str:
-        """Class name and those of the links, for messages."""
+        """Class names of the chain and its named links, for messages."""
         named = self.links[: len(self.links) - self.unnamed]
         names = ", ".join(processor.name for processor, _ in named)
         if self.unnamed and not names:
             return UNNAMED
         return f"{type(self).__name__} ({names})" if names else type(self).__name__
 
+    def links_by_name(self) -> list[tuple[str, LogitProcessor]]:
+        """Return each link's processor with its name for messages."""
+        named = len(self.links) - self.unnamed
+        return [
+            (processor.name if place < named else UNNAMED, processor)
+            for place, (processor, _) in enumerate(self.links)
+        ]
+
     @classmethod
     def limited_to(cls, resolve: Callable[[str], type[LogitProcessor]]) -> type[Self]:
-        """Return this class with links that are looked up elsewhere: in a server's policy.
+        """Return this class with another look-up of its links, as in a server's policy.
 
         Args:
             resolve: From the name of a link to its class; raises ``RequestError`` for one that
@@ -225,7 +181,7 @@ class ChainLogitProcessor(LogitProcessor):
 
     @classmethod
     def _find(cls, place: int, name: str) -> type[LogitProcessor]:
-        """Return the class of a link; an error says which link it is about."""
+        """Return the class of a link; an error names the link."""
         try:
             return cls._resolve(name)
         except PayloadRefused as refused:
@@ -243,11 +199,11 @@ class ChainLogitProcessor(LogitProcessor):
     ) -> Parameters:
         """Return the parameters of a chain of these links, as ``parse_params`` does.
 
-        Whoever runs a server may chain more than a request may.
+        The limits on a request's chain do not apply to the operator of a server.
 
         Args:
             links: Classes with their parsed parameters.
-            unnamed: How many of the last ones messages to the client do not name.
+            unnamed: How many of the last links messages to the client do not name.
         """
         names = tuple(link.__name__ for link, _ in links)
         return cls._Linked(chain=names, links=tuple(links), unnamed=unnamed)
@@ -300,13 +256,13 @@ class ChainLogitProcessor(LogitProcessor):
 
     @classmethod
     def _check_link(cls, link: type[LogitProcessor], before: Sequence[type]) -> None:
-        """Refuse a chain, and a second link of a kind that costs a step much."""
+        """Refuse a chain, and a second link of a kind that is expensive."""
         if issubclass(link, ChainLogitProcessor):
             problem = f"{link.__name__} is a chain itself; name its links instead"
             raise InvalidParameter(cls.__name__, "chain", problem)
         kind = link
         if link.reads_prompt:
-            # Those with such a base are one kind: the thinking budgets of all model families.
+            # The topmost base that says so is the kind: one for all thinking budgets.
             kind = [base for base in link.__mro__ if vars(base).get("reads_prompt")][-1]
         if (link.reads_prompt or link.dense) and any(issubclass(other, kind) for other in before):
             raise InvalidParameter(
@@ -320,12 +276,10 @@ class ChainLogitProcessor(LogitProcessor):
         chain = type(self)()  # nothing of a request stays on the instance that serves many
         chain.links = [(link().serving(own), own) for link, own in params.links]
         chain.unnamed = params.unnamed
-        named = len(chain.links) - params.unnamed
-        chain.links[named:] = [(UnnamedProcessor(one), own) for one, own in chain.links[named:]]
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
         chain.dense = any(processor.dense for processor in processors)
-        if chain.dense:  # else it would be asked once
+        if chain.dense:  # with NONE it would be asked only once
             chain.needs = max(chain.needs, History.POSITION)
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.early = all(processor.early for processor in processors)
@@ -337,45 +291,38 @@ class ChainLogitProcessor(LogitProcessor):
         )
         return chain
 
-    def start(self, request: Request) -> list[_Link]:
+    def start(self, request: Request) -> list[Link]:
         """Start every link."""
-        links = [
-            _Link(processor, _LinkRequest(request, params)) for processor, params in self.links
-        ]
+        links = [Link(processor, LinkRequest(request, params)) for processor, params in self.links]
+        for link in links[len(links) - self.unnamed :]:
+            link.is_named = False
         for link in links:
-            link.request.state = link.processor.start(link.request)
+            link.start()
         return links
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Pass the tokens on to every link."""
         for link in request.state:
-            link.request.observe()
-            link.processor.advance(link.request, token_ids)
+            link.advance(token_ids)
 
     def rewind(self, request: Request) -> None:
-        """Tell every link of a step that comes again."""
+        """Prepare every link for a step that is repeated."""
         for link in request.state:
-            link.processor.rewind(link.request)
+            link.rewind()
 
     def wholes(self, request: Request, custom_params: Any) -> Sequence[Whole]:
         """Return the links that compute on whole rows, each with its own parameters."""
-        found = []
-        for link in request.state:
-            if link.processor.dense:
-                link.request.observe()
-                given = {**link.given, "__req__": custom_params.get("__req__")}
-                found.append(Whole(link.processor, link.request, given))
-        return found
+        source = custom_params.get("__req__")
+        return [link.whole(source) for link in request.state if link.processor.dense]
 
-    def fork(self, request: Request) -> list[_Link]:
+    def fork(self, request: Request) -> list[Link]:
         """Fork the state of every link."""
         return [link.fork(request) for link in request.state]
 
     def foresee(self, request: Request) -> Iterable[int]:
-        """Name what the first link that forces a token will force."""
+        """Name the tokens of the first link that forces one."""
         for link in request.state:
-            link.request.observe()
-            forced = iter(link.processor.foresee(link.request))
+            forced = link.foresee()
             for token_id in forced:
                 return follow([token_id], forced)
         return ()
@@ -387,20 +334,17 @@ class ChainLogitProcessor(LogitProcessor):
         output_ids: Sequence[int],
         forced: Sequence[Sequence[int]],
     ) -> dict[str, Any]:
-        """Return what the links report, but for those that are not the client's business."""
+        """Return the reports of the named links."""
         joined: dict[str, Any] = {}
         for processor, own in self.links[: len(self.links) - self.unnamed]:
             joined |= processor.report(own, prompt_ids, output_ids, forced)
         return joined
 
-    def _editing(self, request: Request) -> list[_Link]:
-        return [link for link in request.state if link.processor.edits]
-
     def edit(self, request: Request, edits: Edits) -> None:
         """Collect the edits of the links that are awake, and sleep until the next one wakes."""
         position = request.position
         nothing = stays = True
-        links = self._editing(request)
+        links = [link for link in request.state if link.processor.edits]
         for link in links:
             if link.looked < position < link.wake:
                 if link.held is not None:
@@ -408,8 +352,7 @@ class ChainLogitProcessor(LogitProcessor):
                     nothing = nothing and link.held.is_empty
                 continue
             own = Recording(edits.vocab_size)
-            link.request.observe()
-            link.processor.edit(link.request, own)
+            link.edit(own)
             if own.standing is not None:
                 edits.always().add(own.standing)
             link.looked = position
@@ -424,13 +367,13 @@ class ChainLogitProcessor(LogitProcessor):
             nothing = nothing and own.is_empty
             if own.end is not None:
                 edits.finish(*own.end)
-        # What computes on whole rows does so at every step.
+        # Links that compute on whole rows do so at every step.
         wake = position + 1 if self.dense else min(link.wake for link in links)
         if nothing:
             edits.wake_at(wake)
         elif stays and wake > position + 1:
             edits.hold_until(wake)
         elif not all(link.held is None for link in links):
-            edits.wake_at(position + 1)  # what is held goes on beside what is not
+            edits.wake_at(position + 1)  # held edits hold on, the others may change
         else:
             edits.wake_at(wake)

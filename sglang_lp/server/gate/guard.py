@@ -392,11 +392,11 @@ def _check_mask(made: LogitProcessor) -> None:
     Raises:
         Unsupported: A processor does more.
     """
-    links = [one for one, _ in made.links] if isinstance(made, ChainLogitProcessor) else [made]
-    for link in links:
+    links = made.links_by_name() if isinstance(made, ChainLogitProcessor) else [(made.name, made)]
+    for name, link in links:
         if link.dense or not link.exclusion_only:
             raise Unsupported(
                 "return_sampling_mask: expected processors that only ban, allow and force tokens, "
-                f"got {link.name}, which also changes how likely the others are to each other; "
+                f"got {name}, which also changes how likely the others are to each other; "
                 "leave out one of them"
             )

@@ -1,0 +1,183 @@
+"""One processor of a chain at work on one request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, told
+from sglang_lp.processor import LogitProcessor, Recording, Whole
+from sglang_lp.request import Request
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp.edits import Edits
+    from sglang_lp.params import Parameters
+    from sglang_lp.request import Answer
+
+logger = logging.getLogger(__name__)
+
+#: The name of unnamed links in messages.
+UNNAMED = "what this server adds to every request"
+
+
+class LinkRequest(Request):
+    """The request as one link sees it: the link's parameters and state, the chain's logits."""
+
+    __slots__ = ("_whole", "sampling")
+
+    def __init__(self, whole: Request, params: Parameters) -> None:
+        super().__init__(params, may_lag=whole.may_lag, tokenizer=whole.tokenizer)
+        self._whole = whole
+        #: SGLang's ``SamplingParams``, as far as they are known.
+        self.sampling: Any = getattr(whole, "sampling", None)
+        self.observe()
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """The copy of the row that all links share, as the links before left it."""
+        return self._whole.logits
+
+    def top(self, count: int) -> list[int]:
+        """Return the largest logits of the row; the whole request finds them without a copy."""
+        return self._whole.top(count)
+
+    def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
+        """Ask the whole request, as for :meth:`top`."""
+        return self._whole.is_among_top(token_ids, count)
+
+    def observe(self) -> None:
+        """Copy the history of this step from the whole request."""
+        whole = self._whole
+        self.prompt_ids, self.output_ids = whole.prompt_ids, whole.output_ids
+        self.position, self.exact = whole.position, whole.exact
+
+
+class Link:
+    """One processor of a chain at work on one request.
+
+    Attributes:
+        processor: The processor.
+        request: The request as the processor sees it.
+        is_named: Whether messages to the client name the processor and say why it failed. If not,
+            only the log does.
+        looked: Position of the last call of ``edit``. At this position the link runs again if
+            SGLang repeats the step after a retraction.
+        wake: Position of the next call of ``edit``.
+        held: The edits of every position between these two, if they hold.
+    """
+
+    __slots__ = ("_given", "held", "is_named", "looked", "processor", "request", "wake")
+
+    def __init__(self, processor: LogitProcessor, request: LinkRequest) -> None:
+        self.processor = processor
+        self.request = request
+        self.is_named = True
+        #: The parameters as a class reads them that follows SGLang's contract.
+        self._given = processor.plain(request.params) if processor.reads_request else {}
+        self.looked = self.wake = 0
+        self.held: Recording | None = None
+
+    def start(self) -> None:
+        """Start the processor."""
+        try:
+            self.request.state = self.processor.start(self.request)
+        except BaseException as error:
+            self._hide(error)
+            raise
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Pass generated tokens on."""
+        self.request.observe()
+        try:
+            self.processor.advance(self.request, token_ids)
+        except BaseException as error:
+            self._hide(error)
+            raise
+
+    def edit(self, edits: Edits) -> None:
+        """Collect the edits of this step."""
+        self.request.observe()
+        try:
+            self.processor.edit(self.request, edits)
+        except BaseException as error:
+            self._hide(error)
+            raise
+
+    def rewind(self) -> None:
+        """Prepare for a step that is repeated."""
+        try:
+            self.processor.rewind(self.request)
+        except BaseException as error:
+            self._hide(error)
+            raise
+
+    def _hide(self, error: BaseException) -> None:
+        """Log the error of an unnamed link, and raise an error that does not name the link."""
+        if not self.is_named:
+            raise _hidden(self.processor, error) from None
+
+    def fork(self, request: Request) -> Link:
+        """Return a link for a draft of a request, to be advanced and thrown away."""
+        own = self.request
+        link = Link(self.processor, LinkRequest(request, own.params))
+        link.is_named = self.is_named
+        try:
+            link.request.state = self.processor.fork(own)
+        except BaseException as error:
+            self._hide(error)
+            raise
+        link.looked, link.wake, link.held = self.looked, self.wake, self.held
+        return link
+
+    def foresee(self) -> Iterator[int]:
+        """Yield the tokens that the processor will force."""
+        self.request.observe()
+        try:
+            yield from self.processor.foresee(self.request)
+        except Exception as error:
+            self._hide(error)
+            raise
+
+    def whole(self, source: Any) -> Whole:
+        """Return the processor's work on the whole row.
+
+        Args:
+            source: SGLang's request, or ``None``.
+        """
+        self.request.observe()
+        processor: Any = self.processor if self.is_named else _UnnamedWhole(self.processor)
+        return Whole(processor, self.request, {**self._given, "__req__": source})
+
+
+class _UnnamedWhole:
+    """An unnamed processor that computes on whole rows, as far as the engine calls it there."""
+
+    name = UNNAMED
+
+    def __init__(self, processor: LogitProcessor) -> None:
+        self._processor = processor
+        self.kind = processor.kind
+
+    def compute(
+        self, logits: torch.Tensor, requests: Sequence[Request], custom_params: Sequence[Any]
+    ) -> torch.Tensor:
+        """Compute the rows; errors are hidden."""
+        try:
+            return self._processor.compute(logits, requests, custom_params)
+        except BaseException as error:  # noqa: BLE001 - the class's own code
+            raise _hidden(self._processor, error) from None
+
+
+def _hidden(processor: LogitProcessor, error: BaseException) -> BaseException:
+    """Log the error of an unnamed processor; return an error that does not say whose it is."""
+    logger.error("%s failed\n%s", processor.name, told(error))
+    if isinstance(error, RequestError):
+        return Unsupported(f"the request does not fit {UNNAMED}")
+    if isinstance(error, Exception):
+        return ProcessorFault(f"{UNNAMED} failed")
+    # The traceback stays, because it tells a signal from an exit of the class.
+    kind = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else SystemExit
+    return kind().with_traceback(error.__traceback__)
