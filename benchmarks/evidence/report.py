@@ -70,7 +70,7 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
     },
     "calls": {
         "parse": lambda row: _share(row["parses"]),
-        "name a function that is there": lambda row: _share(row["known"]),
+        "name an existing function": lambda row: _share(row["known"]),
         "name the right one": lambda row: _share(row["right"]),
     },
 }
