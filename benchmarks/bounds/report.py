@@ -1,8 +1,8 @@
-"""What the stored results of :mod:`benchmarks.bounds` say, in tables."""
+"""Tables of the stored results of :mod:`benchmarks.bounds`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.pages import Part
@@ -39,61 +39,99 @@ def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
     fill = results["fill_ms"]
     machine = results["machine"]
-    head = [
-        "request", "rows", "prompt", "HTTP process", "scheduler", "first step", "each step",
-        "dearest step", "dearest, per row", "neighbour joins, leaves", "memory", "over its limit",
-    ]  # fmt: skip
     before = {case["key"]: case for case in results.get("before", {}).get("cases", [])}
+    served = [case for case in results["cases"] if "refused" not in case]
     measured_on = (
         f"Measured on: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, "
         f"torch {machine['torch']} (1 thread). One `fill_` of a row takes {fill * 1000:.3g} µs."
     )
-    lines = [
-        measured_on,
-        "",
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-    ]
-    lines += [f"| {' | '.join(_cells(case, before, fill))} |" for case in results["cases"]]
-    lines += [
-        "",
-        "What work on so many rows takes at least, on the same machine:",
-        "",
-        *(f"- {what}: {_time(took)}" for what, took in results.get("floors", {}).items()),
-        "",
-        "The dearest requests that a search over the schemas found, one row each:",
-        "",
-        "| processor | tried | dearest step | of a row's `fill_` | request |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| `{found['processor']}` | {found['tried']} | {_time(found['most_ms'])} "
-        f"| {found['most_ms'] / fill:.3g} | {found['request']} |"
-        for found in results["search"]
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            measured_on,
+            "",
+            "Over a limit:",
+            "",
+            *(f"- `{case['key']}`: {', '.join(missed(case))}" for case in served if missed(case)),
+            "",
+            "Refused:",
+            "",
+            *(
+                f"- `{case['key']}`: {case['refused']}"
+                for case in results["cases"]
+                if "refused" in case
+            ),
+            "",
+            "### Steps",
+            "",
+            *_table(
+                "request", "rows", "first step", "each step", "slowest step", "slowest, per row",
+                "neighbour joins, leaves",
+                rows=(_steps(case, before, fill) for case in served),
+            ),
+            "",
+            "Lower bounds for work on so many rows, on the same machine:",
+            "",
+            *(f"- {what}: {_time(took)}" for what, took in results.get("floors", {}).items()),
+            "",
+            "### Arrival and memory",
+            "",
+            *_table(
+                "request", "rows", "prompt", "HTTP process", "scheduler", "memory",
+                rows=(_arrival(case) for case in served),
+            ),
+            "",
+            "### Found by the search",
+            "",
+            "For each processor the most expensive request that the search found, one row each:",
+            "",
+            *_table(
+                "processor", "tried", "slowest step", "of a row's `fill_`", "request",
+                rows=(
+                    (
+                        f"`{found['processor']}`", str(found["tried"]), _time(found["most_ms"]),
+                        f"{found['most_ms'] / fill:.3g}", found["request"],
+                    )
+                    for found in results["search"]
+                ),
+            ),
+        ]
+    )  # fmt: skip
 
 
 PART = Part("bounds", "performance.md", page_block)
 
 
-def _cells(
+def _table(*head: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for cells in rows:
+        yield f"| {' | '.join(cells)} |"
+
+
+def _steps(
     case: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], fill: float
 ) -> list[str]:
-    """Return one row of the table."""
-    cells = [f"`{case['key']}`", str(case["rows"]), f"{case['prompt']:,}"]
-    if "refused" in case:
-        return [*cells, f"refused: {case['refused']}", *[""] * 8]
+    """Return the row of a request in the table of steps."""
     per_row = max(case["most_ms"], case["first_ms"]) / case["rows"]
     return [
-        *cells,
-        _time(case["admitted_ms"]),
-        _time(case["received_ms"]),
+        f"`{case['key']}`",
+        str(case["rows"]),
         *(_beside(case, before, name) for name in ("first_ms", "each_ms", "most_ms")),
         f"{per_row / fill:.3g} `fill_`",
         f"{_time(case['joined_ms'])}, {_time(case['left_ms'])}",
+    ]
+
+
+def _arrival(case: Mapping[str, Any]) -> list[str]:
+    """Return the row of a request in the table of arrivals."""
+    return [
+        f"`{case['key']}`",
+        str(case["rows"]),
+        f"{case['prompt']:,}",
+        _time(case["admitted_ms"]),
+        _time(case["received_ms"]),
         f"{case['held_mib']:g} MiB",
-        ", ".join(missed(case)) or "-",
     ]
 
 
