@@ -56,9 +56,9 @@ class Latest(Generic[_Made]):
         if len(self._made) > self._most:
             self._made.popitem(last=False)
 
-    def has(self, made: object) -> bool:
-        """Tell whether this very object is kept."""
-        return any(made is one for one in self._made.values())
+    def values(self) -> list[_Made]:
+        """Return everything that is kept."""
+        return [*self._made.values()]
 
 
 class KeptIds(Generic[_Found]):

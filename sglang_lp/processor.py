@@ -4,36 +4,32 @@ A processor says what should happen to the next token of *one* request; the engi
 one set of tensor operations for the batch. It honours the contract of SGLang's
 ``CustomLogitProcessor`` (``__call__``, ``to_str``, ``from_str``), so that the same class also
 works on a server that does not run the plugin.
+
+Importing this module imports neither torch nor the engine: a client needs neither.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 
-from sglang_lp import wire
-from sglang_lp._engine.apply.runs import Whole
-from sglang_lp._engine.apply.whole_rows import check_computed
-from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import Row, attach_row, rows_of
-from sglang_lp.copies import Latest, packed
 from sglang_lp.edits.ids import LONG, lasting
 from sglang_lp.edits.recording import Recording
-from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, Unsupported
+from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import Parameters, check_vocabulary, parse
+from sglang_lp.parsed import fit_once, parse_once
 from sglang_lp.request import History
-from sglang_lp.served_model import ServedModel
+from sglang_lp.serialization import find_class, serialize, subclasses_of
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
+    from sglang_lp.served_model import ServedModel
     from sglang_lp.text.vocabulary import Vocabulary
 
 __all__ = [
@@ -47,11 +43,7 @@ __all__ = [
     "subclasses_of",
 ]
 
-
-_NO_HISTORY = (
-    'custom_params has no "__req__", so the history of the request cannot be seen; SGLang adds '
-    "it, and in a test sglang_lp.testing.FakeRequest does"
-)
+_LISTS = list, tuple
 
 
 class LogitProcessor:
@@ -96,7 +88,8 @@ class LogitProcessor:
     #: that do; and whether :meth:`edit` is called.
     dense: bool = False
     edits: bool = True
-    _batch: Batch | None = None
+    #: Edits the rows of a step; the engine's, once SGLang has called this instance.
+    _edit_rows: Callable[[LogitProcessor, torch.Tensor, Sequence[Any]], None] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -292,12 +285,11 @@ class LogitProcessor:
                 f"{self.name}: expected one custom_params per row, got {len(custom_param_list)} "
                 f"for {len(logits)} rows"
             )
-        if self._batch is None:
-            self._batch = Batch()
-        vocab_size = logits.shape[1]
-        rows = [_served(params, self, vocab_size) for params in custom_param_list]
-        repeated = any(row is not None and row is after for row, after in pairwise(rows))
-        self._batch.step(logits, rows, custom_param_list, repeated=repeated)
+        if self._edit_rows is None:
+            from sglang_lp._engine.stock import StockBatch  # which needs torch
+
+            self._edit_rows = StockBatch().edit
+        self._edit_rows(self, logits, custom_param_list)
         return logits
 
     @classmethod
@@ -307,11 +299,7 @@ class LogitProcessor:
         A class of an importable module travels as its name. One from ``__main__`` or a notebook
         travels as code, which a guarded server takes only if its operator pinned it.
         """
-        if _importable(cls):
-            return wire.payload_for(cls.__module__, cls.__qualname__)
-        import dill
-
-        return wire.encode(dill.dumps(cls))
+        return serialize(cls)
 
     @classmethod
     def from_str(cls, json_str: str) -> Self:
@@ -326,15 +314,7 @@ class LogitProcessor:
         Raises:
             PayloadRefused: The payload is not of this class or one of its subclasses.
         """
-        for candidate in subclasses_of(cls):
-            if _importable(candidate) and candidate.to_str() == json_str:
-                instance: Self = candidate()
-                return instance
-        raise PayloadRefused(
-            f"expected the payload of {cls.__name__} or of a subclass of it that is imported; "
-            "resolve other payloads with sglang_lp.trust.Verifier",
-            reason=RefusalReason.NOT_ALLOWED,
-        )
+        return find_class(cls, json_str)()
 
     # What admission and the scheduler call
 
@@ -349,14 +329,9 @@ class LogitProcessor:
         Raises:
             InvalidParameter: What was expected, what came, and what to do.
         """
-        key = _key(cls, custom_params, vocab_size)
-        if key is None:
-            return cls._parse(custom_params, vocab_size)
-        params = _parsed.get(key)
-        if params is None:
-            params = cls._parse(custom_params, vocab_size)
-            _parsed.keep(key, params)
-        return params
+        if isinstance(custom_params, dict) and cls._takes_long(custom_params):
+            return parse_once(cls, custom_params, vocab_size, cls._parse)
+        return cls._parse(custom_params, vocab_size)
 
     @classmethod
     def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
@@ -445,71 +420,44 @@ def fit(
     Raises:
         InvalidParameter: As ``fit_params``.
     """
-    fitted = _fitted_before(params, served)
-    if fitted is None:
-        fitted = processor.fit_params(params, served)
-        if _parsed.has(params):
-            _fitted.keep(id(params), (params, served, fitted))
-    return fitted
+    return fit_once(params, served, processor.fit_params)
 
 
-def _fitted_before(params: Parameters, served: ServedModel) -> Parameters | None:
-    """Return what parameters became for another copy of the request, if they are its very own."""
-    known, model, fitted = _fitted.get(id(params)) or (None, served, None)
-    same = known is params and model.tokenizer is served.tokenizer and model[1:] == served[1:]
-    return fitted if same else None
+class Whole(NamedTuple):
+    """A processor that computes on the whole row of a request.
+
+    Attributes:
+        processor: The processor.
+        request: The request as the processor sees it.
+        custom_params: The parameters as the processor reads them.
+    """
+
+    processor: LogitProcessor
+    request: Request
+    custom_params: Any
 
 
-_LISTS = list, tuple
+def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Check the rows that a processor computed.
 
-#: Parameters that take long to check, for the other copies of the same HTTP request: a list takes
-#: ten times as long to check as to compare, and copies share what is made of it. Two chains' worth.
-_parsed: Latest[Parameters] = Latest(18)
-#: What they became, by the identity of those.
-_fitted: Latest[tuple[Parameters, ServedModel, Parameters]] = Latest(18)
+    Args:
+        result: What :meth:`LogitProcessor.compute` returned.
+        logits: The logits that it got, for their device.
+        shape: The shape that ``result`` must have.
 
+    Raises:
+        ProcessorFault: ``result`` is no tensor of floats of this shape on the same device.
+    """
+    import torch
 
-def _key(cls: type[LogitProcessor], custom_params: Any, vocab_size: int | None) -> object:
-    """Return what decides how parameters parse; ``None`` if that takes no longer than to look."""
-    if not isinstance(custom_params, dict) or not cls._takes_long(custom_params):
-        return None
-    own = packed(custom_params)
-    return None if own is None else (cls, vocab_size, own)
-
-
-def _served(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> Row | None:
-    """Return the row of a request, made at its first step; ``None`` if it has no parameters."""
-    if not isinstance(custom_params, Mapping):
-        return None
-    (row,) = rows_of((custom_params,))
-    if row is None:
-        source = custom_params.get("__req__")
-        served = ServedModel.of(
-            getattr(source, "tokenizer", None), vocab_size, getattr(source, "eos_token_ids", None)
-        )
-        try:
-            serving, params = prepare(processor, custom_params, served)
-            if source is None and serving.needs is not History.NONE:
-                raise Unsupported(f"{serving.name}: {_NO_HISTORY}")
-        except RequestError as error:
-            row = attach_row(custom_params, processor, None)
-            row.end(error)
-        else:
-            row = attach_row(custom_params, serving, params)
-    return row
-
-
-def _importable(cls: type) -> bool:
-    module, name = cls.__module__, cls.__qualname__
-    return (
-        module != "__main__"
-        and "." not in name
-        and getattr(sys.modules.get(module), name, None) is cls
+    if not isinstance(result, torch.Tensor):
+        came = type(result).__name__
+    elif tuple(result.shape) != shape or not result.is_floating_point():
+        came = f"{result.dtype} of shape {tuple(result.shape)}"
+    elif result.device != logits.device:
+        came = f"one on {result.device}"
+    else:
+        return
+    raise ProcessorFault(
+        f"it returned {came}, expected a tensor of floats of shape {shape} on {logits.device}"
     )
-
-
-def subclasses_of(cls: type[LogitProcessor]) -> Iterator[Any]:
-    """Yield a class of processors and all that are derived from it and imported."""
-    yield cls
-    for subclass in cls.__subclasses__():
-        yield from subclasses_of(subclass)

@@ -13,12 +13,12 @@ from sglang_lp.edits import NEVER
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.apply.runs import Whole
     from sglang_lp._engine.history.drafts import Drafts
     from sglang_lp._engine.history.row import Row
     from sglang_lp.edits.ids import Ids
     from sglang_lp.edits.recording import Recording
     from sglang_lp.errors import SglangLpError
+    from sglang_lp.processor import Whole
     from sglang_lp.request import Request
 
 __all__ = ["Step", "ask", "end", "schedule"]

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from sglang_lp.edits.recording import Recording
     from sglang_lp.request import Answer
 
 __all__ = ["LENGTH", "MAX_BIAS", "NEVER", "STOP", "Edits", "End"]
@@ -139,14 +138,18 @@ class Edits(ABC):
         """
 
     @abstractmethod
-    def add(self, other: Recording) -> None:
-        """Declare what another processor declared, for a processor that runs others.
+    def add(self, other: Edits) -> None:
+        """Declare the edits that another processor declared, for a processor that runs others.
 
-        Takes the edits of this step alone: what holds longer, when to look again and whether the
-        request ends are :attr:`~sglang_lp.processor.Recording.standing`, ``wake`` and ``end``.
+        Only the edits of this step are added. The processor reads itself what holds longer, when
+        the other one runs again and whether the request ends: attributes ``standing``, ``wake``
+        and ``end`` of a :class:`~sglang_lp.processor.Recording`.
 
         Args:
-            other: What the other's ``edit`` was given; it stays as it is.
+            other: The ``Recording`` that the other processor's ``edit`` got. Not changed.
+
+        Raises:
+            ProcessorFault: ``other`` is no ``Recording``.
         """
 
     @abstractmethod

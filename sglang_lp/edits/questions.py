@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from sglang_lp._engine.apply.reading import ReadRow
     from sglang_lp.edits.ids import Ids
-    from sglang_lp.edits.recording import Recording
 
-__all__ = ["Conditional", "Question"]
+__all__ = ["Question"]
+
+
+class Row(Protocol):
+    """The row of logits that a question is about."""
+
+    def is_among_top(self, ids: Ids | list[int], count: int) -> bool:
+        """Wait for the device, and tell whether one of these tokens is among the likeliest."""
 
 
 class Question:
@@ -23,24 +28,10 @@ class Question:
 
     __slots__ = ("count", "ids", "read")
 
-    def __init__(self, read: ReadRow, ids: Ids | list[int], count: int) -> None:
+    def __init__(self, read: Row, ids: Ids | list[int], count: int) -> None:
         self.read = read
         self.ids = ids
         self.count = count
 
     def __bool__(self) -> bool:
         return self.read.is_among_top(self.ids, self.count)
-
-
-class Conditional(NamedTuple):
-    """Edits that depend on the answer.
-
-    Attributes:
-        question: The question.
-        token_id: The token that is forced if so.
-        otherwise: The edits if not.
-    """
-
-    question: Question
-    token_id: int
-    otherwise: Recording

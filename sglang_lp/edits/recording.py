@@ -5,17 +5,31 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sglang_lp.edits import LENGTH, MAX_BIAS, NEVER, STOP, Edits, End
 from sglang_lp.edits.ids import LONG, Ids, check_id, checked
-from sglang_lp.edits.questions import Conditional, Question
+from sglang_lp.edits.questions import Question
 from sglang_lp.errors import ProcessorFault, shown
 
 if TYPE_CHECKING:
     from sglang_lp.request import Answer
 
-__all__ = ["Recording"]
+__all__ = ["Conditional", "Recording"]
+
+
+class Conditional(NamedTuple):
+    """Edits that depend on the answer to a question.
+
+    Attributes:
+        question: The question.
+        token_id: The token that is forced if the answer is yes.
+        otherwise: The edits if it is no.
+    """
+
+    question: Question
+    token_id: int
+    otherwise: Recording
 
 
 class Recording(Edits):
@@ -185,7 +199,9 @@ class Recording(Edits):
             return True
         return bool(self.allowed) and any(len(ids) == 1 for ids in self.allowed)
 
-    def add(self, other: Recording) -> None:
+    def add(self, other: Edits) -> None:
+        if not isinstance(other, Recording):
+            raise ProcessorFault(f"add() takes a Recording, got {shown(other)}")
         self.banned = (*self.banned, *other.banned)
         self.allowed = (*self.allowed, *other.allowed)
         self.biased = (*self.biased, *other.biased)

@@ -13,10 +13,9 @@ from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
 from sglang_lp.policy.decisions import Above, Ceiling, Decisions
 from sglang_lp.policy.links import Link, fit_link, parse_link
-from sglang_lp.served_model import ServedModel
+from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.known import ReasoningFormat
     from sglang_lp.processor import LogitProcessor
 
 __all__ = [

@@ -10,14 +10,15 @@ from sglang_lp._engine.apply.device import index_on, send
 from sglang_lp._engine.step import end
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.faults import as_fault
+from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.apply.runs import Whole
     from sglang_lp._engine.step import Step
+    from sglang_lp.processor import Whole
 
-__all__ = ["check_computed", "compute", "spoiled", "write_back"]
+__all__ = ["compute", "spoiled", "write_back"]
 
 
 def compute(step: Step) -> None:
@@ -62,32 +63,6 @@ def _compute(step: Step, group: list[tuple[int, Whole]]) -> None:
         if row is not None:
             at = f"at token {whole.request.position}"
             end(step, index, row, as_fault(str(processor.name), at, error))
-
-
-def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Check what a processor that computes on whole rows returned.
-
-    Args:
-        result: That.
-        logits: What it computed from, for its device.
-        shape: Expected.
-
-    Raises:
-        ProcessorFault: Not a tensor of floats of this shape on the same device.
-    """
-    import torch
-
-    if not isinstance(result, torch.Tensor):
-        came = type(result).__name__
-    elif tuple(result.shape) != shape or not result.is_floating_point():
-        came = f"{result.dtype} of shape {tuple(result.shape)}"
-    elif result.device != logits.device:
-        came = f"one on {result.device}"
-    else:
-        return
-    raise ProcessorFault(
-        f"it returned {came}, expected a tensor of floats of shape {shape} on {logits.device}"
-    )
 
 
 def write_back(

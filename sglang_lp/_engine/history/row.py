@@ -22,8 +22,8 @@ from sglang_lp.request import History
 if TYPE_CHECKING:
     from logging import Logger
 
-    from sglang_lp._engine.apply.runs import Processor
     from sglang_lp.params import Parameters
+    from sglang_lp.processor import LogitProcessor
 
 __all__ = ["Row", "attach_row", "detach_row", "rows_of", "same_tokens"]
 
@@ -112,7 +112,7 @@ class Row:
         "wake",
     )
 
-    def __init__(self, processor: Processor, params: Parameters | None, host: Host) -> None:
+    def __init__(self, processor: LogitProcessor, params: Parameters | None, host: Host) -> None:
         self.processor = processor
         self.name = str(processor.name)
         self.needs = processor.needs
@@ -412,7 +412,7 @@ def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
 
 def attach_row(
     custom_params: Any,
-    processor: Processor,
+    processor: LogitProcessor,
     params: Parameters | None,
     host: Host | None = None,
 ) -> Row:

@@ -13,7 +13,7 @@ from sglang_lp.builtins.thinking.block_report import report_blocks
 from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.delimiters import check_family, find_tool_starts, resolve
 from sglang_lp.builtins.thinking.finder import finder_for
-from sglang_lp.builtins.thinking.known import FAMILIES, TOOL_STARTS, Family, ReasoningFormat
+from sglang_lp.builtins.thinking.known import FAMILIES, TOOL_STARTS, Family
 from sglang_lp.builtins.thinking.loops import ends_with_loop
 from sglang_lp.builtins.thinking.params import (
     END,
@@ -46,7 +46,7 @@ from sglang_lp.text.vocabulary import vocabulary_of
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-    from sglang_lp.served_model import ServedModel
+    from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 _NEW_LINE = ("new_line_token_id",)
 #: The parameters that have the class's ids as their defaults.

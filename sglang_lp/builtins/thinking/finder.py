@@ -17,7 +17,7 @@ from sglang_lp.text.automaton import Automaton
 
 if TYPE_CHECKING:
     from sglang_lp.builtins.prompt.prompts import Numbers
-    from sglang_lp.builtins.thinking.known import ReasoningFormat
+    from sglang_lp.served_model import ReasoningFormat
     from sglang_lp.text.vocabulary import Vocabulary
 
 #: Tokens at the end of a prompt that are searched first: the latest delimiter is usually there.

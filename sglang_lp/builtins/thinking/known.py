@@ -1,36 +1,10 @@
-"""How models write that they think: what is known of families and of reasoning parsers."""
+"""How the known families of models write that they think."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FAMILIES", "TOOL_STARTS", "Family", "ReasoningFormat"]
-
-
-class ReasoningFormat(NamedTuple):
-    """How reasoning is told from the rest of an answer, as a reasoning parser of SGLang does it.
-
-    Attributes:
-        start: Opens a block.
-        end: Closes it; what a budget forces.
-        tool_starts: Seen in an open block, each ends it without ``end``, and stays in the answer.
-        tool_start_at_line_start: Whether a tool start counts at the start of a line alone.
-        tool_end: After a tool call in a block the block goes on from here; empty if it does not.
-        other_ends: More texts that end a block.
-        can_begin_inside: Whether reasoning may be open from the first token, without ``start``.
-        others: The same with the delimiters of other levels of effort.
-        strict: Whether SGLang masks what is no end once a budget of its own is spent.
-    """
-
-    start: str
-    end: str
-    tool_starts: tuple[str, ...] = ()
-    tool_start_at_line_start: bool = False
-    tool_end: str = ""
-    other_ends: tuple[str, ...] = ()
-    can_begin_inside: bool = False
-    others: tuple[ReasoningFormat, ...] = ()
-    strict: bool = False
+__all__ = ["FAMILIES", "TOOL_STARTS", "Family"]
 
 
 #: What opens a tool call without an end of the block before it, in the reasoning parsers of

@@ -20,7 +20,7 @@ from sglang_lp.policy import Asked, Decided, Rules
 from sglang_lp.policy.links import Link, parts
 from sglang_lp.policy.thinking import thinks
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.served_model import ServedModel
+from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
@@ -34,7 +34,6 @@ from sglang_lp.trust.audit import reason_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sglang_lp.builtins.thinking.known import ReasoningFormat
     from sglang_lp.params import Parameters
 
 __all__ = ["DECIDED", "Admitted", "Guard"]

@@ -6,7 +6,7 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_lp.builtins.thinking.known import ReasoningFormat
+from sglang_lp.served_model import ReasoningFormat
 
 __all__ = ["may_begin_inside", "reasoning_format"]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
-from sglang_lp.builtins.thinking.known import ReasoningFormat
 from sglang_lp.builtins.thinking.progress import Progress, State
+from sglang_lp.served_model import ReasoningFormat
 from sglang_lp.text.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary([b"x", b"<a>", b"</a>", b"<t>", b"</t>"])
