@@ -6,7 +6,6 @@ import pickle
 import random
 import statistics
 import time
-import weakref
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -28,8 +27,8 @@ from sglang_lp.server.scheduler import sampling
 from sglang_lp.server.scheduler.gate import make_admit_req
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.waiting_queue import WaitingQueue, make_hold
-from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Gate, Policy
+from support.fakes.requests import Req
 
 __all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 
@@ -138,18 +137,12 @@ class Server:
         self._apply(logits, SimpleNamespace(custom_params=custom_params, grammars=None))
 
 
-class _Req(FakeRequest):
+class _Req(Req):
     """A request as the scheduler makes it, out of a message from another process."""
 
     def __init__(self, processor: str, params: Mapping[str, Any], prompt: Sequence[int]) -> None:
-        super().__init__(prompt, served=True)
-        self.custom_logit_processor = processor
         own = pickle.loads(pickle.dumps(dict(params)))
-        own["__req__"] = weakref.proxy(self)  # as SGLang adds it
-        self.sampling_params = SimpleNamespace(custom_params=own)
-        self.vocab_size = VOCAB
-        self.inflight_middle_chunks = 0
-        self.disagg_kv_sender = None
+        super().__init__(processor, own, prompt=prompt, vocab_size=VOCAB)
 
     def set_finish_with_abort(self, message: str, status_code: int, err_type: str) -> None:
         raise RuntimeError(f"{err_type} {status_code}: {message}")

@@ -24,7 +24,7 @@ from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Batch, Played
 from support.fakes.gpu import FakeGpu
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 __all__ = ["KINDS", "NODES", "RAW_KINDS", "VOCAB", "Counted", "Kind", "count", "main"]
 

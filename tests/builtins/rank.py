@@ -25,7 +25,7 @@ from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings, adapt, load
 from sglang_lp.testing import Played
 from support.models.tiny_model import EOS
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 from tests.engine.test_foreign import KINDS
 from tests.engine.test_history import CASES
 

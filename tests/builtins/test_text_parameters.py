@@ -23,7 +23,7 @@ from sglang_lp.errors import InvalidParameter
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.text.vocabulary import vocabulary_of
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 TOKENIZER = byte_level(["Sure, here is the list: the cat, the mat 😀"] * 9, 290)
 VOCAB_SIZE = 320

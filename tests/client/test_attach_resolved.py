@@ -9,7 +9,7 @@ from sglang_lp.client.models import load_model
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ServedModel
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 TOKENIZER = byte_level(["Sure, here is the list: the cat, the mat"] * 9, 290)
 TOKENIZER.add_special_tokens(["<think>", "</think>"])

@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
@@ -15,6 +15,7 @@ from sglang_lp.cli import main
 from sglang_lp.client import ThinkingBlock, attach, attach_each, thinking_blocks
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.testing import run
+from support.models.vocabularies import one_token_a_byte
 
 QWEN_SAYS = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the "
@@ -30,11 +31,7 @@ def resolve(model, **texts):
 @pytest.fixture
 def model(tmp_path):
     """Return a model's directory: ids 0 to 255 are the bytes, then come the delimiters."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    raw.add_tokens([AddedToken(token, special=True) for token in ("<think>", "</think>")])
+    raw = one_token_a_byte("<think>", "</think>")
     raw.save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 

@@ -8,7 +8,6 @@ scheduling.
 
 from array import array
 from itertools import cycle, islice
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -24,6 +23,7 @@ from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from support.examples import examples
+from support.fakes.requests import Req
 from support.fakes.served_batch import ServedBatch
 from support.processors.kinds import (
     BUDGETS,
@@ -96,23 +96,19 @@ STEPS = st.lists(
 )
 
 
-class Req:
-    """SGLang's request, as far as processors see it, and what is pending of it."""
+class SimulatedReq(Req):
+    """A request of a schedule, and the tokens of it that are sampled and not processed yet."""
 
     drafts = False
 
     def __init__(self, spec):
+        super().__init__(prompt=spec.prompt, output=spec.already)
         self.spec = spec
         self.kind = spec.kind
-        self.origin_input_ids = array("q", spec.prompt)
-        self.output_ids = array("q", spec.already)
-        self.kv = SimpleNamespace(kv_committed_len=0)
-        self.to_finish = None
         #: All tokens sampled, also the one that is not in output_ids yet.
         self.stream = [*spec.already]
         self.prefilled = bool(spec.already)
         self.chunks = 0
-        self.finished_reason = None
         self.discarded = False
         self.params = {}
         self.trace = []
@@ -187,7 +183,7 @@ class Simulator:
         return self.gone + self.live
 
     def arrive(self, spec):
-        req = Req(spec)
+        req = SimulatedReq(spec)
         if spec.kind is not None:
             if spec.copies_params:  # also what the toolkit keeps there for another request
                 for other in self.live:

@@ -1,7 +1,6 @@
 """Ceilings, profiles and mandatory processors: what holds, and the ways around it."""
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor
@@ -11,6 +10,7 @@ from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
+from support.models.vocabularies import one_token_a_byte
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"
@@ -19,14 +19,6 @@ BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [
 
 
 SERVED = ServedModel(None, 50)
-
-
-def one_token_a_character():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    return raw
 
 
 class Dense(LogitProcessor):
@@ -92,7 +84,7 @@ def test_what_comes_before_the_end_counts_as_thinking_under_a_ceiling():
 
 
 def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
-    served = ServedModel(one_token_a_character(), 400)
+    served = ServedModel(one_token_a_byte(), 400)
     ids = {"thinking_start_token_id": 300, "thinking_end_token_id": 301}
     rules = Rules(
         Policy(

@@ -11,7 +11,7 @@ from sglang_lp.policy import Rules
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.metrics import NAMES
 from sglang_lp.trust import Policy, Verifier
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 DOCS = Path(__file__).parents[2] / "docs"
 PANELS = orjson.loads((DOCS / "grafana.json").read_bytes())["panels"]

@@ -1,6 +1,5 @@
 """The operator's decisions in the gates: the same in both, and for requests that bring nothing."""
 
-import weakref
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -20,6 +19,7 @@ from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.launch import make_learn
 from sglang_lp.trust import Gate, Policy
+from support.fakes.requests import Req
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"
@@ -49,23 +49,6 @@ def served(**server):
         tokenizer=None,
         preferred_sampling_params=None,
     )
-
-
-class Req:
-    """As much of SGLang's request as the gate sees."""
-
-    def __init__(self, payload=None, custom_params=None, **attributes):
-        self.custom_logit_processor = payload
-        self.sampling_params = SimpleNamespace(
-            custom_params=custom_params, max_new_tokens=None, **attributes
-        )
-        self.origin_input_ids, self.output_ids = [1] * 5, []
-        self.ended = None
-        if payload is not None and custom_params is not None:
-            self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
-
-    def set_finish_with_abort(self, message, status_code, err_type):
-        self.ended = status_code, message
 
 
 def links_of(guard, req, scheduler=None):
@@ -105,20 +88,20 @@ def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, payloa
 
 @pytest.mark.parametrize("payload", [None, "calm"])
 def test_an_answer_is_resumed_under_whatever_the_operator_decided(deciding, payload):
-    req = Req(payload, {"resumed_tokens": 2})
+    req = Req(payload, {"resumed_tokens": 2}, prompt=[1] * 5)
     _, row = links_of(deciding, req)
     assert row.resumed == 2
 
-    too_many = Req(payload, {"resumed_tokens": 6})
+    too_many = Req(payload, {"resumed_tokens": 6}, prompt=[1] * 5)
     make_admit_req(deciding, PendingResults(), Arrivals())(None, too_many)
-    assert too_many.ended[0] == 400
-    assert too_many.ended[1].startswith("resumed_tokens: expected a whole number from 0 to 5")
+    assert too_many.ended.status == 400
+    assert too_many.ended.message.startswith("resumed_tokens: expected a whole number from 0 to 5")
 
 
 def test_room_for_the_answer_is_left_of_what_the_request_can_get(deciding):
     scheduler = SimpleNamespace(max_req_len=31)
 
-    links, _ = links_of(deciding, Req(), scheduler)
+    links, _ = links_of(deciding, Req(prompt=[1] * 5), scheduler)
     # 31 tokens in all, 5 of the prompt, 1 that SGLang keeps, 10 for the answer.
     assert next(iter(links.values())).thinking_budget == 31 - 5 - 1 - 10
 
@@ -135,7 +118,7 @@ def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
     drawn = Chosen(processor="GenLengthLogitProcessor", params={"bias": 1.0, "eos_token_ids": [2]})
     biasing = Guard(Policy(always=(BAN, drawn)))
     biasing.learn(Gate.SCHEDULER, served())
-    beams, mask = Req(beam_width=2), Req()
+    beams, mask = Req(sampling={"beam_width": 2}), Req()
     mask.return_sampling_mask = True
     for guard, req, why in (
         (deciding, beams, "beam_width: "),
@@ -147,8 +130,8 @@ def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
     ):
         make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
-        assert req.ended[0] == 400
-        assert why in req.ended[1]
+        assert req.ended.status == 400
+        assert why in req.ended.message
         assert req.custom_logit_processor is None
     mask.ended = None
     make_admit_req(deciding, PendingResults(), Arrivals())(None, mask)
@@ -333,4 +316,4 @@ def test_parameters_that_are_no_object_end_their_own_request(deciding, payload, 
     req.custom_logit_processor = payload
     make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
 
-    assert req.ended == (400, f"custom_params: expected an object, got {got}")
+    assert req.ended[:2] == (f"custom_params: expected an object, got {got}", 400)

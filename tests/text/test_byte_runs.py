@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.text.byte_runs import BROKEN, NO_RUNS
 from sglang_lp.text.vocabulary import byte_runs_of
-from support.models.trained import byte_fallback, byte_level
+from support.models.vocabularies import byte_fallback, byte_level
 
 TOKENIZER = byte_fallback(["a", "é", "▁"])
 RUNS = byte_runs_of(TOKENIZER)

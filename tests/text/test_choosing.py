@@ -11,7 +11,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.choosing import TextChoices
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 TOKENIZER = byte_level(["yes, no, yesterday, nothing, 不是 😀"] * 9, 280)
 VOCAB_SIZE = 300

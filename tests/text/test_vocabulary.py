@@ -16,7 +16,7 @@ from xgrammar import TokenizerInfo
 from sglang_lp.errors import RequestError
 from sglang_lp.text.utf8 import folded, lacking, unfinished
 from sglang_lp.text.vocabulary import Pieces, Vocabulary, vocabulary_of
-from support.models.trained import END, byte_level
+from support.models.vocabularies import END, byte_level
 
 CORPUS = [
     "the cat sat on the mat, and the dog on the log",

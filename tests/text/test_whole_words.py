@@ -13,7 +13,7 @@ from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.utf8 import lacking, unfinished
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 from sglang_lp.text.whole_words import WholeWords
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 TOKENIZER = byte_level(["the cat sat on the mat, the cats; die Straße, Straßen — 不是 😀"] * 9, 300)
 VOCAB_SIZE = 320

@@ -1,7 +1,6 @@
 """Thinking delimiters in tokenizers: found, checked, and refused where they are another model's."""
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from sglang_lp import builtins
@@ -19,19 +18,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
-
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-
-
-def tokenizer_with(tokens=(), *, fillers_before=0, special=True):
-    """Make a byte-level tokenizer: ids 0 to 255 are the bytes, ``tokens`` come after them."""
-    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(BYTES)}, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    fillers = [f"<filler {i}>" for i in range(fillers_before)]
-    raw.add_tokens([AddedToken(token, special=special, normalized=False) for token in fillers])
-    raw.add_tokens([AddedToken(token, special=special, normalized=False) for token in tokens])
-    return raw
+from support.models.vocabularies import one_token_a_byte
 
 
 def both(raw):
@@ -91,7 +78,7 @@ def served_by(family):
 def test_every_known_pair_is_found_by_itself(start, end):
     controls = [part for text in (start, end) for part in delimiters._CONTROL.findall(text)]
     single = [text for text in (start, end) if delimiters._CONTROL.sub("", text) in ("", text)]
-    for tokenizer in both(tokenizer_with(dict.fromkeys([*controls, *single]))):
+    for tokenizer in both(one_token_a_byte(*dict.fromkeys([*controls, *single]))):
         found = delimiters.resolve(tokenizer)
 
         assert (found.start, found.end) == (start, end)
@@ -100,7 +87,7 @@ def test_every_known_pair_is_found_by_itself(start, end):
 
 
 def test_the_newline_is_that_of_the_tokenizer():
-    for tokenizer in both(tokenizer_with(["<think>", "</think>"])):
+    for tokenizer in both(one_token_a_byte("<think>", "</think>")):
         found = delimiters.resolve(tokenizer)
 
         assert (found.start_ids, found.end_ids) == ((256,), (257,))
@@ -108,10 +95,10 @@ def test_the_newline_is_that_of_the_tokenizer():
 
 
 def test_no_pair_and_two_pairs_are_an_error_that_says_so():
-    for tokenizer in both(tokenizer_with(["<think>"])):
+    for tokenizer in both(one_token_a_byte("<think>")):
         with pytest.raises(RequestError, match=r"found none; name them with thinking_start"):
             delimiters.resolve(tokenizer)
-    for tokenizer in both(tokenizer_with(["<think>", "</think>", "[THINK]", "[/THINK]"])):
+    for tokenizer in both(one_token_a_byte("<think>", "</think>", "[THINK]", "[/THINK]")):
         with pytest.raises(RequestError, match=r"'<think>' '</think>', '\[THINK\]'"):
             delimiters.resolve(tokenizer)
         assert delimiters.resolve(tokenizer, "[THINK]", "[/THINK]").start_ids == (258,)
@@ -119,15 +106,15 @@ def test_no_pair_and_two_pairs_are_an_error_that_says_so():
 
 def test_a_name_with_a_suffix_is_found_by_the_name_without():
     tokens = ["<think:opensource>", "</think:opensource>"]
-    for tokenizer in both(tokenizer_with(tokens, special=False)):
+    for tokenizer in both(one_token_a_byte(*tokens, special=False)):
         assert delimiters.resolve(tokenizer).start_ids == (256,)
-    for tokenizer in both(tokenizer_with([*tokens, "<think:other>"])):
+    for tokenizer in both(one_token_a_byte(*tokens, "<think:other>")):
         with pytest.raises(RequestError, match="found none"):
             delimiters.resolve(tokenizer)
 
 
 def test_delimiters_by_name_may_be_words():
-    for tokenizer in both(tokenizer_with()):
+    for tokenizer in both(one_token_a_byte()):
         found = delimiters.resolve(tokenizer, "let me think:", "done.")
 
         assert [len(found.start_ids), len(found.end_ids)] == [13, 5]
@@ -212,7 +199,7 @@ def test_the_refusal_says_which_ids_which_model_and_what_to_use():
 def test_a_model_that_does_not_think_is_told_so():
     params = Qwen3ThinkingBudgetLogitProcessor.parse_params({"thinking_budget": 5})
 
-    for tokenizer in both(tokenizer_with()):
+    for tokenizer in both(one_token_a_byte()):
         with pytest.raises(InvalidParameter, match="'<think>' is no token, not 151667"):
             Qwen3ThinkingBudgetLogitProcessor.fit_params(params, ServedModel(tokenizer))
 
@@ -221,13 +208,13 @@ def test_ids_that_a_request_gives_itself_are_its_own_business():
     given = {"thinking_start_token_id": 1, "thinking_end_token_id": 2, "thinking_budget": 5}
     params = Qwen3ThinkingBudgetLogitProcessor.parse_params(given)
 
-    assert fitted(Qwen3ThinkingBudgetLogitProcessor, params, tokenizer_with()) == asked(params)
+    assert fitted(Qwen3ThinkingBudgetLogitProcessor, params, one_token_a_byte()) == asked(params)
 
 
 def test_a_native_alphabet_is_not_looked_for_in_the_tokenizer():
     params = InklingThinkingBudgetLogitProcessor.parse_params({"thinking_budget": 5})
 
-    assert fitted(InklingThinkingBudgetLogitProcessor, params, tokenizer_with()) == asked(params)
+    assert fitted(InklingThinkingBudgetLogitProcessor, params, one_token_a_byte()) == asked(params)
 
 
 def test_a_tokenizer_is_asked_once():
@@ -262,7 +249,7 @@ def test_a_tokenizer_is_asked_once_for_what_it_does_not_have():
 
 
 def test_a_text_of_more_tokens_than_a_delimiter_has_is_refused():
-    guard = guard_of(tokenizer_with(["</think>"]))
+    guard = guard_of(one_token_a_byte("</think>"))
     params = {"thinking_budget": 5, "thinking_start": "a" * 17, "thinking_end": "</think>"}
 
     with pytest.raises(
@@ -272,7 +259,7 @@ def test_a_text_of_more_tokens_than_a_delimiter_has_is_refused():
 
 
 def test_half_a_character_is_no_delimiter():
-    for tokenizer in both(tokenizer_with(["<think>", "</think>"])):
+    for tokenizer in both(one_token_a_byte("<think>", "</think>")):
         with pytest.raises(RequestError, match="no tokens that spell"):
             delimiters.resolve(tokenizer, "\ud800", "</think>")
 
@@ -287,7 +274,7 @@ def guard_of(tokenizer, vocab_size=250_000):
 
 
 def test_the_guard_takes_the_ids_from_the_served_tokenizer():
-    for tokenizer in both(tokenizer_with(["<think>", "</think>"])):
+    for tokenizer in both(one_token_a_byte("<think>", "</think>")):
         admitted = guard_of(tokenizer).admit(
             ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5}
         )
@@ -312,7 +299,7 @@ def test_the_guard_says_when_there_is_no_tokenizer_to_ask():
 
 
 def test_ids_beyond_the_models_logits_are_refused():
-    tokenizer = tokenizer_with(["<think>", "</think>"])
+    tokenizer = one_token_a_byte("<think>", "</think>")
 
     with pytest.raises(InvalidParameter, match="another model's"):
         guard_of(tokenizer, vocab_size=257).admit(
@@ -329,7 +316,7 @@ def test_a_link_of_a_chain_is_checked_as_well():
 
 
 def test_a_message_that_holds_a_delimiter_is_refused_once_the_delimiter_is_known():
-    tokenizer = tokenizer_with(["<think>", "</think>"])
+    tokenizer = one_token_a_byte("<think>", "</think>")
 
     with pytest.raises(InvalidParameter, match="closing_token_ids"):
         guard_of(tokenizer).admit(
@@ -342,7 +329,7 @@ def test_a_stock_server_finds_the_ids_too():
     import torch
 
     request = FakeRequest([256])
-    request.tokenizer = tokenizer_with(["<think>", "</think>"])
+    request.tokenizer = one_token_a_byte("<think>", "</think>")
     logits = torch.zeros(1, 260)
 
     ThinkingBudgetLogitProcessor()(logits, [request.custom_params({"thinking_budget": 0})])

@@ -8,7 +8,7 @@ import pytest
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.testing import ProcessorContract, run
 from sglang_lp.text.vocabulary import vocabulary_of
-from support.models.trained import byte_fallback, byte_level
+from support.models.vocabularies import byte_fallback, byte_level
 
 CORPUS = ["日本語の文章と、絵文字😀😀🎉", "привет, мир", "süße Äpfel", "the cat"] * 9
 TOKENIZER = byte_level(CORPUS, 300)

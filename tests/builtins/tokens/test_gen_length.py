@@ -11,7 +11,7 @@ from sglang_lp.errors import InvalidParameter
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.vocabulary import vocabulary_of
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 TOKENIZER = byte_level(["Is it so? It is. So be it! 好。"] * 9, 280)
 TOKENIZER.add_special_tokens(["</think>"])

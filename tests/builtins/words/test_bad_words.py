@@ -13,7 +13,7 @@ from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 from sglang_lp.text.vocabulary import vocabulary_of
-from support.models.trained import byte_level
+from support.models.vocabularies import byte_level
 
 tokens = st.integers(0, 4)
 words = st.lists(st.lists(tokens, min_size=1, max_size=4), min_size=1, max_size=6)

@@ -16,7 +16,7 @@ from sglang_lp.builtins import (
     TriggerPhraseLogitProcessor,
 )
 from sglang_lp.testing import ProcessorContract, run
-from support.models.trained import byte_fallback
+from support.models.vocabularies import byte_fallback
 
 PIECES = ["▁", "c", "a", "t", "s", ".", "x", "ca", "cat", "▁c", "▁ca", "▁cat", "at", "é", "ß"]
 TOKENIZER = byte_fallback(PIECES)

@@ -16,7 +16,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.scripts import BannedScripts
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
-from support.models.trained import END, byte_level
+from support.models.vocabularies import END, byte_level
 
 CORPUS = ["the cat sat, 12 mats", "привет, мир", "日本語の文章と漢字", "서울 안녕 ελ 😀🎉"] * 9
 TOKENIZER = byte_level(CORPUS, 420)

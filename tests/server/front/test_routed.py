@@ -23,6 +23,7 @@ from sglang_lp.server.gate.reserved_keys import EFFORT, ROUTED, add_own, check_o
 from sglang_lp.server.scheduler.gate import make_admit_req
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
+from support.fakes.requests import Req
 
 BANS = "DisallowedTokensLogitsProcessor"
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
@@ -242,21 +243,8 @@ def test_a_list_is_checked_before_any_of_it_is_dispatched(guard, entry):
 # The scheduler
 
 
-class Req:
-    def __init__(self, payload, custom_params):
-        self.custom_logit_processor = payload
-        self.sampling_params = SimpleNamespace(custom_params=custom_params)
-        self.vocab_size = 100
-        self.kv = SimpleNamespace(kv_committed_len=0)
-        self.origin_input_ids, self.output_ids = [1, 2], []
-        self.ended = None
-
-    def set_finish_with_abort(self, message, status_code, err_type):
-        self.ended = (message, status_code, err_type)
-
-
 def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
-    req = Req(WHOLE, None)
+    req = Req(WHOLE, vocab_size=100)
     make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
     assert req.ended is None
@@ -267,7 +255,7 @@ def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
 
 @bad
 def test_the_scheduler_checks_the_same(guard, text):
-    req = Req(text, None)
+    req = Req(text, vocab_size=100)
     make_admit_req(guard, PendingResults(), Arrivals())(None, req)
 
     assert req.ended is not None

@@ -33,26 +33,10 @@ from sglang_lp.server.scheduler.gate import (
 )
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Gate, Policy
+from support.fakes.requests import Req
 
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
 EVIL = wire.payload_for("os", "abort")
-
-
-class Req:
-    """As much of SGLang's request as the gate sees."""
-
-    def __init__(self, payload, custom_params, vocab_size=None):
-        self.custom_logit_processor = payload
-        self.sampling_params = SimpleNamespace(custom_params=custom_params)
-        self.vocab_size = vocab_size
-        self.kv = SimpleNamespace(kv_committed_len=0)
-        self.origin_input_ids, self.output_ids = array("q", [1, 2, 3]), array("q")
-        self.ended = None
-        if isinstance(custom_params, dict):
-            self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
-
-    def set_finish_with_abort(self, message, status_code, err_type):
-        self.ended = (message, status_code, err_type)
 
 
 class Plus:

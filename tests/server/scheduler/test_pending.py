@@ -17,14 +17,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sglang_host import SglangHost
-
-
-class Req:
-    def __init__(self, chunks=0, *, finished=False, is_retracted=False):
-        self.output_ids = array("q")
-        self.inflight_middle_chunks = chunks
-        self.finished = lambda: finished
-        self.is_retracted = is_retracted
+from support.fakes.requests import Req
 
 
 class Event:
@@ -105,7 +98,7 @@ def test_several_results_add_up_oldest_first():
     ],
 )
 def test_only_the_last_chunk_of_a_prefill_samples_a_token(chunks, batches, tokens, discards):
-    req, other = Req(chunks), Req()
+    req, other = Req(inflight_middle_chunks=chunks), Req()
     results = pending(*(extend([other, req], [9, n + 1]) for n in range(batches)))
     assert [*results.of(req)] == tokens
     assert results.discards(req) == discards
@@ -113,7 +106,7 @@ def test_only_the_last_chunk_of_a_prefill_samples_a_token(chunks, batches, token
 
 
 def test_results_that_sglang_will_drop_are_left_out():
-    finished, retracted = Req(finished=True), Req(is_retracted=True)
+    finished, retracted = Req(finished_reason="stop"), Req(is_retracted=True)
     results = pending(decode([finished, retracted], [7, 8]))
     assert not results.of(finished)
     assert not results.of(retracted)
@@ -121,7 +114,7 @@ def test_results_that_sglang_will_drop_are_left_out():
 
 @pytest.mark.parametrize("chunks", [0, 1])
 def test_the_step_that_is_being_sampled_is_not_pending(chunks):
-    req = Req(chunks)
+    req = Req(inflight_middle_chunks=chunks)
     results = pending(extend([req], None))
     assert not results.of(req)
     assert results.discards(req) == bool(chunks)
@@ -183,10 +176,10 @@ def test_a_scheduler_may_put_another_queue_in_place():
 
 def test_a_process_without_a_scheduler_has_no_results():
     assert not PendingResults().of(Req())
-    assert PendingResults().discards(Req(1))
+    assert PendingResults().discards(Req(inflight_middle_chunks=1))
 
 
 def test_a_scheduler_without_overlap_has_nothing_that_waits():
     results = reading(SimpleNamespace(enable_overlap=False))  # no queue, before SGLang 0.5.23
 
-    assert results.of(Req([7])) == ()
+    assert results.of(Req()) == ()

@@ -1,4 +1,4 @@
-"""Real small tokenizers, trained on the spot."""
+"""Real small tokenizers, made on the spot."""
 
 from __future__ import annotations
 
@@ -7,10 +7,27 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["END", "byte_fallback", "byte_level"]
+__all__ = ["END", "byte_fallback", "byte_level", "one_token_a_byte"]
 
 #: The end of sequence, a special token with id 0.
 END = "<|end|>"
+
+
+def one_token_a_byte(*added: str, special: bool = True) -> tokenizers.Tokenizer:
+    """Return a byte-level tokenizer without merges: ids 0 to 255 are the bytes.
+
+    Args:
+        added: Tokens with the ids from 256 on.
+        special: Whether they are special tokens.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_tokens(
+        [tokenizers.AddedToken(one, special=special, normalized=False) for one in added]
+    )
+    return made
 
 
 def byte_level(corpus: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
