@@ -18,8 +18,8 @@ import orjson
 from sglang_lp import wire
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import PAIRS
-from sglang_lp.client.answers import HEADER, KEY, POLICY_HEADER
 from sglang_lp.errors import SglangLpError, UsageError, shown
+from sglang_lp.wire.names import HEADER, POLICY_HEADER, REPORT
 
 __all__ = [
     "Answer",
@@ -242,11 +242,11 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
     if answer.status != _OK:
         raise SglangLpError(told(answer))
     try:
-        block = answer.body["meta_info"][KEY]["thinking"][0]
+        block = answer.body["meta_info"][REPORT]["thinking"][0]
         ended = block["ended"]
     except (KeyError, IndexError, TypeError):
         raise SglangLpError(
-            f'the answer has no report: expected meta_info["{KEY}"]["thinking"]'
+            f'the answer has no report: expected meta_info["{REPORT}"]["thinking"]'
         ) from None
     if ended != "budget":
         raise SglangLpError(f"a budget of 0 did not end the open block: {shown(str(block), 200)}")

@@ -6,15 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sglang_lp.errors import NotRun, shown
+from sglang_lp.wire.names import HEADER, REPORT
 
-__all__ = ["HEADER", "KEY", "POLICY_HEADER", "check_ran"]
-
-#: Of a response: names of processors, with commas between them, or ``none``.
-HEADER = "X-SGLang-LP"
-#: Of a response: the fingerprint of its server's policy.
-POLICY_HEADER = "X-SGLang-LP-Policy"
-#: Of ``meta_info``.
-KEY = "sglang_lp"
+__all__ = ["check_ran"]
 
 
 def check_ran(names: Iterable[str], answer: Any) -> None:
@@ -42,7 +36,7 @@ def _said(answer: Any) -> list[list[str]]:
     if isinstance(answer, list | tuple) and answer:
         return [one for part in answer for one in _said(part)]
     if isinstance(answer, Mapping) and isinstance(answer.get("meta_info"), Mapping):
-        report = answer["meta_info"].get(KEY)
+        report = answer["meta_info"].get(REPORT)
         if isinstance(report, Mapping):
             return [[*report.get("processors", ())]]
         raise NotRun(_untold('its meta_info has no "sglang_lp"'))

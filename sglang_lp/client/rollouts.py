@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_lp.client.answers import KEY
 from sglang_lp.client.attachment import Attachment, copy_mapping
 from sglang_lp.errors import NotRun, RequestError, shown
 from sglang_lp.params import RAW, RESUMED
+from sglang_lp.wire.names import REPORT
 
 __all__ = ["loss_mask", "raw_logprobs", "resume"]
 
@@ -75,10 +75,10 @@ def _told(name: str, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapp
         NotRun: There is none.
     """
     meta = answer.get("meta_info")
-    report = meta.get(KEY) if isinstance(meta, Mapping) else None
+    report = meta.get(REPORT) if isinstance(meta, Mapping) else None
     if not isinstance(meta, Mapping) or not isinstance(report, Mapping):
         raise NotRun(
-            f'{name}: expected meta_info with "{KEY}", got {shown([*(meta or ())], 200)}; a '
+            f'{name}: expected meta_info with "{REPORT}", got {shown([*(meta or ())], 200)}; a '
             "server with sglang-lp says it of requests with a processor"
         )
     return meta, report

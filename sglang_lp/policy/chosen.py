@@ -11,7 +11,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.params import is_private
-from sglang_lp.policy import classes
+from sglang_lp.policy.classes import load
 from sglang_lp.policy.thinking import is_thinking_budget
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def load_choice(chosen: Chosen, where: str) -> LoadedChoice:
         module, name = builtins.__name__, chosen.processor
     else:
         module, name = parse_entry(chosen.processor, f"{where}.processor")
-    processor = as_processor(classes.load(module, name, where))
+    processor = as_processor(load(module, name, where))
     for key in chosen.params:
         if is_private(key) or not _takes(processor, key):
             fields = ", ".join(fields_of(processor)) or "none"

@@ -8,7 +8,7 @@ else of this project but :mod:`sglang_lp.errors`:
    reference.
 3. ``trust/verifier.py``: the look-up from a payload to an allowed class, in this process's tables.
    Its ``_load_pin`` has the one call that unpickles anything.
-4. ``wire/describe.py``: the explanation of a refused pickle; no decision rests on it.
+4. ``wire/explain.py``: the explanation of a refused pickle; no decision rests on it.
 5. ``trust/audit.py``: the log line and the counters of a refusal.
 
 The operator's side is :mod:`sglang_lp.policy`: it reads the policy file, imports the classes that

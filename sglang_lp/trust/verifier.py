@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sglang_lp import wire
 from sglang_lp.errors import PayloadRefused, RefusalReason, SglangLpError, shown
+from sglang_lp.wire.explain import Kind, describe
 
 if TYPE_CHECKING:
     from sglang_lp.trust.allow_list import Pin, Source
@@ -205,19 +206,19 @@ class Verifier:
 
     def _refuse(self, pickled: bytes, size: int) -> NoReturn:
         """Refuse a well-formed payload, and say what the client can do."""
-        kind, module, name = wire.describe(pickled)
+        kind, module, name = describe(pickled)
         sha256 = wire.digest(pickled)
         reason = RefusalReason.NOT_A_REFERENCE
         came, todo = kind.value, "send a top-level class of an importable module"
-        if kind is wire.Kind.REFERENCE:
+        if kind is Kind.REFERENCE:
             reason = RefusalReason.NOT_ALLOWED
             came = f"the class {shown(f'{module}:{name}', 120)}"
             todo = "ask the operator to allow it in the server's policy"
             reason, todo = self._advice.get((module, name), (reason, todo))
-        elif kind is wire.Kind.INSTANCE:
+        elif kind is Kind.INSTANCE:
             reason = RefusalReason.INSTANCE
             todo = "send the class: today's to_str() is a class method"
-        elif kind is wire.Kind.BY_VALUE:
+        elif kind is Kind.BY_VALUE:
             reason = RefusalReason.BY_VALUE
             todo = (
                 "move the class to a module that is installed on the server and ask the operator "

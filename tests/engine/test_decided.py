@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.client.answers import HEADER
 from sglang_lp.server.gate.metrics import NAMES
+from sglang_lp.wire.names import HEADER
 from support.models.tiny_model import FREQUENT
 from support.servers.asking import openai_client
 from support.servers.configurations import on_servers

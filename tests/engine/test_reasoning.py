@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from sglang_lp import wire
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.client.answers import HEADER
+from sglang_lp.wire.names import HEADER
 from support.models.tiny_model import EOS
 from support.processors.scripted import Scripted
 from support.servers.configurations import on_servers

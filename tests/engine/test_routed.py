@@ -11,8 +11,8 @@ import pytest
 
 from sglang_lp import attach, wire
 from sglang_lp.cli import main
-from sglang_lp.client.answers import POLICY_HEADER
 from sglang_lp.errors import NotRun
+from sglang_lp.wire.names import POLICY_HEADER
 from support.servers.asking import openai_client
 from support.servers.configurations import on_servers
 from support.servers.router import route

@@ -15,7 +15,7 @@ import pytest
 
 from sglang_lp import attach, wire
 from sglang_lp.cli import main
-from sglang_lp.client.answers import POLICY_HEADER
+from sglang_lp.wire.names import POLICY_HEADER
 from support.models import tiny_model
 from support.processes import free_port
 from support.servers.listening import Answered, listening

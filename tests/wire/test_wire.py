@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sglang_lp import wire
 from sglang_lp.errors import PayloadRefused, RefusalReason
 from sglang_lp.wire import Description, Kind
+from sglang_lp.wire.payload import _python2_names
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 MODULES = st.lists(NAMES, min_size=1, max_size=4).map(".".join)
@@ -72,7 +73,7 @@ def test_a_reference_is_described_by_its_names(module, name, protocol):
     assert wire.describe(pickled) == Description(Kind.REFERENCE, module, name)
     # An independent reader of pickles sees nothing but the two names in it.
     strings = [argument for _, argument, _ in pickletools.genops(pickled) if type(argument) is str]
-    old = wire._python2_names(module, name) if protocol < 3 else (module, name)
+    old = _python2_names(module, name) if protocol < 3 else (module, name)
     assert " ".join(strings) in {" ".join(old), module if module == name else ""}
 
 

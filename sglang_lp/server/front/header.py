@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.client.answers import HEADER, POLICY_HEADER
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.gate.metrics import start
 from sglang_lp.server.versions import untested
+from sglang_lp.wire.names import HEADER, POLICY_HEADER
 
 __all__ = ["AnswerHeader", "make_begin", "ran"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from sglang_lp.client.answers import KEY
 from sglang_lp.params import RAW
+from sglang_lp.wire.names import REPORT
 
 __all__ = ["expect", "take_report"]
 
@@ -47,11 +47,11 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any) -> N
     """
     meta_info = out["meta_info"]
     reason = meta_info["finish_reason"]
-    report, raw = reason.pop(KEY, None), reason.pop(RAW, None)
+    report, raw = reason.pop(REPORT, None), reason.pop(RAW, None)
     if report is not None:
-        meta_info[KEY] = orjson.loads(report)
+        meta_info[REPORT] = orjson.loads(report)
         if raw is not None:
-            meta_info[KEY][RAW] = orjson.loads(raw)
+            meta_info[REPORT][RAW] = orjson.loads(raw)
         return
     if not getattr(state.obj, _RUNS, False) or not meta_info.get("completion_tokens", 1):
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from sglang_lp.client.answers import KEY
+from sglang_lp.wire.names import REPORT
 
 __all__ = ["AnswerReports", "ask", "begins_stream", "collect"]
 
@@ -54,8 +54,8 @@ async def _collecting(answers: Any, reports: dict[int, Any]) -> AsyncIterator[An
     async with aclosing(answers):
         async for answer in answers:
             for index, one in enumerate(answer if isinstance(answer, list) else [answer]):
-                if KEY in one["meta_info"]:
-                    reports[one.get("index", index)] = one["meta_info"][KEY]
+                if REPORT in one["meta_info"]:
+                    reports[one.get("index", index)] = one["meta_info"][REPORT]
             yield answer
 
 
@@ -125,10 +125,10 @@ async def _send_whole(
 def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[str, Any]:
     """Write reports into a whole answer."""
     if answer.get("object") == "response":
-        return {**answer, "meta_info": {KEY: reports[0]}}
+        return {**answer, "meta_info": {REPORT: reports[0]}}
     for choice in answer.get("choices", ()):
         if choice["index"] in reports:
-            choice.setdefault("meta_info", {KEY: reports[choice["index"]]})
+            choice.setdefault("meta_info", {REPORT: reports[choice["index"]]})
     return answer
 
 
@@ -153,7 +153,7 @@ def _last_event(newest: bytes, reports: Mapping[int, Any]) -> dict[str, Any]:
         {"text": ""} if event["object"] == "text_completion" else {"delta": {}}
     )
     event["choices"] = [
-        {"index": index, **nothing, "finish_reason": None, "meta_info": {KEY: report}}
+        {"index": index, **nothing, "finish_reason": None, "meta_info": {REPORT: report}}
         for index, report in sorted(reports.items())
     ]
     return {**event, "usage": None}

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from sglang_lp._engine.history.row import rows_of
-from sglang_lp.client.answers import KEY
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
 from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
+from sglang_lp.wire.names import REPORT
 
 __all__ = ["report"]
 
@@ -53,7 +53,7 @@ def report(req: Any) -> None:
     if metrics is not None:
         failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
         metrics.finish(orjson.loads(text), failed=failed)
-    said = {**req.finished_reason.to_json(), KEY: text}
+    said = {**req.finished_reason.to_json(), REPORT: text}
     req.finished_reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
     if row.host.raw is not None:
         tell(req.finished_reason, row.host.raw)

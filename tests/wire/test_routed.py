@@ -1,4 +1,4 @@
-"""A whole text: processor and parameters together."""
+"""The routed form: processor and parameters in one text."""
 
 import json
 
