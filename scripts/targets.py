@@ -55,7 +55,7 @@ CHECK = (
 )
 
 #: Rooms that most changes break and that need no SGLang, whose import alone takes seconds.
-QUICK_ROOMS = ("builtins", "client", "history", "policy", "processor", "text", "wire")
+QUICK_ROOMS = ("builtins", "catalogue", "client", "history", "policy", "processor", "text", "wire")
 QUICK = Step(
     "the quick tests",
     (

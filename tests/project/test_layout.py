@@ -23,6 +23,7 @@ RANKS = {
     "importing": (1,),
     "params": (1,),
     "wire": (1,),
+    "catalogue": (1,),
     "request": (2,),
     "served_model": (2,),
     "serialization": (2,),

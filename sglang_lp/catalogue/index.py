@@ -1,0 +1,260 @@
+"""The index of a catalogue: a trie in flat arrays, and its walk on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from sglang_lp.errors import SglangLpError, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["NOWHERE", "ROOT", "Arrays", "CatalogueError", "Index", "Shape"]
+
+#: The node before the first token of an item.
+ROOT = 0
+
+#: The node after a token that leads to no item.
+NOWHERE = -1
+
+#: Most unknown items that an error names.
+_SHOWN = 5
+
+
+class CatalogueError(SglangLpError):
+    """Items that make no index, a file that is none, or item ids that it does not have."""
+
+
+class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sizes of an index.
+
+    Attributes:
+        items: Number of different token sequences.
+        levels: Number of tokens of the longest item.
+        offsets: Node at which each depth begins, from the root (depth 0) to ``levels``; then the
+            number of nodes.
+        branch: Largest number of children of a node, for each depth below ``levels``.
+        end: Token behind every item, or ``None`` if no item is the beginning of another.
+        ragged: Whether items differ in length.
+        vocab_size: The largest token id plus one.
+    """
+
+    items: int
+    levels: int
+    offsets: tuple[int, ...]
+    branch: tuple[int, ...]
+    end: int | None
+    ragged: bool
+    vocab_size: int
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.offsets[-1]
+
+    @property
+    def inner(self) -> int:
+        """Number of nodes of a depth below ``levels``: the only ones that can have children."""
+        return self.offsets[self.levels]
+
+
+class Arrays(NamedTuple):
+    """Arrays of an index, all int32 except ``ids``.
+
+    Items are sorted by their tokens; the *rank* of an item is its place. Nodes are prefixes of
+    items, numbered breadth first, so that the children of a node are a run of nodes and the items
+    below a node are a run of ranks.
+
+    Attributes:
+        first: Shape ``(inner + 1,)``. Children of node ``i`` are ``first[i]`` to ``first[i + 1]``.
+        token: Shape ``(nodes,)``. Token that leads to each node, ascending among the children of
+            one node; 0 for the root.
+        low: First rank below each node. Where all items have one length, each depth has one entry
+            more, and there is none for the deepest one: the ranks below node ``i`` of depth ``d``
+            are ``low[i + d]`` to ``low[i + d + 1]``, and the deepest nodes are the items.
+        high: Rank behind the last one below each node; empty where all items have one length.
+        ids: Item ids in the order of the ranks: int64, or bytes of UTF-8.
+        start: Shape ``(items + 1,)``. Ids of rank ``r`` are ``ids[start[r]]`` to
+            ``ids[start[r + 1]]``; empty if each item has one id.
+        by_id: Places in ``ids``, in ascending order of the ids.
+    """
+
+    first: NDArray[np.int32]
+    token: NDArray[np.int32]
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+    ids: NDArray[Any]
+    start: NDArray[np.int32]
+    by_id: NDArray[np.int32]
+
+
+class Index:
+    """An immutable catalogue.
+
+    Attributes:
+        shape: Its sizes.
+        arrays: Its arrays, often mapped from a file and not writable.
+        sets: For each named set one bit an item, packed as by ``np.packbits``.
+        version: Digest of the contents, 16 hex digits: equal on every server that has equal items.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        arrays: Arrays,
+        sets: Mapping[str, NDArray[np.uint8]],
+        version: str,
+    ) -> None:
+        self.shape = shape
+        self.arrays = arrays
+        self.sets = sets
+        self.version = version
+
+    def __repr__(self) -> str:
+        shape = self.shape
+        return (
+            f"<Index {self.version}: {shape.items} items of up to {shape.levels} tokens, "
+            f"{shape.nodes} nodes>"
+        )
+
+    # Nodes
+
+    def children(self, node: int) -> tuple[int, int]:
+        """Return the run of nodes that are the children of a node; an empty one for a leaf.
+
+        Args:
+            node: A node or ``NOWHERE``.
+        """
+        if not 0 <= node < self.shape.inner:
+            return 0, 0
+        first = self.arrays.first
+        return int(first[node]), int(first[node + 1])
+
+    def child(self, node: int, token_id: int) -> int:
+        """Return the node after a token, or ``NOWHERE`` if the token leads to no item."""
+        start, stop = self.children(node)
+        if start == stop:
+            return NOWHERE
+        place = start + int(self.arrays.token[start:stop].searchsorted(token_id))
+        return place if place < stop and self.arrays.token[place] == token_id else NOWHERE
+
+    def walk(self, token_ids: Iterable[int]) -> int:
+        """Return the node after some tokens from the root, or ``NOWHERE``."""
+        node = ROOT
+        for token_id in token_ids:
+            node = self.child(node, token_id)
+            if node == NOWHERE:
+                break
+        return node
+
+    def is_item(self, node: int) -> bool:
+        """Tell whether a node completes an item."""
+        if node in {NOWHERE, ROOT}:
+            return False
+        start, stop = self.children(node)
+        return start == stop
+
+    def depth(self, node: int) -> int:
+        """Return the number of tokens that lead to a node."""
+        return int(np.searchsorted(self.shape.offsets, node, side="right")) - 1
+
+    # Items
+
+    def ranks(self, start: int, stop: int, depth: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the ranks of the items below each node of a run: from, and up to.
+
+        Args:
+            start: The first node.
+            stop: The node after the last one.
+            depth: Of all these nodes.
+        """
+        shape, arrays = self.shape, self.arrays
+        if shape.ragged:
+            return arrays.low[start:stop], arrays.high[start:stop]
+        if depth == shape.levels:
+            low = np.arange(start, stop, dtype=np.int32) - np.int32(shape.inner)
+            return low, low + np.int32(1)
+        low = arrays.low[start + depth : stop + depth + 1]
+        return low[:-1], low[1:]
+
+    def rank(self, node: int) -> int:
+        """Return the rank of the item that a node completes, see :meth:`is_item`."""
+        low, _ = self.ranks(node, node + 1, self.depth(node))
+        return int(low[0])
+
+    def tokens_of(self, rank: int) -> list[int]:
+        """Return the tokens of the item of a rank, with the end token if there is one."""
+        token_ids: list[int] = []
+        node = ROOT
+        for depth in range(1, self.shape.levels + 1):
+            start, stop = self.children(node)
+            if start == stop:
+                break
+            low, _ = self.ranks(start, stop, depth)
+            node = start + int(low.searchsorted(rank, side="right")) - 1
+            token_ids.append(int(self.arrays.token[node]))
+        return token_ids
+
+    def ids_of(self, rank: int) -> list[int] | list[str]:
+        """Return the ids of the items that share the tokens of a rank; nearly always one."""
+        start, arrays = rank, self.arrays
+        stop = rank + 1
+        if len(arrays.start):
+            start, stop = int(arrays.start[rank]), int(arrays.start[rank + 1])
+        found = arrays.ids[start:stop].tolist()
+        return [one.decode() for one in found] if self.has_text_ids else found
+
+    @property
+    def has_text_ids(self) -> bool:
+        """Whether item ids are texts, not whole numbers."""
+        return self.arrays.ids.dtype.kind == "S"
+
+    def ranks_of(self, ids: Sequence[int | str]) -> NDArray[np.int32]:
+        """Return the ranks of items, ascending, each once.
+
+        Args:
+            ids: Item ids, all whole numbers or all texts, as the catalogue has them.
+
+        Raises:
+            CatalogueError: Ids of the wrong type, or that the catalogue does not have.
+        """
+        arrays = self.arrays
+        wanted = self._as_ids(ids)
+        places = arrays.ids.searchsorted(wanted, sorter=arrays.by_id)
+        known = places < len(arrays.ids)
+        entries = arrays.by_id[np.where(known, places, 0)]
+        known &= arrays.ids[entries] == wanted
+        if not known.all():
+            missing = [ids[place] for place in np.flatnonzero(~known)[:_SHOWN].tolist()]
+            raise CatalogueError(
+                f"expected items of the catalogue, got {int((~known).sum())} others: "
+                f"{', '.join(shown(one) for one in missing)}"
+                f"{', ...' if (~known).sum() > _SHOWN else ''}; leave them out"
+            )
+        # All ids of a rank stand for one sequence of tokens.
+        found = entries
+        if len(arrays.start):
+            found = arrays.start.searchsorted(entries, side="right").astype(np.int32) - np.int32(1)
+        return np.unique(found)
+
+    def _as_ids(self, ids: Sequence[int | str]) -> NDArray[Any]:
+        kind, type_name = (str, "texts") if self.has_text_ids else (int, "whole numbers")
+        for place, one in enumerate(ids):
+            if type(one) is not kind:
+                raise CatalogueError(
+                    f"entry {place}: expected item ids, which are {type_name} in this catalogue, "
+                    f"got {shown(one)}"
+                )
+        if self.has_text_ids:
+            width = self.arrays.ids.dtype.itemsize
+            texts = [str(one).encode() for one in ids]
+            # numpy would cut a longer text, and ends a text at a NUL.
+            return np.array(
+                [b"" if len(t) > width or b"\0" in t else t for t in texts], f"S{width}"
+            )
+        wide = np.array([one if -(2**63) <= int(one) < 2**63 else -(2**63) for one in ids])
+        return wide.astype(np.int64)
