@@ -35,10 +35,10 @@ MUTATED = (
         for name in ("adapt", "allowing", "decisions", "file", "stock")
     ),
     "sglang_lp/server/scheduler/gate.py",
-    *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "routed", "xargs")),
+    *(f"sglang_lp/server/front/{name}.py" for name in ("admission", "bounds", "fields")),
     *(
         f"sglang_lp/server/gate/{name}.py"
-        for name in ("algorithms", "guard", "reserved_keys", "routed_form")
+        for name in ("algorithms", "guard", "intake", "reserved_keys", "routed_form")
     ),
 )
 

@@ -20,11 +20,11 @@ from benchmarks.bounds.cases import LONGEST, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.row import rows_of
-from sglang_lp.server.front.admission import make_admit, make_admit_list
+from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_LINKS
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler import sampling
-from sglang_lp.server.scheduler.gate import make_admit_req
+from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.waiting_queue import WaitingQueue, make_hold
 from sglang_lp.trust import Gate, Policy
@@ -68,10 +68,10 @@ class Server:
             tokenizer=tokenizer(),
         )
         scheduler.learn(Gate.SCHEDULER, self._manager)
-        self._admit_list, self._admit = make_admit_list(front), make_admit(front)
+        self._admit_list, self._admit = Admission(front).admit_list, Admission(front).admit
         pending = PendingResults()
         arrivals = Arrivals()
-        self._admit_req = make_admit_req(scheduler, pending, arrivals)
+        self._admit_req = SchedulerGate(scheduler, pending, arrivals).admit_req
         self._hold = make_hold(scheduler, WaitingQueue(arrivals))
         others_run = SimpleNamespace(is_empty=lambda: False)
         self._scheduler = SimpleNamespace(waiting_queue=[], running_batch=others_run)

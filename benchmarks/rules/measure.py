@@ -25,7 +25,7 @@ from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLo
 from sglang_lp.policy.decisions import Ceiling, Chosen
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.scheduler.gate import make_admit_req
+from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
 
@@ -76,7 +76,7 @@ def gate_of(policy: Policy) -> Callable[..., None]:
     guard = Guard(policy)
     guard.vocab_size = 1000
     guard.rules.fit(ServedModel(None, 1000))
-    gate: Callable[..., None] = make_admit_req(guard, PendingResults(), Arrivals())
+    gate: Callable[..., None] = SchedulerGate(guard, PendingResults(), Arrivals()).admit_req
     return gate
 
 

@@ -10,6 +10,7 @@ from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Policy
 
 SERVED = ServedModel(None, 1024, (1,))
@@ -134,6 +135,6 @@ def test_one_object_is_made_for_all_copies():
     guard = Guard(Policy(adapt=(Adapt(name=f"{__name__}:Slow", interface="transformers"),)))
     Slow.made = 0
     for _ in range(200):
-        guard.admit(f"{__name__}:Slow", {"work": 0.0})
+        guard.admit(Intake(f"{__name__}:Slow", {"work": 0.0}))
 
     assert Slow.made == 1

@@ -17,6 +17,7 @@ from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.testing import Batch, FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
 
@@ -431,7 +432,7 @@ def test_a_server_takes_only_links_that_its_policy_allows(guard):
     params = {"chain": [BAN, name], "0.token_ids": [3]}
 
     with pytest.raises(PayloadRefused) as refusal:
-        guard().admit("ChainLogitProcessor", params)
+        guard().admit(Intake("ChainLogitProcessor", params))
     assert str(refusal.value).startswith(
         "chain of ChainLogitProcessor: link 1: expected what a processor's to_str() returns, or "
         f"the name of a class that this server allows, got {name!r}"
@@ -439,7 +440,7 @@ def test_a_server_takes_only_links_that_its_policy_allows(guard):
     assert refusal.value.reason is RefusalReason.UNKNOWN_NAME
     with pytest.raises(PayloadRefused):
         guard(builtins=False, allow=("sglang_lp.builtins:ChainLogitProcessor",)).admit(
-            "sglang_lp.builtins:ChainLogitProcessor", chained((BAN, {"token_ids": [3]}))
+            Intake("sglang_lp.builtins:ChainLogitProcessor", chained((BAN, {"token_ids": [3]})))
         )
 
 
@@ -459,7 +460,7 @@ def test_a_class_derived_from_the_chain_takes_only_links_that_the_policy_allows(
         kind.parse_params(params)
     allowing = guard(allow=(f"{__name__}:OwnChain",))
     with pytest.raises(PayloadRefused):
-        allowing.admit(f"{__name__}:OwnChain", params)
+        allowing.admit(Intake(f"{__name__}:OwnChain", params))
 
 
 def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
@@ -471,7 +472,7 @@ def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
 
     params["chain"][0] = DisallowedTokensLogitsProcessor.to_str()
 
-    parsed = guard().admit("ChainLogitProcessor", params)
+    parsed = guard().admit(Intake("ChainLogitProcessor", params))
 
     assert [link for link, _ in parsed.params.links] == [DisallowedTokensLogitsProcessor] * 4
 

@@ -6,6 +6,7 @@ from sglang_lp import builtins
 from sglang_lp.client import attach
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Policy
 
 OLD_AND_NEW = [
@@ -21,7 +22,7 @@ def test_an_old_name_means_eos_token_ids(name, params, old):
 
     assert attach(name, **params, **old).custom_params == params | old
     assert processor.parse_params(params | old) == processor.parse_params(params | new)
-    assert Guard(Policy.default()).admit(name, params | old).params.eos_token_ids == (2,)
+    assert Guard(Policy.default()).admit(Intake(name, params | old)).params.eos_token_ids == (2,)
     with pytest.raises(InvalidParameter, match="given together with eos_token_ids"):
         attach(name, **params, **old, **new)
 

@@ -18,7 +18,7 @@ from sglang_lp.builtins import (
     LoopBreakerLogitProcessor,
 )
 from sglang_lp.errors import Unsupported
-from sglang_lp.server.front.admission import make_admit
+from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Policy
 
@@ -56,7 +56,7 @@ def admitted(tiny):
             | {"input_ids": array("q", [7]), "sampling_params": sampling_params},
             custom_logit_processor=processor and processor.to_str(),
         )
-        make_admit(Guard(Policy.default()))(request, manager, SimpleNamespace())
+        Admission(Guard(Policy.default())).admit(request, manager, SimpleNamespace())
         return request
 
     return admitted

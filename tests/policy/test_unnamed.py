@@ -10,6 +10,7 @@ from sglang_lp.errors import RequestError
 from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import NAMES
 from sglang_lp.testing import Batch, FakeRequest
 from sglang_lp.trust import Policy
@@ -76,7 +77,7 @@ def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
     guard.rules.fit(guard._served())
     seen = []
     try:
-        admitted = guard.admit(*request_of(own))
+        admitted = guard.admit(Intake(*request_of(own)))
         seen += admitted.names
         request = FakeRequest([1, 2])
         custom_params = request.custom_params({})
@@ -106,6 +107,8 @@ def test_no_label_of_a_metric_names_it():
     guard.vocab_size = 16
     guard.rules.fit(guard._served())
 
-    assert guard.admit(None, None).names == ()
-    assert guard.admit("LoopBreakerLogitProcessor", {}).names == ("LoopBreakerLogitProcessor",)
+    assert guard.admit(Intake(None, None)).names == ()
+    assert guard.admit(Intake("LoopBreakerLogitProcessor", {})).names == (
+        "LoopBreakerLogitProcessor",
+    )
     assert not [name for name in NAMES if "canary" in name.lower()]

@@ -10,11 +10,11 @@ from sglang_lp._engine.history.row import rows_of
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
-from sglang_lp.server.front import efforts
-from sglang_lp.server.front.admission import make_admit
+from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, check_origin, check_shape
-from sglang_lp.server.scheduler.gate import make_admit_req, make_from_str
+from sglang_lp.server.gate.intake import Intake
+from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
+from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.launch import make_learn
@@ -54,7 +54,7 @@ def served(**server):
 def links_of(guard, req, scheduler=None):
     pending = PendingResults()
     pending.scheduler = scheduler
-    make_admit_req(guard, pending, Arrivals())(None, req)
+    SchedulerGate(guard, pending, Arrivals()).admit_req(None, req)
     assert req.ended is None
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.source.origin_input_ids is req.origin_input_ids
@@ -83,7 +83,7 @@ def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, payloa
     assert by_name["DisallowedTokensLogitsProcessor"].token_ids == (7,)
     assert "DisallowedTokensLogitsProcessor" not in row.host.names or len(row.host.names) == 2
     # SGLang resolves what stands in its batch, and gets what runs nothing.
-    make_from_str(deciding)(None, req.custom_logit_processor)
+    SchedulerGate(deciding, PendingResults(), Arrivals()).from_str(None, req.custom_logit_processor)
 
 
 @pytest.mark.parametrize("payload", [None, "calm"])
@@ -93,7 +93,7 @@ def test_an_answer_is_resumed_under_whatever_the_operator_decided(deciding, payl
     assert row.resumed == 2
 
     too_many = Req(payload, {"resumed_tokens": 6}, prompt=[1] * 5)
-    make_admit_req(deciding, PendingResults(), Arrivals())(None, too_many)
+    SchedulerGate(deciding, PendingResults(), Arrivals()).admit_req(None, too_many)
     assert too_many.ended.status == 400
     assert too_many.ended.message.startswith("resumed_tokens: expected a whole number from 0 to 5")
 
@@ -109,7 +109,7 @@ def test_room_for_the_answer_is_left_of_what_the_request_can_get(deciding):
 def test_a_request_that_generates_nothing_gets_nothing(deciding):
     req = Req()
     req.sampling_params.max_new_tokens = 0
-    make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
+    SchedulerGate(deciding, PendingResults(), Arrivals()).admit_req(None, req)
 
     assert (req.custom_logit_processor, req.ended) == (None, None)
 
@@ -128,13 +128,13 @@ def test_beams_and_sampling_masks_do_not_shed_what_is_mandatory(deciding):
             "allow and force tokens, got what this server adds to every request,",
         ),
     ):
-        make_admit_req(guard, PendingResults(), Arrivals())(None, req)
+        SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
 
         assert req.ended.status == 400
         assert why in req.ended.message
         assert req.custom_logit_processor is None
     mask.ended = None
-    make_admit_req(deciding, PendingResults(), Arrivals())(None, mask)
+    SchedulerGate(deciding, PendingResults(), Arrivals()).admit_req(None, mask)
     assert mask.ended is None
 
 
@@ -146,9 +146,9 @@ def test_the_http_process_passes_on_what_was_asked_and_not_what_was_decided(deci
         )
         if params:
             with pytest.raises(ValueError, match="lets a request set no parameter, got 'a'"):
-                make_admit(deciding)(tokenized, served(), SimpleNamespace())
+                Admission(deciding).admit(tokenized, served(), SimpleNamespace())
             continue
-        make_admit(deciding)(tokenized, served(), SimpleNamespace())
+        Admission(deciding).admit(tokenized, served(), SimpleNamespace())
         assert tokenized.custom_logit_processor == payload
         assert tokenized.sampling_params.custom_params == params
 
@@ -156,8 +156,8 @@ def test_the_http_process_passes_on_what_was_asked_and_not_what_was_decided(deci
 def test_only_what_was_admitted_stands_for_something(guard, deciding):
     for text in ("calm", "decided by nobody"):
         with pytest.raises(PayloadRefused):
-            make_from_str(guard)(None, text)
-    make_from_str(deciding)(None, "calm")
+            SchedulerGate(guard, PendingResults(), Arrivals()).from_str(None, text)
+    SchedulerGate(deciding, PendingResults(), Arrivals()).from_str(None, "calm")
 
 
 ENABLE = ": what it decides takes --enable-custom-logit-processor, which sglang-lp serve adds\n"
@@ -199,97 +199,6 @@ def test_an_error_in_the_policy_names_the_file():
         Guard(Policy(defaults=Chosen(processor="NoSuch")))
 
 
-# What the front ends read
-
-
-def chat(**fields):
-    return SimpleNamespace(custom_params=None, reasoning_effort=None, **fields)
-
-
-def kept(read, *args, custom_params=None):
-    sampling = {"custom_params": custom_params}
-    read(sampling, *args)
-    return sampling["custom_params"]
-
-
-def test_efforts_are_kept_where_no_client_can_send_them():
-    for level in ("none", "low", "max"):
-        request = SimpleNamespace(reasoning_effort=level)
-        found = kept(efforts.read_chat, request)
-        check_origin(found)
-        check_shape({**found}, None)
-        assert found == {EFFORT: level}
-    for level in (None, 0.5, "unknown", ["low"]):
-        assert kept(efforts.read_chat, SimpleNamespace(reasoning_effort=level)) is None
-    responses = SimpleNamespace(reasoning=SimpleNamespace(effort="low"))
-    assert kept(efforts.read_responses, responses, custom_params={"a": 1}) == {
-        "a": 1,
-        EFFORT: "low",
-    }
-    assert kept(efforts.read_responses, SimpleNamespace(reasoning=None)) is None
-
-
-def test_what_a_client_sends_in_their_place_is_refused():
-    for key, value in ((EFFORT, "high"), (BUDGET_FIELD, 1)):
-        found = kept(
-            efforts.read_chat, SimpleNamespace(reasoning_effort="low"), custom_params={key: value}
-        )
-        with pytest.raises(Unsupported, match="is SGLang's own"):
-            check_origin(found)
-    for wrong in ({EFFORT: "much"}, {EFFORT: 1}, {BUDGET_FIELD: "1"}, {BUDGET_FIELD: True}):
-        with pytest.raises(Unsupported):
-            check_shape(wrong, None)
-
-
-def test_completions_are_read_from_the_body_that_was_parsed():
-    converted = SimpleNamespace(sampling_params={"custom_params": None}), None
-    efforts.read_completion(
-        converted, None, None, SimpleNamespace(_json={"reasoning_effort": "low"})
-    )
-    assert converted[0].sampling_params["custom_params"] == {EFFORT: "low"}
-    for raw in (None, SimpleNamespace(), SimpleNamespace(_json=[1])):
-        efforts.read_completion(converted, None, None, raw)
-
-
-def test_the_effort_of_anthropics_clients_is_kept():
-    request = SimpleNamespace(output_config=SimpleNamespace(effort="xhigh"))
-    made = SimpleNamespace(custom_params=None)
-    efforts.read_anthropic(made, None, request)
-
-    assert made.custom_params == {EFFORT: "xhigh"}
-    check_origin(made.custom_params)
-    # What becomes of it in the chat endpoint does not replace it.
-    assert kept(
-        efforts.read_chat,
-        SimpleNamespace(reasoning_effort="max"),
-        custom_params=made.custom_params,
-    ) == {EFFORT: "xhigh"}
-
-
-def test_max_thinking_tokens_is_taken_before_sglang_refuses_it():
-    for samplings in (None, {"top_p": 1}, [{"custom_params": {"a": 1}}, None]):
-        obj = SimpleNamespace(max_thinking_tokens=9, sampling_params=samplings)
-        efforts.read_generate(served(), obj)
-        assert obj.max_thinking_tokens is None
-        made = obj.sampling_params
-        for one in made if isinstance(made, list) else [made]:
-            assert one["custom_params"][BUDGET_FIELD] == 9
-            check_origin(one["custom_params"])
-    for tokens, samplings in ((None, {}), ("9", {}), (9, [3])):
-        obj = SimpleNamespace(max_thinking_tokens=tokens, sampling_params=samplings)
-        efforts.read_generate(served(), obj)
-        assert (obj.max_thinking_tokens, obj.sampling_params) == (tokens, samplings)
-
-
-def test_parameters_that_the_server_prefers_stay_beside_a_budget_field():
-    manager = served()
-    manager.preferred_sampling_params = {"custom_params": {"dry_base": 2}}
-    obj = SimpleNamespace(max_thinking_tokens=9, sampling_params={"top_p": 1})
-    efforts.read_generate(manager, obj)
-
-    assert obj.sampling_params["custom_params"] == {"dry_base": 2, BUDGET_FIELD: 9}
-
-
 def test_a_chain_of_a_kind_of_its_own_is_refused_where_the_operator_decides(deciding):
     class Own(ChainLogitProcessor):
         def edit(self, request, edits):
@@ -297,7 +206,7 @@ def test_a_chain_of_a_kind_of_its_own_is_refused_where_the_operator_decides(deci
 
     deciding.rules._find = lambda _payload: Own
     with pytest.raises(Unsupported, match="a chain of its own kind"):
-        deciding.admit(THINK, {"chain": [THINK]})
+        deciding.admit(Intake(THINK, {"chain": [THINK]}))
 
 
 def test_the_process_says_what_is_wrong_and_ends(capfd):
@@ -314,6 +223,6 @@ def test_the_process_says_what_is_wrong_and_ends(capfd):
 def test_parameters_that_are_no_object_end_their_own_request(deciding, payload, given, got):
     req = Req(None, given)
     req.custom_logit_processor = payload
-    make_admit_req(deciding, PendingResults(), Arrivals())(None, req)
+    SchedulerGate(deciding, PendingResults(), Arrivals()).admit_req(None, req)
 
     assert req.ended[:2] == (f"custom_params: expected an object, got {got}", 400)

@@ -7,16 +7,6 @@ from collections.abc import Sequence
 from sglang_lp.copies import packed
 from sglang_lp.errors import RequestError
 
-__all__ = [
-    "MAX_COPIED",
-    "MAX_DIFFERENT",
-    "MAX_ENTRIES",
-    "MAX_LINKS",
-    "check_copies",
-    "check_entries",
-    "entries",
-]
-
 #: Most entries of list parameters in one HTTP request, and characters of texts in them, over all
 #: of its texts and copies: four lists of the greatest length. Each brings its own list, and
 #: checking one takes its time.
@@ -43,16 +33,12 @@ def entries(custom_params: object) -> int:
     return sum(map(len, lists)) + sum(map(_characters, lists))
 
 
-def check_entries(texts: Sequence[object], copies: int = 1) -> Sequence[object]:
-    """Check how much the requests list that came as one HTTP request.
+def check_entries(texts: Sequence[object], copies: int = 1) -> None:
+    """Check how much the texts of one HTTP request list.
 
     Args:
         texts: ``custom_params`` of each text, ``None`` for one without a processor.
         copies: Of each text (``n``).
-
-    Returns:
-        For each text something that is the same for the same parameters. Short ones are not
-        compared, and differ if they are not the same object.
 
     Raises:
         RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
@@ -72,13 +58,14 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> Sequence[object]:
             f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
             f"{links} over all of its texts and copies (n); send several requests"
         )
-    # What preparing each of them takes.
+    # The work of preparing each of them.
     weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
     if sum(weights) <= MAX_DIFFERENT:
-        return [*map(id, texts)]
-    marks = [packed(params) or id(params) for params in texts]
+        return
     different = {
-        mark: own for mark, own, params in zip(marks, weights, texts, strict=True) if params
+        packed(params) or id(params): own
+        for own, params in zip(weights, texts, strict=True)
+        if params
     }
     total = sum(different.values())
     if len(different) > 1 and total > MAX_DIFFERENT:
@@ -87,7 +74,6 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> Sequence[object]:
             f"those parameters of one HTTP request that differ from text to text, got {total} in "
             f"{len(different)} of them; send several requests"
         )
-    return marks
 
 
 def check_copies(tokens: int, copies: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
 from sglang_lp.faults import as_fault
 from sglang_lp.params import RAW, RESUMED, Beside, take_beside
-from sglang_lp.policy import Asked, Decided, Rules
+from sglang_lp.policy import Decided, Rules
 from sglang_lp.policy.links import Link, parts
 from sglang_lp.policy.thinking import thinks
 from sglang_lp.processor import LogitProcessor
@@ -24,7 +23,7 @@ from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
-from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT, END_TOKEN_IDS
+from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
 from sglang_lp.server.versions import diffusion_algorithm
 from sglang_lp.text.encoding import encode
 from sglang_lp.text.vocabulary import vocabulary_of
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sglang_lp.params import Parameters
+    from sglang_lp.server.gate.intake import Intake
 
 __all__ = ["DECIDED", "Admitted", "Guard"]
 
@@ -96,6 +96,7 @@ class Guard:
             lambda chain: chain.limited_to(lambda name: as_processor(self.verifier.resolve(name)))
         )
         self.rules = self._rules(policy)
+        self._leaves_room = bool(policy.answer_room)
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
         decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
@@ -172,31 +173,8 @@ class Guard:
         if payload != DECIDED and not self.rules.has_profile(payload):
             self.verifier.resolve(payload)
 
-    def admit(  # noqa: PLR0913 - a request has this many parts
-        self,
-        payload: Any,
-        custom_params: object,
-        beam_width: object = None,
-        *,
-        sampled: bool = True,
-        limit: int | None = None,
-        masked: bool = False,
-        logprobs: bool = False,
-        prompt_tokens: int | None = None,
-        reasoning: bool = False,
-    ) -> Admitted | None:
-        """Check what a request asks for.
-
-        Args:
-            payload: Its ``custom_logit_processor``.
-            custom_params: Its ``custom_params``, or ``None``.
-            beam_width: Its ``beam_width``, or ``None``.
-            sampled: Whether its tokens are sampled, not the most likely ones.
-            limit: How many tokens it can get, if known.
-            masked: Whether it asks for SGLang's ``return_sampling_mask``.
-            logprobs: Whether it asks for SGLang's ``return_logprob``.
-            prompt_tokens: How many tokens its prompt has, if known.
-            reasoning: Whether its answer is parsed as one that may begin with reasoning.
+    def admit(self, intake: Intake) -> Admitted | None:
+        """Check a request.
 
         Returns:
             What runs it, or ``None`` if no processor does.
@@ -206,37 +184,40 @@ class Guard:
                 trail already.
             ProcessorFault: The allowed class failed.
         """
-        if payload is None and (self.rules.is_empty or limit == 0):
+        payload = intake.payload
+        if payload is None and (self.rules.is_empty or intake.limit == 0):
             return None
         with self.counting():
-            custom_params, beside = take_beside(custom_params, prompt_tokens)
+            custom_params, beside = take_beside(intake.custom_params, intake.prompt_tokens)
             stands, name = self._named(payload)
             try:
                 if payload is not None:
-                    self._check_way(name, beam_width)
-                decided = self._decide(payload, custom_params, limit, reasoning=reasoning)
+                    self._check_way(name, intake)
+                decided = self._decide(intake, custom_params)
                 if decided is None:
                     return None
                 if payload is None:
-                    self._check_way(name, beam_width)
+                    self._check_way(name, intake)
                 made, params, own = self._make(decided)
-                if masked:
+                if intake.masked:
                     _check_mask(made)
                 if beside.resumed:
                     _check_resumed(made)
-                    self._check_whole(prompt_tokens)
+                    self._check_whole(intake.prompt_tokens)
                 if beside.raw:
-                    self._check_raw(logprobs=logprobs)
+                    self._check_raw(logprobs=intake.logprobs)
                 if self.speculation is not None:
-                    self.speculation.check(name, made, sampled=sampled)
+                    self.speculation.check(name, made, sampled=intake.sampled)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
         return Admitted(stands, made, params, own, decided.names, beside)
 
-    def _decide(
-        self, payload: Any, custom_params: Any, limit: int | None, *, reasoning: bool
-    ) -> Decided | None:
-        """Return what a request runs, decided on once for all of its copies.
+    def _decide(self, intake: Intake, custom_params: Any) -> Decided | None:
+        """Return what a request runs, decided on once for equal requests.
+
+        Args:
+            intake: The request.
+            custom_params: Its parameters without what goes with any processor.
 
         Raises:
             RequestError: Refused.
@@ -244,17 +225,17 @@ class Guard:
         served = self._served()
         if isinstance(custom_params, dict) and END_TOKEN_IDS in custom_params:
             served = _thinking_to(served, custom_params[END_TOKEN_IDS])
-        # What room an answer has matters to the operator's rules alone.
-        room = None if self.rules.is_empty else limit
-        given = packed(custom_params)
-        key = payload, given, room, reasoning
-        decided = None if given is None else self._copies.get(key)
+        own = intake.packed if custom_params is intake.custom_params else packed(custom_params)
+        if not isinstance(own, bytes):
+            return self.rules.decide(intake.asked(custom_params), served)
+        # The rules read the limit where they leave room for the answer, and nowhere else.
+        limit = intake.limit if self._leaves_room else None
+        key = intake.payload, own, limit, intake.reasoning
+        decided = self._copies.get(key)
         if decided is None:
-            asked = _asked_by(payload, custom_params, limit)._replace(reasoning=reasoning)
-            decided = self.rules.decide(asked, served)
-            if given is None or decided is None:
-                return decided
-            self._copies.keep(key, decided)
+            decided = self.rules.decide(intake.asked(custom_params), served)
+            if decided is not None:
+                self._copies.keep(key, decided)
         return decided
 
     def _named(self, payload: Any) -> tuple[str, str]:
@@ -310,7 +291,7 @@ class Guard:
                 f"({self.diffusion}), which does not call custom logit processors"
             )
 
-    def _check_way(self, name: str, beam_width: object) -> None:
+    def _check_way(self, name: str, intake: Intake) -> None:
         """Refuse where SGLang would not call the processor.
 
         Raises:
@@ -322,9 +303,10 @@ class Guard:
                 f"language model ({self.diffusion}), which does not call it; send the request to "
                 "another one"
             )
-        if isinstance(beam_width, int | float) and beam_width > 1:
+        if intake.beam_width is not None and intake.beam_width > 1:
             raise Unsupported(
-                f"beam_width: expected 1 with custom_logit_processor, got {shown(beam_width)}; "
+                "beam_width: expected 1 with custom_logit_processor, got "
+                f"{shown(intake.beam_width)}; "
                 "leave out one of them"
             )
 
@@ -364,12 +346,6 @@ def _thinking_to(served: ServedModel, end: Sequence[int]) -> ServedModel:
         if one.reasoning and encode(one.tokenizer, one.reasoning.end) == tuple(end):
             return one
     return served
-
-
-def _asked_by(payload: Any, custom_params: Any, limit: int | None) -> Asked:
-    """Return what a request asks for, with what hooks of the front end found."""
-    found = custom_params if isinstance(custom_params, Mapping) else {}
-    return Asked(payload, custom_params, found.get(BUDGET_FIELD), found.get(EFFORT), limit)
 
 
 def _check_resumed(made: LogitProcessor) -> None:

@@ -7,21 +7,12 @@ from serving (see ``sglang_lp.server.startup.hooks``), and so does an attribute.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp.adapters import AdaptedProcessor
-from sglang_lp.server.front import (
-    admission,
-    budget_fields,
-    continued,
-    efforts,
-    header,
-    meta_info,
-    reports,
-    routed,
-    xargs,
-)
+from sglang_lp.server.front import admission, fields, header, meta_info, reports
+from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
     chains,
@@ -53,8 +44,11 @@ class Shared:
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
+        self.admission = admission.Admission(guard)
+        self.reader = fields.Reader(guard)
         self.pending = PendingResults()
         self.arrivals = Arrivals()
+        self.gate = gate.SchedulerGate(guard, self.pending, self.arrivals)
         self.waiting_queue = waiting_queue.WaitingQueue(self.arrivals)
         self.steps = sampling.Steps(self.pending)
         self.chains = chains.ChainSteps(self.steps)
@@ -66,17 +60,6 @@ def _always(_guard: Guard) -> bool:
 
 def _reads_effort(guard: Guard) -> bool:
     return guard.rules.reads_effort
-
-
-def _reads_fields(guard: Guard) -> bool:
-    return guard.rules.reads_fields
-
-
-def _adapts_vllm(guard: Guard) -> bool:
-    return any(
-        issubclass(one.processor, AdaptedProcessor) and one.processor.interface.startswith("vllm")
-        for one in guard.verifier.allowed
-    )
 
 
 class Hook(NamedTuple):
@@ -155,7 +138,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _STOCK + "CustomLogitProcessor.from_str",
         "replace",
-        lambda shared: gate.make_from_str(shared.guard),
+        lambda shared: shared.gate.from_str,
     ),
     Hook(
         _STOCK + "supports_sampling_mask",
@@ -163,51 +146,31 @@ HOOKS: tuple[Hook, ...] = (
         lambda _: admission.supports_sampling_mask,
     ),
     # The HTTP process: what a request asks for, and admission.
-    Hook(_CHAT, "after", lambda _: routed.read_body),
-    Hook(_CHAT, "before", lambda shared: continued.make_read_continued(shared.guard)),
-    Hook(_COMPLETION, "after", lambda _: routed.read_body),
-    Hook(_RESPONSES, "after", lambda _: routed.read_responses),
-    Hook(_CHAT, "before", lambda _: xargs.read_xargs, serves=_adapts_vllm),
-    Hook(_COMPLETION, "before", lambda _: xargs.read_xargs, serves=_adapts_vllm),
-    *(
-        Hook(
-            target,
-            "before",
-            lambda shared: budget_fields.make_read_budget(shared.guard),
-            serves=_reads_fields,
-        )
-        for target in (_CHAT, _COMPLETION)
-    ),
+    Hook(_CHAT, "before", lambda shared: shared.reader.read_chat),
+    Hook(_COMPLETION, "before", lambda shared: shared.reader.read_completion),
     Hook(
         _CREATE_RESPONSES,
         "before",
-        lambda _: budget_fields.make_keep_budget(),
-        serves=_reads_fields,
+        lambda shared: shared.reader.keep_budget,
+        serves=partial(is_read, At.RESPONSE),
     ),
-    Hook(
-        _RESPONSES,
-        "after",
-        lambda shared: budget_fields.make_read_responses(shared.guard),
-        serves=_reads_fields,
-    ),
+    Hook(_RESPONSES, "after", lambda shared: shared.reader.read_response_form),
     Hook(
         _OPENAI + "protocol.ChatCompletionRequest.to_sampling_params",
         "after",
-        lambda _: efforts.read_chat,
-        serves=_reads_effort,
+        lambda shared: shared.reader.read_chat_form,
+        serves=partial(is_read, At.CHAT_FORM),
     ),
-    Hook(_RESPONSES, "after", lambda _: efforts.read_responses, serves=_reads_effort),
-    Hook(_COMPLETION, "after", lambda _: efforts.read_completion, serves=_reads_effort),
     Hook(
         _ANTHROPIC + "_convert_to_chat_completion_request",
         "after",
-        lambda _: efforts.read_anthropic,
-        serves=_reads_effort,
+        lambda shared: shared.reader.read_message,
+        serves=partial(is_read, At.MESSAGE_FORM),
     ),
     Hook(
         _MANAGER + "generate_request",
         "before",
-        lambda _: efforts.read_generate,
+        lambda _: fields.take_max_thinking_tokens,
         serves=_reads_effort,
     ),
     Hook(
@@ -222,17 +185,17 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _MANAGER + "create_abort_task",
         "before",
-        lambda shared: admission.make_admit_stream(shared.guard),
+        lambda shared: shared.admission.admit_stream,
     ),
     Hook(
         _MANAGER + "_handle_batch_request",
         "before",
-        lambda shared: admission.make_admit_list(shared.guard),
+        lambda shared: shared.admission.admit_list,
     ),
     Hook(
         _MANAGER + "_create_tokenized_object",
         "after",
-        lambda shared: admission.make_admit(shared.guard),
+        lambda shared: shared.admission.admit,
     ),
     Hook(_HANDLE, "before", lambda _: reports.ask),
     Hook(_CREATE_RESPONSES, "before", lambda _: reports.ask),
@@ -242,7 +205,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _REQUEST + "__init__",
         "after",
-        lambda shared: gate.make_admit_req(shared.guard, shared.pending, shared.arrivals),
+        lambda shared: shared.gate.admit_req,
     ),
     Hook(
         _SCHEDULER + "get_new_batch_prefill",

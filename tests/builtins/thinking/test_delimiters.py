@@ -16,6 +16,7 @@ from sglang_lp.builtins.thinking.known import FAMILIES
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 from support.models.vocabularies import one_token_a_byte
@@ -255,7 +256,7 @@ def test_a_text_of_more_tokens_than_a_delimiter_has_is_refused():
     with pytest.raises(
         InvalidParameter, match=r"^thinking_start of .*: expected a text of at most 16"
     ):
-        guard.admit("ThinkingBudgetLogitProcessor", params)
+        guard.admit(Intake("ThinkingBudgetLogitProcessor", params))
 
 
 def test_half_a_character_is_no_delimiter():
@@ -276,7 +277,7 @@ def guard_of(tokenizer, vocab_size=250_000):
 def test_the_guard_takes_the_ids_from_the_served_tokenizer():
     for tokenizer in both(one_token_a_byte("<think>", "</think>")):
         admitted = guard_of(tokenizer).admit(
-            ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5}
+            Intake(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5})
         )
         params = admitted.params
 
@@ -289,13 +290,13 @@ def test_the_guard_refuses_another_models_class():
 
     with pytest.raises(InvalidParameter, match="use Qwen3_5ThinkingBudgetLogitProcessor"):
         guard_of(served_by(qwen35)).admit(
-            Qwen3ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5}
+            Intake(Qwen3ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5})
         )
 
 
 def test_the_guard_says_when_there_is_no_tokenizer_to_ask():
     with pytest.raises(InvalidParameter, match="no tokenizer to ask"):
-        guard_of(None).admit(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5})
+        guard_of(None).admit(Intake(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5}))
 
 
 def test_ids_beyond_the_models_logits_are_refused():
@@ -303,7 +304,7 @@ def test_ids_beyond_the_models_logits_are_refused():
 
     with pytest.raises(InvalidParameter, match="another model's"):
         guard_of(tokenizer, vocab_size=257).admit(
-            ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5}
+            Intake(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5})
         )
 
 
@@ -312,7 +313,7 @@ def test_a_link_of_a_chain_is_checked_as_well():
     asked = {"chain": ["Qwen3ThinkingBudgetLogitProcessor"], "0.thinking_budget": 5}
 
     with pytest.raises(InvalidParameter, match="use Qwen3_5ThinkingBudgetLogitProcessor"):
-        guard_of(served_by(qwen35)).admit(ChainLogitProcessor.to_str(), asked)
+        guard_of(served_by(qwen35)).admit(Intake(ChainLogitProcessor.to_str(), asked))
 
 
 def test_a_message_that_holds_a_delimiter_is_refused_once_the_delimiter_is_known():
@@ -320,8 +321,10 @@ def test_a_message_that_holds_a_delimiter_is_refused_once_the_delimiter_is_known
 
     with pytest.raises(InvalidParameter, match="closing_token_ids"):
         guard_of(tokenizer).admit(
-            ThinkingBudgetLogitProcessor.to_str(),
-            {"thinking_budget": 5, "closing_token_ids": [257]},
+            Intake(
+                ThinkingBudgetLogitProcessor.to_str(),
+                {"thinking_budget": 5, "closing_token_ids": [257]},
+            )
         )
 
 

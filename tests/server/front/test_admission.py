@@ -19,14 +19,10 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Uns
 from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import admission, header
-from sglang_lp.server.front.admission import (
-    make_admit,
-    make_admit_list,
-    make_admit_stream,
-    supports_sampling_mask,
-)
+from sglang_lp.server.front.admission import Admission, supports_sampling_mask
 from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
     EFFORT,
@@ -70,7 +66,7 @@ def tokenized(payload, custom_params=None, **sampling):
 def test_a_request_without_a_processor_is_not_looked_at(guard, request_):
     before = vars(request_).copy()
 
-    assert make_admit(guard)(request_, None, None) is None
+    assert Admission(guard).admit(request_, None, None) is None
     assert vars(request_) == before
 
 
@@ -80,7 +76,9 @@ def test_from_here_on_only_the_operators_own_spelling_travels(guard, text):
     request = tokenized(text, params)
 
     # A value would replace the request.
-    assert make_admit(guard)(request, manager(), SimpleNamespace(), "more", of="SGLang's") is None
+    assert (
+        Admission(guard).admit(request, manager(), SimpleNamespace(), "more", of="SGLang's") is None
+    )
     assert request.custom_logit_processor == PAYLOAD
     assert request.sampling_params.custom_params is params
     assert params == GOOD
@@ -88,7 +86,7 @@ def test_from_here_on_only_the_operators_own_spelling_travels(guard, text):
 
 def test_a_processor_without_parameters_gets_a_dict_for_sglang_to_put_its_history_in(guard):
     request = tokenized(DRYLogitProcessor.to_str())
-    make_admit(guard)(request, manager(), SimpleNamespace())
+    Admission(guard).admit(request, manager(), SimpleNamespace())
 
     assert request.sampling_params.custom_params == {}
 
@@ -108,7 +106,7 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
     guard.gate = Gate.SCHEDULER
     request = tokenized(payload, params)
     with pytest.raises(error):
-        make_admit(guard)(request, manager(), SimpleNamespace())
+        Admission(guard).admit(request, manager(), SimpleNamespace())
 
     assert request == tokenized(payload, params)
     counts = {reason: count for (_, reason), count in guard.audit.counts.items()}
@@ -124,7 +122,9 @@ def test_beam_search_is_refused_and_counted(guard, width):
     counted = []
     guard.audit = SimpleNamespace(refused=lambda *refusal: counted.append(refusal))
     with pytest.raises(Unsupported) as caught:
-        make_admit(guard)(tokenized(PAYLOAD, GOOD, beam_width=width), manager(), SimpleNamespace())
+        Admission(guard).admit(
+            tokenized(PAYLOAD, GOOD, beam_width=width), manager(), SimpleNamespace()
+        )
 
     assert str(caught.value) == BEAMS.format(width)
     assert counted == [(Gate.ADMISSION, caught.value)]
@@ -132,7 +132,7 @@ def test_beam_search_is_refused_and_counted(guard, width):
 
 @pytest.mark.parametrize("sampling", [{}, *({"beam_width": width} for width in (None, 0, 1))])
 def test_one_beam_is_no_beam_search(guard, sampling):
-    make_admit(guard)(tokenized(PAYLOAD, GOOD, **sampling), manager(), SimpleNamespace())
+    Admission(guard).admit(tokenized(PAYLOAD, GOOD, **sampling), manager(), SimpleNamespace())
 
     assert not guard.audit.counts
 
@@ -149,12 +149,14 @@ def test_a_server_of_a_diffusion_language_model_refuses(guard):
     served.server_args.dllm_algorithm = "LowConfidence"
 
     with pytest.raises(Unsupported, match=DIFFUSES):
-        make_admit(guard)(tokenized(PAYLOAD, GOOD), served, SimpleNamespace())
+        Admission(guard).admit(tokenized(PAYLOAD, GOOD), served, SimpleNamespace())
 
 
 def test_a_speculative_server_is_known_by_its_arguments(guard):
     with pytest.raises(Unsupported, match=r"\(UNO\)"):
-        make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(speculative="uno"), SimpleNamespace())
+        Admission(guard).admit(
+            tokenized(PAYLOAD, GOOD), manager(speculative="uno"), SimpleNamespace()
+        )
 
 
 @pytest.mark.parametrize(("top_k", "taken"), [(1, True), (40, False)])
@@ -163,17 +165,17 @@ def test_whether_tokens_are_sampled_is_known_by_top_k(guard, top_k, taken):
     served.server_args.speculative_accept_threshold_single = 0.5
     request = tokenized(PAYLOAD, GOOD, top_k=top_k)
     if taken:
-        make_admit(guard)(request, served, SimpleNamespace())
+        Admission(guard).admit(request, served, SimpleNamespace())
     else:
         with pytest.raises(Unsupported, match=r"--speculative-accept-threshold-single 0\.5"):
-            make_admit(guard)(request, served, SimpleNamespace())
+            Admission(guard).admit(request, served, SimpleNamespace())
 
 
 @pytest.mark.parametrize("attributes", [{}, {"tokenizer": None}])
 def test_a_server_without_a_tokenizer_cannot_resolve_text(guard, attributes):
     params = {"thinking_budget": 5, "thinking_start": "<", "thinking_end": ">"}
     with pytest.raises(InvalidParameter, match="tokenizer"):
-        make_admit(guard)(
+        Admission(guard).admit(
             tokenized(ThinkingBudgetLogitProcessor.to_str(), params),
             manager(**attributes),
             SimpleNamespace(),
@@ -182,7 +184,9 @@ def test_a_server_without_a_tokenizer_cannot_resolve_text(guard, attributes):
 
 def test_the_guard_knows_the_served_tokenizer(guard):
     tokenizer = object()
-    make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(tokenizer=tokenizer), SimpleNamespace())
+    Admission(guard).admit(
+        tokenized(PAYLOAD, GOOD), manager(tokenizer=tokenizer), SimpleNamespace()
+    )
 
     assert guard.tokenizer is tokenizer
 
@@ -206,7 +210,7 @@ def answer(guard, request, **server):
 
     try:
         # A value would replace SGLang's arguments.
-        assert make_admit_stream(guard)(manager(**server), request) is None
+        assert Admission(guard).admit_stream(manager(**server), request) is None
     except HTTPException as refusal:
         return refusal.status_code, refusal.detail
     return 200, None
@@ -217,14 +221,14 @@ def with_params(*custom_params):
 
 
 def test_a_stream_without_a_processor_is_not_looked_at(guard):
-    assert make_admit_stream(guard)(None, streaming(None)) is None
+    assert Admission(guard).admit_stream(None, streaming(None)) is None
 
 
 def test_a_header_says_of_a_stream_without_a_processor_that_nothing_ran(guard):
     told = [None]
     before = header._answering.set(told)
     try:
-        make_admit_stream(guard)(None, streaming(None))
+        Admission(guard).admit_stream(None, streaming(None))
     finally:
         header._answering.reset(before)
 
@@ -240,7 +244,7 @@ def test_a_budget_of_a_stream_is_kept_as_the_server_prefers_its_parameters():
     served = manager(preferred={"custom_params": {"dry_base": 2}})
     request = streaming(None, {"top_p": 1}, 9, input_ids=[1, 2])
 
-    assert make_admit_stream(ruled)(served, request) is None
+    assert Admission(ruled).admit_stream(served, request) is None
     assert request.sampling_params["custom_params"] == {"dry_base": 2, BUDGET_FIELD: 9}
     assert request.max_thinking_tokens is None
 
@@ -314,6 +318,8 @@ def test_the_answer_to_a_stream_says_why_and_the_refusal_is_counted_at_this_gate
         (PAYLOAD, {}, 1),
         (PAYLOAD, [{}] * 3, 1),
         (PAYLOAD, [{}, {}], 1),
+        (PAYLOAD, [{"custom_params": {"a": 1}} for _ in range(2)], 1),
+        (PAYLOAD, [{"custom_params": {"a": one}} for one in (1, True)], 2),
         ([PAYLOAD] * 2, {}, 1),
         (PAYLOAD, [{}, {"top_k": 1}], 2),
     ],
@@ -322,10 +328,10 @@ def test_what_requests_of_a_stream_share_is_checked_once(
     guard, monkeypatch, payloads, samplings, times
 ):
     checked = []
-    monkeypatch.setattr(guard, "admit", lambda *given, **_more: checked.append(given))
+    monkeypatch.setattr(guard, "admit", checked.append)
     answer(guard, streaming(payloads, samplings))
 
-    assert checked == [(PAYLOAD, None, None)] * times
+    assert [one.payload for one in checked] == [PAYLOAD] * times
 
 
 def test_a_stream_on_a_speculative_server_is_refused(guard):
@@ -418,7 +424,7 @@ def listed(payloads, samplings, copies=1):
 @pytest.mark.parametrize(("payload", "params"), [(EVIL, GOOD), (PAYLOAD, BAD), (None, OWN)])
 def test_a_list_is_refused_if_any_of_it_is(guard, payload, params, at):
     payloads, samplings = [PAYLOAD] * 3, with_params(GOOD, GOOD, GOOD)
-    check = make_admit_list(guard)
+    check = Admission(guard).admit_list
     assert check(manager(), listed(payloads, samplings), "request", {}) is None
     payloads[at], samplings[at] = payload, with_params(params)[0]
 
@@ -430,7 +436,7 @@ def test_a_list_with_too_few_of_anything_is_refused(guard):
     few = listed([PAYLOAD] * 3, with_params(GOOD, GOOD))
 
     with pytest.raises(RequestError) as refusal:
-        make_admit_list(guard)(manager(), few)
+        Admission(guard).admit_list(manager(), few)
     assert str(refusal.value) == (
         "custom_logit_processor: expected 3 entries, and as many of sampling_params, got 3 and 2; "
         "give one for each prompt"
@@ -439,20 +445,20 @@ def test_a_list_with_too_few_of_anything_is_refused(guard):
 
 def test_what_requests_of_a_list_share_is_checked_once(guard, monkeypatch):
     checked = []
-    monkeypatch.setattr(guard, "admit", lambda *given, **_more: checked.append(given))
-    make_admit_list(guard)(manager(), listed([PAYLOAD] * 100, with_params(GOOD) * 100))
+    monkeypatch.setattr(guard, "admit", checked.append)
+    Admission(guard).admit_list(manager(), listed([PAYLOAD] * 100, with_params(GOOD) * 100))
 
-    assert checked == [(PAYLOAD, GOOD, None)]
+    assert checked == [Intake(PAYLOAD, GOOD)]
 
 
 def test_a_list_for_embeddings_has_no_processors(guard):
-    assert make_admit_list(guard)(None, SimpleNamespace()) is None
+    assert Admission(guard).admit_list(None, SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize(("texts", "copies"), [(1, 9), (9, 1), (3, 3)])
 def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
     most = {"token_ids": [5] * (MAX_ENTRIES // 8)}
-    check = make_admit_list(guard)
+    check = Admission(guard).admit_list
     fits, larger = (listed([PAYLOAD] * n, with_params(most) * n, 1) for n in (8, 9))
     assert check(manager(), fits) is None
     with pytest.raises(RequestError, match=r"at most 262144 entries .* got 294912 over all"):
@@ -465,7 +471,7 @@ def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
     def copies(number, payload=PAYLOAD, tokens=1 << 17):
         request = tokenized(payload, GOOD, n=number)
         request.input_ids = range(tokens)
-        make_admit(guard)(request, manager(), SimpleNamespace())
+        Admission(guard).admit(request, manager(), SimpleNamespace())
 
     copies(128)
     copies(None, tokens=MAX_COPIED)
@@ -477,7 +483,7 @@ def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
 def test_one_request_lists_no_more_than_a_list_of_them(guard):
     params = {"token_ids": [5] * (MAX_ENTRIES + 1)}
     with pytest.raises(RequestError, match="at most 262144 entries"):
-        make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
+        Admission(guard).admit(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
 # What the guard is asked
@@ -487,34 +493,28 @@ def test_one_request_lists_no_more_than_a_list_of_them(guard):
 def asked(guard, monkeypatch):
     """Take down what the guard is asked, and admit it."""
     asked = []
-
-    def admit(payload, custom_params, beam_width, **more):
-        asked.append({"payload": payload, "params": custom_params, "beams": beam_width, **more})
-
-    monkeypatch.setattr(guard, "admit", admit)
+    monkeypatch.setattr(guard, "admit", asked.append)
     return asked
 
 
 def asking(**more):
-    plain = {"sampled": True, "limit": None, "masked": False, "logprobs": False}
-    one = {"payload": PAYLOAD, "params": GOOD, "beams": None, "prompt_tokens": None}
-    return {**one, **plain, **more}
+    return Intake(**{"payload": PAYLOAD, "custom_params": GOOD, **more})
 
 
 def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
-    make_admit(guard)(tokenized(PAYLOAD, GOOD), manager(), SimpleNamespace())
+    Admission(guard).admit(tokenized(PAYLOAD, GOOD), manager(), SimpleNamespace())
     request = tokenized(PAYLOAD, GOOD, top_k=1, beam_width=3, max_new_tokens=7)
     vars(request).update(return_sampling_mask=1, return_logprob=1, input_ids=[4, 5])
-    make_admit(guard)(request, manager(), SimpleNamespace())
+    Admission(guard).admit(request, manager(), SimpleNamespace())
 
     everything = {"sampled": False, "limit": 7, "masked": True, "logprobs": True}
     assert asked == [
         asking(prompt_tokens=0),
-        asking(**everything, beams=3, prompt_tokens=2),
+        asking(**everything, beam_width=3, prompt_tokens=2),
     ]
 
 
-@pytest.mark.parametrize("ask", [make_admit_list, make_admit_stream])
+@pytest.mark.parametrize("ask", ["admit_list", "admit_stream"])
 def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
     given = {"custom_params": GOOD}
     samplings = [
@@ -528,18 +528,17 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
         *[given] * 4,
     ]
     obj = listed([PAYLOAD] * len(samplings), samplings)
-    if ask is make_admit_stream:
+    if ask == "admit_stream":
         obj.text = None
     obj.return_sampling_mask = [*[False] * 7, True, False, False, False]
     obj.return_logprob = [*[False] * 8, True, False, False]
     obj.input_ids = [[1, 2]] * 9 + [[1, 2, 3], None]
-    ask(guard)(manager(), obj)
+    getattr(Admission(guard), ask)(manager(), obj)
 
     assert asked == [
         asking(prompt_tokens=2),
         asking(prompt_tokens=2, limit=7),
-        asking(prompt_tokens=2),
-        asking(prompt_tokens=2, beams=1),
+        asking(prompt_tokens=2, beam_width=1),
         asking(prompt_tokens=2, sampled=False),
         asking(prompt_tokens=2, sampled=False, limit=9),
         asking(prompt_tokens=2, masked=True),
@@ -560,7 +559,7 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
 def test_an_answer_is_told_what_runs_on_it(guard, payload, params, names):
     told = [None]
     before = header._answering.set(told)
-    make_admit(guard)(tokenized(payload, params), manager(), SimpleNamespace())
+    Admission(guard).admit(tokenized(payload, params), manager(), SimpleNamespace())
     header._answering.reset(before)
 
     assert told == [names]
@@ -569,7 +568,7 @@ def test_an_answer_is_told_what_runs_on_it(guard, payload, params, names):
 def test_what_one_stream_asks_for_all_of_it_asks_for(guard, asked):
     request = streaming(PAYLOAD, with_params(GOOD)[0], input_ids=[[1], [2]])
     request.return_logprob = request.return_sampling_mask = True
-    make_admit_stream(guard)(manager(), request)
+    Admission(guard).admit_stream(manager(), request)
 
     assert asked == [asking(prompt_tokens=1, masked=True, logprobs=True)]
 
@@ -585,24 +584,24 @@ def decides(guard, monkeypatch):
 
 def test_only_a_request_that_generates_gets_what_the_operator_decided(asked, guard, decides):
     for request in (tokenized(None), SimpleNamespace()):
-        make_admit(decides)(request, manager(), SimpleNamespace())
-    make_admit(guard)(tokenized(None), manager(), SimpleNamespace())
+        Admission(decides).admit(request, manager(), SimpleNamespace())
+    Admission(guard).admit(tokenized(None), manager(), SimpleNamespace())
 
-    assert asked == [asking(payload=None, params=None, prompt_tokens=0)]
+    assert asked == [asking(payload=None, custom_params=None, prompt_tokens=0)]
 
 
 def test_each_of_a_list_without_processors_gets_what_the_operator_decided(asked, decides):
     request = listed([None, None], with_params(None, GOOD))
     request.custom_logit_processor = None
-    make_admit_list(decides)(manager(), request)
+    Admission(decides).admit_list(manager(), request)
 
-    assert asked == [asking(payload=None, params=None), asking(payload=None)]
+    assert asked == [asking(payload=None, custom_params=None), asking(payload=None)]
 
 
 def test_a_list_that_does_not_say_so_has_no_copies(guard, asked):
     request = listed([PAYLOAD], with_params(LONG))
     del request.parallel_sample_num
-    make_admit_list(guard)(manager(), request)
+    Admission(guard).admit_list(manager(), request)
 
     assert len(asked) == 1
 
@@ -621,15 +620,15 @@ def test_whatever_is_refused_may_be_waited_for(guard, monkeypatch):
         listed([PAYLOAD], with_params(GOOD)),
         streaming(PAYLOAD, with_params(GOOD)[0]),
     )
-    make_admit(guard)(tokenized(PAYLOAD, GOOD), served, one)
-    make_admit_list(guard)(served, several)
-    make_admit_stream(guard)(served, stream)
+    Admission(guard).admit(tokenized(PAYLOAD, GOOD), served, one)
+    Admission(guard).admit_list(served, several)
+    Admission(guard).admit_stream(served, stream)
 
     assert waiting == [(served, one), (served, several), (served, stream)]
 
 
 def test_in_a_list_without_processors_nothing_is_looked_at_but_the_routed_form(guard):
-    check = make_admit_list(guard)
+    check = Admission(guard).admit_list
     for sampling in (None, 5, "text", *with_params(None, 5, {"a": {"b": {}}})):
         request = listed([None], [sampling])
         request.custom_logit_processor = None
@@ -638,7 +637,7 @@ def test_in_a_list_without_processors_nothing_is_looked_at_but_the_routed_form(g
 
 def test_each_of_a_list_that_has_no_processor_is_looked_at_beside_one_that_has(guard, monkeypatch):
     monkeypatch.setenv("SGLANG_USE_PICKLE_IPC", "0")
-    check = make_admit_list(guard)
+    check = Admission(guard).admit_list
     fine, nested = with_params({"a": 1}, {"a": {"b": {}}})
     check(manager(), listed([PAYLOAD, None, None], [*with_params(GOOD), fine, fine]))
     with pytest.raises(RequestError, match=r"^custom_params: expected an object of"):
@@ -651,7 +650,7 @@ LONG = {"token_ids": [5] * MAX_ENTRIES}
 def test_parameters_of_what_runs_nothing_are_not_counted(guard):
     more = {"token_ids": [5] * (MAX_ENTRIES + 1)}
 
-    check = make_admit_list(guard)
+    check = Admission(guard).admit_list
     assert check(manager(), listed([PAYLOAD, None], with_params(GOOD, more))) is None
 
 
@@ -714,7 +713,7 @@ SETTERS = [
 def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
     params = {**GOOD, key: [1]}
     with pytest.raises(Unsupported, match=f"'{key}' is SGLang's own; leave it out"):
-        make_admit(guard)(tokenized(payload, params), manager(), SimpleNamespace())
+        Admission(guard).admit(tokenized(payload, params), manager(), SimpleNamespace())
     assert answer(guard, streaming(payload, with_params(params)[0]))[0] == 400
     assert guard.audit.counts == {("admission", "unsupported"): 2}
 
@@ -723,7 +722,7 @@ def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
 @pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
 def test_what_sglang_adds_goes_on_in_a_plain_dict(guard, payload, setter, value, key):
     request = tokenized(payload, answered_by(setter, GOOD, value))
-    make_admit(guard)(request, manager(), SimpleNamespace())
+    Admission(guard).admit(request, manager(), SimpleNamespace())
 
     assert type(request.sampling_params.custom_params) is dict
     assert request.sampling_params.custom_params == {**GOOD, key: value}
@@ -733,7 +732,7 @@ def test_of_both_that_sglang_adds_both_go_on(guard):
     params = GOOD
     for setter, value, _ in SETTERS:
         params = answered_by(setter, params, value)
-    make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
+    Admission(guard).admit(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
 @pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
@@ -780,7 +779,7 @@ def test_a_clients_key_stays_the_clients_where_sglang_adds_its_own(
 ):
     params = answered_by(setter, {**GOOD, theirs: value}, value)
     with pytest.raises(Unsupported, match=theirs):
-        make_admit(guard)(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
+        Admission(guard).admit(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
 @pytest.mark.parametrize("value", [[[1]], {"a": {}}, math.nan, 2**70, "\ud800"])
@@ -795,9 +794,9 @@ def test_where_processes_send_each_other_flat_values_only_others_are_refused(
         envs.SGLANG_USE_PICKLE_IPC.override(False),
         pytest.raises(Unsupported, match="flat lists"),
     ):
-        make_admit(guard)(request, manager(), SimpleNamespace())
+        Admission(guard).admit(request, manager(), SimpleNamespace())
     if payload is None:
-        assert make_admit(guard)(request, manager(), SimpleNamespace()) is None
+        assert Admission(guard).admit(request, manager(), SimpleNamespace()) is None
 
 
 class Exits(LogitProcessor):
@@ -814,7 +813,7 @@ def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
     allowed = SimpleNamespace(name="m:Exits", processor=Exits, payload="p")
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
     with pytest.raises(HTTPException) as caught:
-        make_admit(guard)(tokenized("p", {}), manager(), SimpleNamespace())
+        Admission(guard).admit(tokenized("p", {}), manager(), SimpleNamespace())
 
     assert caught.value.status_code == 500
     assert caught.value.detail == (
@@ -853,7 +852,7 @@ BIASED = {"bias": 1.0, "eos_token_ids": [2]}
     ],
 )
 def test_a_sampling_mask_goes_with_what_only_excludes(guard, payload, params):
-    make_admit(guard)(masked(payload, params), manager(), SimpleNamespace())
+    Admission(guard).admit(masked(payload, params), manager(), SimpleNamespace())
 
 
 @pytest.mark.parametrize(
@@ -883,7 +882,7 @@ def test_a_sampling_mask_is_refused_beside_a_bias_which_the_message_names(
             "are to each other; leave out one of them$"
         ),
     ):
-        make_admit(guard)(masked(payload, params), manager(), SimpleNamespace())
+        Admission(guard).admit(masked(payload, params), manager(), SimpleNamespace())
 
 
 def test_each_prompt_of_a_list_is_checked_for_its_own_sampling_mask(guard):
@@ -895,10 +894,10 @@ def test_each_prompt_of_a_list_is_checked_for_its_own_sampling_mask(guard):
         batch_size=2,
         max_thinking_tokens=None,
     )
-    make_admit_list(guard)(manager(), obj)
+    Admission(guard).admit_list(manager(), obj)
     obj.return_sampling_mask = [False, True]
     with pytest.raises(RequestError, match=r"^return_sampling_mask: "):
-        make_admit_list(guard)(manager(), obj)
+        Admission(guard).admit_list(manager(), obj)
 
 
 # Resumed answers
@@ -912,11 +911,11 @@ def resuming(count, payload=PAYLOAD):
 
 def test_so_many_tokens_as_the_prompt_has_can_be_resumed_beside_any_parameters(guard):
     request = resuming(3)
-    make_admit(guard)(request, manager(), SimpleNamespace())
+    Admission(guard).admit(request, manager(), SimpleNamespace())
     assert request.sampling_params.custom_params["resumed_tokens"] == 3
     for count in (4, -1, True, "2", 1.0, None):
         with pytest.raises(RequestError, match=r"^resumed_tokens: expected a whole number from 0"):
-            make_admit(guard)(resuming(count), manager(), SimpleNamespace())
+            Admission(guard).admit(resuming(count), manager(), SimpleNamespace())
 
 
 @pytest.mark.parametrize("prompts", [[1, 2, 3], [[1, 2, 3], [1]], [[1], [1, 2, 3]]])
@@ -935,12 +934,12 @@ def test_too_many_resumed_tokens_are_refused_before_a_list_or_a_stream_begins(gu
         if several:
             obj.sampling_params = [sampling] * 2
         if count == most:
-            make_admit_stream(guard)(manager(), obj)
+            Admission(guard).admit_stream(manager(), obj)
             continue
         from fastapi import HTTPException
 
         with pytest.raises(HTTPException, match="resumed_tokens: expected a whole number"):
-            make_admit_stream(guard)(manager(), obj)
+            Admission(guard).admit_stream(manager(), obj)
 
 
 def test_a_class_that_reads_sglangs_request_resumes_nothing(guard, monkeypatch):
@@ -957,7 +956,7 @@ def test_a_class_that_reads_sglangs_request_resumes_nothing(guard, monkeypatch):
     with pytest.raises(
         Unsupported, match=r"with Reads, which .*; use a processor that overrides edit\(\)$"
     ):
-        make_admit(guard)(resuming(1, "p"), manager(), SimpleNamespace())
+        Admission(guard).admit(resuming(1, "p"), manager(), SimpleNamespace())
 
 
 MANY = {f"k{i}": i for i in range(MAX_KEYS + 1)}
@@ -976,13 +975,13 @@ def test_more_parameters_than_any_processor_has_are_refused_before_they_are_read
         __iter__ = keys = values = items
 
     with pytest.raises(Unsupported, match=TOO_MANY):
-        make_admit(guard)(tokenized(payload, Counted(MANY)), manager(), SimpleNamespace())
+        Admission(guard).admit(tokenized(payload, Counted(MANY)), manager(), SimpleNamespace())
 
 
 def test_so_are_those_in_one_text_with_the_processor(guard):
     whole = wire.fold("DisallowedTokensLogitsProcessor", MANY)
 
     with pytest.raises(Unsupported, match=TOO_MANY):
-        make_admit(guard)(tokenized(whole, None), manager(), SimpleNamespace())
+        Admission(guard).admit(tokenized(whole, None), manager(), SimpleNamespace())
     with pytest.raises(Unsupported, match=TOO_MANY):
         check_shape(MANY, None)

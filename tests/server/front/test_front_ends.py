@@ -66,5 +66,5 @@ def test_anthropic_messages(reading):
     )
 
     chat = serving._convert_to_chat_completion_request(request)
-    # The budget is read from the body itself: test_budget_fields.py.
+    # The budget is read from the body itself: test_fields.py.
     assert found_in(chat.to_sampling_params([], {})) == {EFFORT: "xhigh"}

@@ -11,16 +11,12 @@ from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import RequestError
 from sglang_lp.policy.decisions import Chosen, Profile
-from sglang_lp.server.front import routed
-from sglang_lp.server.front.admission import (
-    make_admit,
-    make_admit_list,
-    make_admit_stream,
-)
+from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_ENTRIES
+from sglang_lp.server.front.fields import Reader
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.reserved_keys import EFFORT, ROUTED, add_own, check_origin, check_shape
-from sglang_lp.server.scheduler.gate import make_admit_req
+from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
 from support.fakes.requests import Req
@@ -29,6 +25,7 @@ BANS = "DisallowedTokensLogitsProcessor"
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
 GOOD = {"token_ids": [99]}
 WHOLE = wire.fold(BANS, GOOD)
+READER = Reader(Guard(Policy.default()))
 #: What must not pass, whichever way it comes.
 BAD = {
     "a token of no vocabulary": wire.fold(BANS, {"token_ids": [100]}),
@@ -55,11 +52,16 @@ def served(**arguments):
     )
 
 
-def kept(text, custom_params=None):
-    """Return the custom_params of a request with this entry of metadata."""
+def kept_of(metadata, custom_params=None):
+    """Return the custom_params of a response with this metadata."""
     sampling = {"custom_params": custom_params}
-    routed.read_responses(sampling, SimpleNamespace(metadata={"sglang_lp": text}))
+    READER.read_response_form(sampling, SimpleNamespace(metadata=metadata))
     return sampling["custom_params"]
+
+
+def kept(text, custom_params=None):
+    """Return the custom_params of a response with this entry of metadata."""
+    return kept_of({"sglang_lp": text}, custom_params)
 
 
 def tokenized(payload, custom_params):
@@ -74,23 +76,24 @@ def tokenized(payload, custom_params):
 
 @pytest.mark.parametrize("metadata", [None, {}, {"user": "7"}, "text", ["sglang_lp"]])
 def test_other_metadata_is_left_alone(metadata):
-    sampling = {}
-    routed.read_responses(sampling, SimpleNamespace(metadata=metadata))
-    converted = SimpleNamespace(sampling_params=sampling), None
-    routed.read_body(converted, None, None, SimpleNamespace(_json={"metadata": metadata}))
-    routed.read_body(converted, None, None, SimpleNamespace(_json=[metadata]))
-    routed.read_body(converted, None, None)
-
-    assert sampling == {}
+    assert kept_of(metadata) is None
+    for raw in (
+        None,
+        *(SimpleNamespace(_json=one) for one in ({"metadata": metadata}, [metadata])),
+    ):
+        chat = SimpleNamespace(custom_params=None, custom_logit_processor=None)
+        for read in (READER.read_chat, READER.read_completion):
+            read(None, chat, raw)
+            assert chat.custom_params is None
 
 
 def test_the_entry_is_kept_beside_what_the_request_has():
-    sampling = {"custom_params": {"a": 1}}
+    chat = SimpleNamespace(custom_params={"a": 1}, custom_logit_processor=None)
     raw = SimpleNamespace(_json={"metadata": {"sglang_lp": WHOLE, "user": "7"}})
-    routed.read_body((SimpleNamespace(sampling_params=sampling), None), None, None, raw)
+    READER.read_chat(None, chat, raw)
 
-    assert sampling["custom_params"] == {"a": 1, ROUTED: WHOLE}
-    check_origin(sampling["custom_params"])
+    assert chat.custom_params == {"a": 1, ROUTED: WHOLE}
+    check_origin(chat.custom_params)
 
 
 def test_no_client_sends_the_key_itself():
@@ -108,7 +111,7 @@ def test_no_client_sends_the_key_itself():
 @pytest.mark.parametrize("entry", [False, True])
 def test_from_here_on_it_is_a_request_like_any_other(guard, text, entry):
     request = tokenized(None, kept(text)) if entry else tokenized(text, None)
-    make_admit(guard)(request, served(), SimpleNamespace())
+    Admission(guard).admit(request, served(), SimpleNamespace())
 
     assert request == tokenized(PAYLOAD, GOOD)
     assert type(request.sampling_params.custom_params) is dict
@@ -118,14 +121,14 @@ def test_a_name_or_payload_alone_may_stand_in_the_entry(guard):
     dry = DRYLogitProcessor.to_str()
     for text in ("DRYLogitProcessor", dry):
         request = tokenized(None, kept(text))
-        make_admit(guard)(request, served(), SimpleNamespace())
+        Admission(guard).admit(request, served(), SimpleNamespace())
 
         assert request == tokenized(dry, {})
 
 
 def test_other_parameters_join_those_of_the_text(guard):
     request = tokenized(None, kept(wire.fold(BANS, {}), GOOD))
-    make_admit(guard)(request, served(), SimpleNamespace())
+    Admission(guard).admit(request, served(), SimpleNamespace())
 
     assert request == tokenized(PAYLOAD, GOOD)
 
@@ -133,7 +136,7 @@ def test_other_parameters_join_those_of_the_text(guard):
 def test_what_sglang_added_stays(guard):
     added = add_own(None, EFFORT, "low")
     request = tokenized(WHOLE, added)
-    make_admit(guard)(request, served(), SimpleNamespace())
+    Admission(guard).admit(request, served(), SimpleNamespace())
 
     assert request.sampling_params.custom_params == {**GOOD, EFFORT: "low"}
 
@@ -144,7 +147,7 @@ def test_the_checks_are_the_same(guard, text, entry):
     request = tokenized(None, kept(text)) if entry else tokenized(text, None)
     before = request.custom_logit_processor, request.sampling_params.custom_params
     with pytest.raises(RequestError):
-        make_admit(guard)(request, served(), SimpleNamespace())
+        Admission(guard).admit(request, served(), SimpleNamespace())
 
     assert (request.custom_logit_processor, request.sampling_params.custom_params) == before
     assert sum(guard.audit.counts.values()) == 1
@@ -167,12 +170,12 @@ TWICE = "^custom_params: .token_ids. is given twice, .* the processor; give it o
 )
 def test_what_is_given_twice_or_is_no_text_is_refused(guard, payload, custom_params, why):
     with pytest.raises(RequestError, match=why):
-        make_admit(guard)(tokenized(payload, custom_params), served(), SimpleNamespace())
+        Admission(guard).admit(tokenized(payload, custom_params), served(), SimpleNamespace())
 
 
 def test_a_server_that_takes_no_processors_says_so(guard):
     with pytest.raises(RequestError) as refusal:
-        make_admit(guard)(
+        Admission(guard).admit(
             tokenized(None, kept(WHOLE)),
             served(enable_custom_logit_processor=False),
             SimpleNamespace(),
@@ -189,15 +192,15 @@ def test_a_profile_is_chosen_so_too():
     guard = Guard(Policy(builtins=False, profiles={"calm": profile}))
 
     request = tokenized(None, kept("calm"))
-    make_admit(guard)(request, served(), SimpleNamespace())
+    Admission(guard).admit(request, served(), SimpleNamespace())
     assert request == tokenized("calm", {})
 
     request = tokenized(None, kept(wire.fold("calm", GOOD)))
-    make_admit(guard)(request, served(), SimpleNamespace())
+    Admission(guard).admit(request, served(), SimpleNamespace())
     assert request == tokenized("calm", GOOD)
 
     with pytest.raises(RequestError, match="lets a request set token_ids"):
-        make_admit(guard)(
+        Admission(guard).admit(
             tokenized(None, kept(wire.fold("calm", {"eos": 1}))), served(), SimpleNamespace()
         )
 
@@ -213,11 +216,11 @@ def streaming(payload, custom_params):
 
 
 def test_a_stream_is_refused_before_its_status_is_sent(guard):
-    make_admit_stream(guard)(served(), streaming(None, kept(WHOLE)))
+    Admission(guard).admit_stream(served(), streaming(None, kept(WHOLE)))
     for text in BAD.values():
         for request in (streaming(text, None), streaming(None, kept(text))):
             with pytest.raises(HTTPException) as refusal:
-                make_admit_stream(guard)(served(), request)
+                Admission(guard).admit_stream(served(), request)
             assert refusal.value.status_code == 400
 
 
@@ -233,11 +236,11 @@ def test_a_list_is_checked_before_any_of_it_is_dispatched(guard, entry):
             parallel_sample_num=1,
         )
 
-    make_admit_list(guard)(served(), listed(WHOLE))
+    Admission(guard).admit_list(served(), listed(WHOLE))
     many = wire.fold(BANS, {"token_ids": [1] * (MAX_ENTRIES // 2)})
     for text in (*BAD.values(), many):
         with pytest.raises(RequestError):
-            make_admit_list(guard)(served(), listed(text))
+            Admission(guard).admit_list(served(), listed(text))
 
 
 # The scheduler
@@ -245,7 +248,7 @@ def test_a_list_is_checked_before_any_of_it_is_dispatched(guard, entry):
 
 def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
     req = Req(WHOLE, vocab_size=100)
-    make_admit_req(guard, PendingResults(), Arrivals())(None, req)
+    SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
 
     assert req.ended is None
     assert req.custom_logit_processor == PAYLOAD
@@ -256,7 +259,7 @@ def test_what_came_by_another_way_is_taken_apart_in_the_scheduler(guard):
 @bad
 def test_the_scheduler_checks_the_same(guard, text):
     req = Req(text, vocab_size=100)
-    make_admit_req(guard, PendingResults(), Arrivals())(None, req)
+    SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
 
     assert req.ended is not None
     assert req.custom_logit_processor is None

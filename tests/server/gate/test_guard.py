@@ -23,6 +23,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Gate, Limits, Policy
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
@@ -51,7 +52,7 @@ def test_before_it_knows_the_server_it_checks_what_it_can(guard):
         None,
         None,
     )
-    admitted = guard.admit(BAN, {"token_ids": [1 << 30]})
+    admitted = guard.admit(Intake(BAN, {"token_ids": [1 << 30]}))
 
     assert type(admitted.processor) is DisallowedTokensLogitsProcessor
     assert admitted.params.token_ids == (1 << 30,)
@@ -59,7 +60,7 @@ def test_before_it_knows_the_server_it_checks_what_it_can(guard):
 
 def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard):
     guard.vocab_size = 6
-    admitted = guard.admit("DisallowedTokensLogitsProcessor", PARAMS)
+    admitted = guard.admit(Intake("DisallowedTokensLogitsProcessor", PARAMS))
 
     assert admitted.payload == BAN
     assert type(admitted.processor) is DisallowedTokensLogitsProcessor
@@ -67,7 +68,7 @@ def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard)
 
 
 def test_a_class_without_a_schema_gets_whatever_is_flat(guard, foreign):
-    admitted = guard.admit("p", {"any": [1, "two"]})
+    admitted = guard.admit(Intake("p", {"any": [1, "two"]}))
 
     assert (admitted.payload, admitted.processor.name) == ("p", "Foreign")
     assert admitted.params.values == {"any": [1, "two"]}
@@ -138,7 +139,7 @@ def test_a_chain_runs_nothing_that_is_not_allowed_by_itself():
     alone = Guard(Policy(builtins=False, allow=("sglang_lp.builtins:ChainLogitProcessor",)))
 
     with pytest.raises(RequestError, match="got 'DisallowedTokensLogitsProcessor'"):
-        alone.admit(CHAIN, BAN_CHAIN)
+        alone.admit(Intake(CHAIN, BAN_CHAIN))
 
 
 def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
@@ -151,7 +152,7 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
     guard.verifier = SimpleNamespace(
         lookup=lambda _payload: SimpleNamespace(name="m:Fits", processor=Fits, payload="p")
     )
-    admitted = guard.admit("p", PARAMS)
+    admitted = guard.admit(Intake("p", PARAMS))
 
     assert admitted.params == (
         Fits.Params(token_ids=(5,)),
@@ -172,7 +173,7 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
 def test_every_refusal_is_in_the_audit_trail_of_its_gate(guard, gate, payload, params, reason):
     guard.gate, guard.vocab_size = gate, 6
     with pytest.raises(RequestError):
-        guard.admit(payload, params)
+        guard.admit(Intake(payload, params))
 
     assert guard.audit.counts == {(gate.value, reason): 1}
 
@@ -182,7 +183,7 @@ def test_the_log_has_as_many_lines_as_the_policy_says(caplog):
     with caplog.at_level("WARNING", logger="sglang_lp.audit"):
         for _ in range(5):
             with pytest.raises(PayloadRefused):
-                guard.admit("no payload", None)
+                guard.admit(Intake("no payload", None))
 
     assert len(caplog.messages) == 2
 
@@ -202,10 +203,10 @@ def test_the_log_has_as_many_lines_as_the_policy_says(caplog):
 def test_a_server_that_speculates_takes_what_is_exact_there(guard, algorithm, payload, params, why):
     guard.speculation = Speculation(algorithm)
     if why is None:
-        guard.admit(payload, params)
+        guard.admit(Intake(payload, params))
         return
     with pytest.raises(Unsupported, match=why):
-        guard.admit(payload, params)
+        guard.admit(Intake(payload, params))
 
     assert guard.audit.counts == {("admission", "unsupported"): 1}
 
@@ -221,7 +222,7 @@ def test_a_server_that_speculates_takes_what_is_exact_there(guard, algorithm, pa
 def test_a_class_without_a_schema_may_need_the_whole_history(guard, foreign, algorithm, why):
     guard.speculation = Speculation(algorithm)
     with pytest.raises(Unsupported, match=why):
-        guard.admit("p", None)
+        guard.admit(Intake("p", None))
 
 
 def test_the_fingerprint_is_that_of_the_policy():
@@ -257,12 +258,12 @@ def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(
     payload = wire.payload_for("sglang.srt.sampling.custom_logit_processor", name)
 
     if why is None:
-        admitted = guard.admit(payload, params)
+        admitted = guard.admit(Intake(payload, params))
         assert isinstance(admitted.processor, AdaptedProcessor)
         assert admitted.params.values == params
     else:
         with pytest.raises(InvalidParameter, match=why):
-            guard.admit(payload, params)
+            guard.admit(Intake(payload, params))
 
 
 def counted(guard, monkeypatch):
@@ -276,7 +277,9 @@ def counted(guard, monkeypatch):
 
 def test_copies_of_a_request_are_decided_on_once(guard, monkeypatch):
     asked = counted(guard, monkeypatch)
-    copies = [guard.admit(BAN, {**PARAMS, "__req__": object()}, limit=n) for n in range(3, 6)]
+    copies = [
+        guard.admit(Intake(BAN, {**PARAMS, "__req__": object()}, limit=n)) for n in range(3, 6)
+    ]
 
     assert len(asked) == 1
     assert len({id(one.params) for one in copies}) == 1
@@ -293,16 +296,19 @@ def test_copies_of_a_request_are_decided_on_once(guard, monkeypatch):
 )
 def test_a_request_that_differs_is_decided_on_anew(guard, monkeypatch, payload, params):
     asked = counted(guard, monkeypatch)
-    guard.admit(BAN, PARAMS)
-    guard.admit(payload, params)
+    guard.admit(Intake(BAN, PARAMS))
+    guard.admit(Intake(payload, params))
 
     assert len(asked) == 2
 
 
-def test_what_cannot_be_compared_is_no_copy_of_anything(guard, monkeypatch):
-    monkeypatch.setattr(guard_module, "packed", lambda _params: None)
+def test_what_cannot_be_packed_is_no_copy_of_anything(guard, monkeypatch):
+    asked = counted(guard, monkeypatch)
+    for _ in range(2):
+        with pytest.raises(InvalidParameter):
+            guard.admit(Intake(BAN, {"token_ids": [2**70]}))
 
-    assert [guard.admit(BAN, {"token_ids": [i]}).params.token_ids for i in (5, 6)] == [(5,), (6,)]
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("reasoning", [{"reasoning": True}, {}])
@@ -313,7 +319,7 @@ def test_the_rules_are_told_whether_an_answer_may_begin_with_reasoning(
     monkeypatch.setattr(
         guard.rules, "decide", lambda *given: asked.append(given[0].reasoning) or decide(*given)
     )
-    guard.admit(BAN, PARAMS, **reasoning)
+    guard.admit(Intake(BAN, PARAMS, **reasoning))
 
     assert asked == [bool(reasoning)]
 
@@ -321,9 +327,9 @@ def test_the_rules_are_told_whether_an_answer_may_begin_with_reasoning(
 def test_what_says_nothing_else_is_sampled(guard):
     guard.speculation = Speculation("EAGLE", lossy="--speculative-accept-threshold-acc 0.5")
 
-    guard.admit(BAN, PARAMS, sampled=False)
+    guard.admit(Intake(BAN, PARAMS, sampled=False))
     with pytest.raises(Unsupported, match="threshold-acc"):
-        guard.admit(BAN, PARAMS)
+        guard.admit(Intake(BAN, PARAMS))
 
 
 def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
@@ -333,38 +339,39 @@ def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
     guard.learn(Gate.SCHEDULER, process(None))
     guard.diffusion = "LLaDA"
     with pytest.raises(Unsupported, match="expected none, got what the operator decided: this"):
-        guard.admit(None, None)
+        guard.admit(Intake(None, None))
 
 
 def test_true_is_no_copy_of_one(guard):
-    guard.admit(BAN, {"token_ids": [1]})
+    guard.admit(Intake(BAN, {"token_ids": [1]}))
     with pytest.raises(InvalidParameter):
-        guard.admit(BAN, {"token_ids": [True]})
+        guard.admit(Intake(BAN, {"token_ids": [True]}))
 
 
 def test_for_another_model_a_copy_is_decided_on_anew(guard):
     guard.vocab_size = 8
-    guard.admit(BAN, PARAMS)
+    guard.admit(Intake(BAN, PARAMS))
     guard.vocab_size = 5
     with pytest.raises(InvalidParameter, match="0 to 4"):
-        guard.admit(BAN, PARAMS)
+        guard.admit(Intake(BAN, PARAMS))
 
 
-def test_the_room_of_an_answer_counts_where_the_operator_decides(monkeypatch):
-    guard = Guard(Policy(ceilings={"thinking_budget": Ceiling(at_most=64)}))
+@pytest.mark.parametrize(("room", "limits"), [({}, [50]), ({"answer_room": 9}, [50, 60])])
+def test_the_limit_of_an_answer_counts_where_the_rules_leave_room_for_it(monkeypatch, room, limits):
+    guard = Guard(Policy(ceilings={"thinking_budget": Ceiling(at_most=64)}, effort=room or None))
     asked = counted(guard, monkeypatch)
     params = {"thinking_budget": 9, "thinking_start_token_id": 1, "thinking_end_token_id": 2}
     for limit in (50, 50, 60):
-        guard.admit(ThinkingBudgetLogitProcessor.to_str(), params, limit=limit)
+        guard.admit(Intake(ThinkingBudgetLogitProcessor.to_str(), params, limit=limit))
 
-    assert [one.limit for one in asked] == [50, 60]
+    assert [one.limit for one in asked] == limits
 
 
 def test_copies_of_a_class_without_a_schema_share_nothing_that_it_may_change(foreign, monkeypatch):
     guard = Guard(Policy(ceilings={"dry_multiplier": Ceiling(at_most=1)}))
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: foreign)
     asked = counted(guard, monkeypatch)
-    one, other = (guard.admit("p", {"any": [1]}).custom_params for _ in range(2))
+    one, other = (guard.admit(Intake("p", {"any": [1]})).custom_params for _ in range(2))
 
     assert len(asked) == 1
     assert one == other == {"any": [1]}
@@ -375,11 +382,11 @@ def test_a_prompt_that_sglang_would_cut_at_its_end_cannot_be_resumed(guard):
     guard.longest = 10
     resumed = {**PARAMS, "resumed_tokens": 2}
 
-    assert guard.admit(BAN, PARAMS, prompt_tokens=12).beside.resumed == 0
-    assert guard.admit(BAN, resumed, prompt_tokens=9).beside.resumed == 2
+    assert guard.admit(Intake(BAN, PARAMS, prompt_tokens=12)).beside.resumed == 0
+    assert guard.admit(Intake(BAN, resumed, prompt_tokens=9)).beside.resumed == 2
     for tokens in (10, 11):
         with pytest.raises(RequestError) as refusal:
-            guard.admit(BAN, resumed, prompt_tokens=tokens)
+            guard.admit(Intake(BAN, resumed, prompt_tokens=tokens))
         assert str(refusal.value) == (
             "resumed_tokens: expected a prompt of fewer than 10 tokens with the answer so far, got "
             f"{tokens} or more, which this server would cut at the end; leave out tokens at its "
@@ -390,13 +397,13 @@ def test_a_prompt_that_sglang_would_cut_at_its_end_cannot_be_resumed(guard):
 def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
     asked = {**PARAMS, "raw_logprobs": True}
 
-    assert guard.admit(BAN, asked, logprobs=True).beside.raw
-    assert not guard.admit(BAN, {**PARAMS, "raw_logprobs": False}).beside.raw
+    assert guard.admit(Intake(BAN, asked, logprobs=True)).beside.raw
+    assert not guard.admit(Intake(BAN, {**PARAMS, "raw_logprobs": False})).beside.raw
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected return_logprob beside it"):
-        guard.admit(BAN, asked)
+        guard.admit(Intake(BAN, asked))
     guard.apart = True
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, ") as refusal:
-        guard.admit(BAN, asked, logprobs=True)
+        guard.admit(Intake(BAN, asked, logprobs=True))
     assert str(refusal.value).endswith(
         ", as prefill and decode are on two servers, and SGLang hands no logits of the first "
         "token over; score the answer as a prompt"

@@ -21,6 +21,7 @@ from sglang_lp.errors import InvalidParameter
 from sglang_lp.policy.decisions import Ceiling
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
 from sglang_lp.text.vocabulary import Vocabulary
@@ -219,11 +220,11 @@ def test_a_request_is_closed_with_the_end_that_its_effort_has():
 
     for one in (form, *form.others):
         start, end = ((tokenizer.token_to_id(text),) for text in one[:2])
-        params = guard.admit(None, {END_TOKEN_IDS: [*end]}, reasoning=True).params
+        params = guard.admit(Intake(None, {END_TOKEN_IDS: [*end]}, reasoning=True)).params
         assert (params.start, params.end, params.thinking_budget) == (start, end, 20)
         own = {"thinking_start_token_id": start[0], "thinking_end_token_id": (end[0] + 2) % 6}
         with pytest.raises(InvalidParameter, match="the served model's thinking delimiters"):
-            guard.admit("ThinkingBudgetLogitProcessor", {END_TOKEN_IDS: [*end], **own})
+            guard.admit(Intake("ThinkingBudgetLogitProcessor", {END_TOKEN_IDS: [*end], **own}))
 
 
 def test_the_page_on_thinking_has_a_row_for_every_parser():

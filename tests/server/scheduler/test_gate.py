@@ -22,13 +22,13 @@ from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcesso
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import DECIDED, Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
 from sglang_lp.server.scheduler import gate
 from sglang_lp.server.scheduler.gate import (
     InertProcessor,
     NoLoads,
-    make_admit_req,
-    make_from_str,
+    SchedulerGate,
     refuse_to_load,
 )
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -98,10 +98,8 @@ def allowing(monkeypatch):
 
 def admit(guard, req):
     # A value would replace what the constructor returned.
-    assert (
-        make_admit_req(guard, PendingResults(), Arrivals())(None, req, "more", of="SGLang's")
-        is None
-    )
+    gate = SchedulerGate(guard, PendingResults(), Arrivals())
+    assert gate.admit_req(None, req, "more", of="SGLang's") is None
 
 
 def test_a_request_without_a_processor_is_not_looked_at(guard):
@@ -244,7 +242,7 @@ def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
     pending, req = PendingResults(), Req(EVIL, {})
     pending.scheduler = SimpleNamespace(disaggregation_mode=SimpleNamespace(value=mode))
     req.bootstrap_room = room
-    make_admit_req(guard, pending, Arrivals())(None, req)
+    SchedulerGate(guard, pending, Arrivals()).admit_req(None, req)
 
     if not awaited:
         assert req.ended[1:] == (400, "BadRequestError")
@@ -269,11 +267,7 @@ def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard):
 def asked(guard, monkeypatch):
     """Take down what the guard is asked, and run nothing."""
     asked = []
-
-    def taking_down(payload, params, beams, **more):
-        asked.append({"payload": payload, "beams": beams, **more})
-
-    monkeypatch.setattr(guard, "admit", taking_down)
+    monkeypatch.setattr(guard, "admit", asked.append)
     return asked
 
 
@@ -284,10 +278,10 @@ def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
     vars(req.sampling_params).update(top_k=1, beam_width=3, max_new_tokens=9)
     admit(guard, req)
 
-    nothing = {"masked": False, "logprobs": False, "reasoning": False}
-    one = {"payload": PAYLOAD, "beams": None, "sampled": True, "limit": None, "prompt_tokens": 3}
-    everything = {"beams": 3, "sampled": False, "limit": 9, **dict.fromkeys(nothing, True)}
-    assert asked == [{**one, **nothing}, {**one, **everything}]
+    one = {"payload": PAYLOAD, "custom_params": {"token_ids": [7]}, "prompt_tokens": 3}
+    everything = {"beam_width": 3, "sampled": False, "limit": 9}
+    everything |= dict.fromkeys(("masked", "logprobs", "reasoning"), True)
+    assert asked == [Intake(**one), Intake(**one, **everything)]
 
 
 @pytest.mark.parametrize(
@@ -300,15 +294,15 @@ def test_a_request_gets_no_more_tokens_than_the_server_has_room_for(
     pending, req = PendingResults(), Req(PAYLOAD, {"token_ids": [7]})
     pending.scheduler = SimpleNamespace(max_req_len=longest)
     req.sampling_params.max_new_tokens = asks_for
-    make_admit_req(guard, pending, Arrivals())(None, req)
+    SchedulerGate(guard, pending, Arrivals()).admit_req(None, req)
 
-    assert [one["limit"] for one in asked] == [limit]
+    assert [one.limit for one in asked] == [limit]
 
 
 def test_what_begins_is_counted_by_what_the_client_may_know(guard, monkeypatch):
     begun = []
     monkeypatch.setattr(gate, "writing", lambda: SimpleNamespace(begin=begun.append))
-    admitted = guard.admit(PAYLOAD, {"token_ids": [7]})._replace(names=())
+    admitted = guard.admit(Intake(PAYLOAD, {"token_ids": [7]}))._replace(names=())
     admit(guard, Req(None, None))
     admit(guard, Req(PAYLOAD, {"token_ids": [7]}))
     monkeypatch.setattr(guard, "admit", lambda *_given, **_more: admitted)
@@ -346,7 +340,9 @@ def test_a_budget_is_kept_once_where_sglang_keeps_budgets_too(
 def test_a_class_that_reads_parameters_itself_reads_what_the_operator_left_of_them(
     guard, monkeypatch
 ):
-    admitted = guard.admit(PAYLOAD, {"token_ids": [7]})._replace(custom_params={"token_ids": [8]})
+    admitted = guard.admit(Intake(PAYLOAD, {"token_ids": [7]}))._replace(
+        custom_params={"token_ids": [8]}
+    )
     monkeypatch.setattr(guard, "admit", lambda *_given, **_more: admitted)
     req = Req(PAYLOAD, {"token_ids": [7]})
     admit(guard, req)
@@ -364,7 +360,7 @@ def test_a_row_knows_under_what_its_request_was_admitted(guard):
         req = Req(PAYLOAD, {"token_ids": [7], "raw_logprobs": raw})
         req.return_logprob = True
         req.output_ids = array("q", range(generated))
-        make_admit_req(guard, pending, arrivals)(None, req)
+        SchedulerGate(guard, pending, arrivals).admit_req(None, req)
         (row,) = rows_of([req.sampling_params.custom_params])
         hosts.append(row.host)
         # An answer that goes on is not asked for its first edits.
@@ -477,7 +473,7 @@ def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
 
 
 def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):
-    from_str = make_from_str(guard)
+    from_str = SchedulerGate(guard, PendingResults(), Arrivals()).from_str
 
     with pytest.raises(InstallError) as caught:
         from_str(object, PAYLOAD)(None, [])
@@ -490,7 +486,10 @@ def test_from_str_never_makes_the_class_itself(allowing):
     guard = allowing(Unfinished)
     guard.verifier.resolve = lambda _payload: Unfinished
 
-    assert type(make_from_str(guard)(object, "its payload")) is InertProcessor
+    assert (
+        type(SchedulerGate(guard, PendingResults(), Arrivals()).from_str(object, "its payload"))
+        is InertProcessor
+    )
 
 
 def test_where_sglang_keeps_dill_it_writes_and_never_reads():
@@ -510,7 +509,7 @@ def test_a_processor_is_given_the_servers_tokenizer(guard):
     guard.tokenizer = object()
     req = Req(PAYLOAD, {"token_ids": [1]})
 
-    make_admit_req(guard, PendingResults(), Arrivals())(None, req)
+    SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.request.tokenizer is guard.tokenizer

@@ -12,10 +12,10 @@ from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InstallError, PolicyError
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server import versions
-from sglang_lp.server.front import efforts, routed, xargs
+from sglang_lp.server.front.admission import Admission
+from sglang_lp.server.front.fields import Reader
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.scheduler import release
-from sglang_lp.server.scheduler.gate import NoLoads, refuse_to_load
+from sglang_lp.server.scheduler.gate import NoLoads, SchedulerGate, refuse_to_load
 from sglang_lp.server.startup import hooks, installation
 from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS
 from sglang_lp.server.startup.hooks import put_in_place
@@ -42,13 +42,13 @@ def registered(registry):
     }
 
 
-def names_of(registry, module):
-    """Return the names of a module's functions that are hooks."""
+def methods_of(registry, kind):
+    """Return the names of a class's methods that are hooks."""
     return {
         hook.__name__
         for hooks in registry._hooks.values()
         for _, hook, _ in hooks
-        if hook.__module__ == module.__name__
+        if isinstance(getattr(hook, "__self__", None), kind)
     }
 
 
@@ -63,32 +63,36 @@ def test_every_function_is_hooked_with_what_stands_there_for_it(registry):
     assert {target: hook for target, (_, hook) in hooks.items()} == dict(installation.installed)
 
 
-def test_what_the_rooms_offer_as_hooks_is_in_the_table(registry, tmp_path, monkeypatch):
+def test_every_public_method_of_what_hooks_share_is_a_hook(registry, tmp_path, monkeypatch):
     policy = tmp_path / "policy.toml"
-    policy.write_text(
-        '[effort]\nlow = 5\n[[adapt]]\nclass = "support.processors.foreign:TargetToken"'
-    )
+    policy.write_text("[effort]\nlow = 5\n")
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
 
-    for module in (efforts, routed, xargs, release):
-        assert names_of(registry, module) == {*module.__all__}
+    for kind in (Admission, Reader, SchedulerGate):
+        assert methods_of(registry, kind) == {name for name in vars(kind) if name[0] != "_"}
 
 
-def test_budgets_efforts_and_fields_of_vllm_are_read_where_the_policy_has_them(registry):
+def test_fields_are_read_where_the_policy_has_them(registry):
     put_in_place()
 
-    assert names_of(registry, efforts) == names_of(registry, xargs) == set()
+    always = {"read_chat", "read_completion", "keep_budget", "read_response_form"}
+    assert methods_of(registry, Reader) == always
 
 
 def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry):
     put_in_place()
-    seen = [inspect.getclosurevars(hook).nonlocals for _, hook in installation.installed]
-    seen += [inspect.getclosurevars(one["resume"]).nonlocals for one in seen if "resume" in one]
-    guards = [one["guard"] for one in seen if "guard" in one]
+    hooks = [hook for _, hook in installation.installed]
+    owners = [vars(hook.__self__) for hook in hooks if inspect.ismethod(hook)]
+    seen = [one["_guard"] for one in owners if "_guard" in one]
+    closed = [
+        inspect.getclosurevars(hook).nonlocals for hook in hooks if not inspect.ismethod(hook)
+    ]
+    closed += [inspect.getclosurevars(one["resume"]).nonlocals for one in closed if "resume" in one]
+    seen += [one["guard"] for one in closed if "guard" in one]
 
-    assert len(guards) > 10
-    assert all(guard is installation.guard for guard in guards)
+    assert len(seen) > 10
+    assert all(guard is installation.guard for guard in seen)
 
 
 def test_once_sglang_applied_them_every_hook_is_live_and_the_guard_is_known(registry):

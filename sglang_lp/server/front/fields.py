@@ -1,0 +1,305 @@
+"""Fields of clients' requests that SGLang does not pass on to a processor.
+
+SGLang's front ends turn each body into a form of their own, and drop what its model does not need.
+:data:`FIELDS` is the table of these fields: where SGLang still has one, what it means, and the key
+of ``custom_params`` under which it goes on. Clients cannot send these keys. The rules decide in
+both gates what the values mean for a request.
+
+sglang-router drops ``custom_params`` on ``/generate``, and ``custom_logit_processor`` as well on
+chats and responses. It passes on the text in ``custom_logit_processor`` of ``/generate`` and the
+entries of ``metadata`` elsewhere, so either may hold processor and parameters together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang_lp import wire
+from sglang_lp.adapters import AdaptedProcessor
+from sglang_lp.adapters.vllm_xargs import merge_xargs
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.errors import RequestError, shown
+from sglang_lp.params import MAX_INT
+from sglang_lp.policy.decisions import LEVELS
+from sglang_lp.server.gate.reasoning_parser import may_begin_inside
+from sglang_lp.server.gate.reserved_keys import (
+    BUDGET_FIELD,
+    EFFORT,
+    ROUTED,
+    THOUGHT,
+    add_given,
+    add_own,
+)
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+
+class At(Enum):
+    """Where SGLang still has a field; the table of hooks names the functions."""
+
+    CHAT = "the body of a chat"
+    COMPLETION = "the body of a completion"
+    RESPONSE = "the body of a response"
+    CHAT_FORM = "SGLang's form of a chat, which it makes sampling parameters of"
+    RESPONSE_FORM = "SGLang's form of a response, which it makes sampling parameters of"
+    MESSAGE_FORM = "SGLang's form of a message of Anthropic's, which it makes a chat of"
+
+
+class Field(NamedTuple):
+    """A field of a client's request.
+
+    Attributes:
+        name: As clients write it, with a dot before each inner key.
+        at: Where SGLang still has it.
+        key: Where it goes in ``custom_params``; :data:`XARGS` for parameters of their own. Of
+            several fields with one key the first that has a value counts.
+        find: Return the value that goes on, or ``MISSING``. Takes the body or form, and the name;
+            raises ``RequestError``.
+        serves: Tell whether this server reads the field.
+    """
+
+    name: str
+    at: tuple[At, ...]
+    key: str
+    find: Callable[[Any, str], Any]
+    serves: Callable[[Guard], bool]
+
+
+MISSING: Any = object()
+XARGS = "vllm_xargs"
+
+#: Attribute of SGLang's form of a response, which refuses fields that it does not have.
+_KEPT = "sglang_lp_budget"
+
+
+def _get(source: Any, name: str) -> Any:
+    """Return a field of a body or of a form; ``MISSING`` if it has none."""
+    for key in name.split("."):
+        if isinstance(source, Mapping):
+            source = source.get(key, MISSING)
+        else:
+            source = getattr(source, key, MISSING)
+    return source
+
+
+def _parameters(source: Any, name: str) -> Any:
+    given = _get(source, name)
+    return MISSING if given is None else given
+
+
+def _level(source: Any, name: str) -> Any:
+    """Return a level of effort; others, such as a number, are SGLang's alone."""
+    level = _get(source, name)
+    return level if level in LEVELS else MISSING
+
+
+def _tokens(source: Any, name: str) -> Any:
+    """Return a thinking budget."""
+    value = _get(source, name)
+    if value is None or value is MISSING:
+        return MISSING
+    if type(value) is not int or value > MAX_INT:
+        raise RequestError(
+            f"{name}: expected a whole number of tokens, got {shown(value)}; give one, or leave it "
+            "out"
+        )
+    return value
+
+
+def _enabled_tokens(source: Any, name: str) -> Any:
+    """Return a thinking budget of Anthropic's, unless thinking is disabled."""
+    return MISSING if _get(source, "thinking.type") == "disabled" else _tokens(source, name)
+
+
+def _always(_guard: Guard) -> bool:
+    return True
+
+
+def _reads_effort(guard: Guard) -> bool:
+    return guard.rules.reads_effort
+
+
+def _reads_fields(guard: Guard) -> bool:
+    return guard.rules.reads_fields
+
+
+def _adapts_vllm(guard: Guard) -> bool:
+    return any(
+        issubclass(one.processor, AdaptedProcessor) and one.processor.interface.startswith("vllm")
+        for one in guard.verifier.allowed
+    )
+
+
+_BODIES = At.CHAT, At.COMPLETION
+_BUDGETS = *_BODIES, At.RESPONSE
+
+FIELDS = (
+    Field(f"metadata.{wire.ENTRY}", (*_BODIES, At.RESPONSE_FORM), ROUTED, _get, _always),
+    Field(XARGS, _BODIES, XARGS, _parameters, _adapts_vllm),
+    # Of Qwen's and SGLang's clients, vLLM's and Dynamo's, llama.cpp's, OpenRouter's, Anthropic's.
+    Field("thinking_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
+    Field("thinking_token_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
+    Field("thinking_budget_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
+    Field("reasoning.max_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
+    Field("thinking.budget_tokens", _BUDGETS, BUDGET_FIELD, _enabled_tokens, _reads_fields),
+    Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
+    Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),
+    # In its form of a chat SGLang makes "max" of "xhigh".
+    Field("output_config.effort", (At.MESSAGE_FORM,), EFFORT, _level, _reads_effort),
+)
+
+
+def is_read(at: At, guard: Guard) -> bool:
+    """Tell whether a server reads any field at a place."""
+    return any(field.serves(guard) for field in FIELDS if at in field.at)
+
+
+class Reader:
+    """Reads the fields of the table. Its public methods are hooks.
+
+    Args:
+        guard: Of this process.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._fields = {
+            at: [field for field in FIELDS if at in field.at and field.serves(guard)] for at in At
+        }
+
+    def read_chat(self, serving: Any, request: Any, raw_request: Any = None) -> None:
+        """Read the body of a chat before SGLang turns it into its own form."""
+        self._read_body(At.CHAT, serving, request, raw_request)
+        if _has_thought(self._guard, serving, request):
+            request.custom_params = add_own(request.custom_params, THOUGHT, value=True)
+
+    def read_completion(self, serving: Any, request: Any, raw_request: Any = None) -> None:
+        """Read the body of a completion before SGLang turns it into its own form."""
+        self._read_body(At.COMPLETION, serving, request, raw_request)
+
+    def keep_budget(self, serving: Any, request: Any, raw_request: Any = None) -> None:
+        """Keep the budget in the body of a response for :meth:`read_response_form`."""
+        try:
+            budget = self._found(At.RESPONSE, _body(raw_request)).get(BUDGET_FIELD)
+        except RequestError as error:  # which SGLang answers with HTTP 500 from here
+            from fastapi import HTTPException
+
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
+        if budget is not None and _runs_processors(serving):
+            object.__setattr__(request, _KEPT, budget)  # the type's own setter would refuse
+
+    def read_response_form(
+        self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        """Read a response after SGLang has made sampling parameters of it."""
+        found = self._found(At.RESPONSE_FORM, request)
+        budget = getattr(request, _KEPT, None)
+        if budget is not None:
+            found[BUDGET_FIELD] = budget
+        if found:
+            sampling["custom_params"] = self._with(sampling.get("custom_params"), found, None)
+
+    def read_chat_form(
+        self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        """Read a chat after SGLang has made sampling parameters of it.
+
+        SGLang looks for its effort in several places, and has chosen one by then.
+        """
+        found = self._found(At.CHAT_FORM, request)
+        if found:
+            sampling["custom_params"] = self._with(sampling.get("custom_params"), found, None)
+
+    def read_message(
+        self, chat_request: Any, _serving: Any, request: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        """Read a message of Anthropic's after SGLang has made a chat of it."""
+        found = self._found(At.MESSAGE_FORM, request)
+        chat_request.custom_params = self._with(chat_request.custom_params, found, None)
+
+    def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
+        found = self._found(at, _body(raw_request))
+        if XARGS in found:
+            known, xargs = request.custom_params or {}, found.pop(XARGS)
+            request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
+        if BUDGET_FIELD in found and not _runs_processors(serving):
+            del found[BUDGET_FIELD]  # which is SGLang's own business
+        if found:
+            payload = request.custom_logit_processor
+            request.custom_params = self._with(request.custom_params, found, payload)
+
+    def _found(self, at: At, source: Any) -> dict[str, Any]:
+        """Return the values of the fields that a body or a form has, by their keys."""
+        found: dict[str, Any] = {}
+        for field in self._fields[at]:
+            if field.key not in found:
+                value = field.find(source, field.name)
+                if value is not MISSING:
+                    found[field.key] = value
+        return found
+
+    def _with(self, custom_params: Any, found: dict[str, Any], payload: Any) -> Any:
+        """Return ``custom_params`` with what was found.
+
+        Args:
+            custom_params: Of the request, or ``None``.
+            found: Values by their keys.
+            payload: The processor that the request names outside of ``found``, or ``None``.
+        """
+        if BUDGET_FIELD in found and payload is None and self._guard.rules.is_empty:
+            found.setdefault(ROUTED, ThinkingBudgetLogitProcessor.__name__)
+        for key, value in found.items():
+            custom_params = add_own(custom_params, key, value)
+        return custom_params
+
+
+def take_max_thinking_tokens(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Take ``max_thinking_tokens`` of a body (``GenerateReqInput``) for a thinking budget.
+
+    SGLang refuses the field without ``--enable-strict-thinking``, before any gate.
+    """
+    budget = getattr(obj, "max_thinking_tokens", None)
+    if type(budget) is not int:
+        return
+    preferred = (getattr(manager, "preferred_sampling_params", None) or {}).get("custom_params")
+    many = isinstance(obj.sampling_params, list)
+    samplings = obj.sampling_params if many else [obj.sampling_params]
+    if not all(isinstance(one, dict | None) for one in samplings):
+        return  # which SGLang refuses
+    kept = []
+    for one in samplings:
+        own = (one or {}).get("custom_params", preferred)
+        kept.append({**(one or {}), "custom_params": add_own(own, BUDGET_FIELD, budget)})
+    obj.sampling_params = kept if many else kept[0]
+    obj.max_thinking_tokens = None
+
+
+def _has_thought(guard: Guard, serving: Any, request: Any) -> bool:
+    """Tell whether a chat continues an answer (``continue_final_message``) that thinks no more.
+
+    SGLang takes any answer of a thinking model for one that may begin inside its thoughts; only
+    its parser looks at the message that the client begins the answer with.
+    """
+    form = guard.reasoning
+    if form is None or not (form.can_begin_inside and request.continue_final_message):
+        return False
+    begun = getattr(request.messages[-1], "content", None) if request.messages else None
+    if not isinstance(begun, str):
+        return False  # SGLang's parser cannot look at it
+    tokenizer = serving.tokenizer_manager.tokenizer
+    return not may_begin_inside(serving.reasoning_parser, request, tokenizer)
+
+
+def _body(raw_request: Any) -> Any:
+    """Return the JSON of an HTTP request, where Starlette keeps it once it is parsed."""
+    return getattr(raw_request, "_json", None)
+
+
+def _runs_processors(serving: Any) -> bool:
+    """Tell whether this server runs processors."""
+    settings = serving.tokenizer_manager.server_args
+    return bool(getattr(settings, "enable_custom_logit_processor", False))

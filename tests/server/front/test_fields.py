@@ -1,0 +1,360 @@
+"""Fields that SGLang does not pass on are read where its front ends still have them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("sglang.srt")
+
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy.adapt import Adapt
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.front.fields import FIELDS, At, Reader, is_read, take_max_thinking_tokens
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.reasoning_parser import reasoning_format
+from sglang_lp.server.gate.reserved_keys import (
+    BUDGET_FIELD,
+    EFFORT,
+    ROUTED,
+    THOUGHT,
+    add_own,
+    check_origin,
+    check_shape,
+)
+from sglang_lp.trust import Policy, Verifier
+
+IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
+THINK = "ThinkingBudgetLogitProcessor"
+PLAIN = Guard(Policy.default())
+WITH_EFFORT = Guard(Policy(effort={"low": 4, "high": -1}))
+WITH_VLLM = Guard(Policy(adapt=(Adapt(name="support.foreign:TargetToken", interface="vllm-v1"),)))
+
+
+def serving(*, enabled=True, **fields):
+    arguments = SimpleNamespace(enable_custom_logit_processor=enabled)
+    manager = SimpleNamespace(server_args=arguments, tokenizer=None)
+    return SimpleNamespace(tokenizer_manager=manager, **fields)
+
+
+def read(body, custom_params=None, *, guard=PLAIN, enabled=True, payload=None, method="read_chat"):
+    """Return ``custom_params`` of a request with this body."""
+    request = SimpleNamespace(custom_params=custom_params, custom_logit_processor=payload)
+    raw = SimpleNamespace(_json=body)
+    getattr(Reader(guard), method)(serving(enabled=enabled), request, raw)
+    assert request.custom_logit_processor == payload
+    return request.custom_params
+
+
+def kept(method, *args, custom_params=None, guard=WITH_EFFORT):
+    """Return ``custom_params`` of sampling parameters that a form's hook read."""
+    sampling = {"custom_params": custom_params}
+    getattr(Reader(guard), method)(sampling, *args)
+    return sampling["custom_params"]
+
+
+def test_a_place_is_read_where_the_policy_needs_a_field_of_it():
+    def places(guard):
+        return {at for at in At if is_read(at, guard)}
+
+    always = {At.CHAT, At.COMPLETION, At.RESPONSE_FORM}
+    silent = Guard(Policy(effort={"fields": False}))
+    assert places(silent) == always
+    assert places(PLAIN) == {*always, At.RESPONSE}
+    assert places(WITH_EFFORT) == {*At}
+
+
+def test_every_name_of_the_table_is_unique_at_its_place():
+    places = [(field.name, at) for field in FIELDS for at in field.at]
+
+    assert len({*places}) == len(places)
+
+
+# Thinking budgets
+
+
+@pytest.mark.parametrize(
+    ("body", "budget"),
+    [
+        ({}, None),
+        (None, None),
+        ([1], None),
+        ({"thinking_budget": None}, None),
+        ({"thinking_budget": 0}, 0),
+        ({"thinking_budget": -1}, -1),
+        ({"thinking_token_budget": 4}, 4),
+        ({"thinking_budget_tokens": 4}, 4),
+        ({"reasoning": {"max_tokens": 4, "effort": "low"}}, 4),
+        ({"reasoning": {"effort": "low"}}, None),
+        ({"reasoning": "low"}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 4}}, 4),
+        ({"thinking": {"type": "disabled", "budget_tokens": 4}}, None),
+        ({"thinking": {"type": "adaptive"}}, None),
+        ({"thinking": True}, None),
+        # In the order of the table.
+        ({"thinking_budget_tokens": 9, "thinking_budget": 4}, 4),
+        ({"thinking_token_budget": "wrong", "thinking_budget": 4}, 4),
+        ({"thinking": {"budget_tokens": 9}, "reasoning": {"max_tokens": 4}}, 4),
+        ({"thinking_budget": None, "thinking_token_budget": 4}, 4),
+    ],
+)
+@pytest.mark.parametrize("method", ["read_chat", "read_completion"])
+def test_a_budget_is_found_in_the_fields_of_clients(body, budget, method):
+    found = read(body, method=method)
+
+    assert (found or {}).get(BUDGET_FIELD) == budget
+
+
+@pytest.mark.parametrize("value", ["512", 1.5, True, [4], 2**80])
+def test_what_is_no_number_of_tokens_is_refused(value):
+    with pytest.raises(RequestError, match=r"thinking_token_budget: expected a whole number"):
+        read({"thinking_token_budget": value})
+    with pytest.raises(RequestError, match=r"reasoning.max_tokens: expected a whole number"):
+        read({"reasoning": {"max_tokens": value}})
+
+
+def test_a_request_without_a_processor_gets_the_budgets():
+    assert read({"thinking_budget": 4}) == {BUDGET_FIELD: 4, ROUTED: THINK}
+    assert read({"thinking_budget": 4}, payload="X") == {BUDGET_FIELD: 4}
+    routed = {"metadata": {"sglang_lp": "X"}, "thinking_budget": 4}
+    assert read(routed) == {BUDGET_FIELD: 4, ROUTED: "X"}
+    assert read({"thinking_budget": 4}, guard=WITH_EFFORT) == {BUDGET_FIELD: 4}
+    assert read({}) is None
+
+
+def test_a_server_that_runs_no_processors_is_left_alone():
+    assert read({"thinking_budget": 4}, enabled=False) is None
+
+
+class Response(SimpleNamespace):
+    metadata = reasoning = None
+
+
+def test_the_budget_of_a_response_reaches_its_sampling_parameters():
+    response, reader = Response(), Reader(PLAIN)
+    reader.keep_budget(serving(), response, SimpleNamespace(_json={"thinking_budget": 4}))
+    sampling = {}
+    reader.read_response_form(sampling, response)
+
+    assert sampling["custom_params"] == {BUDGET_FIELD: 4, ROUTED: THINK}
+
+
+def test_the_wrong_budget_of_a_response_is_the_clients_fault():
+    from fastapi import HTTPException
+
+    body = SimpleNamespace(_json={"thinking_budget": "4"})
+    with pytest.raises(HTTPException, match="expected a whole number") as refusal:
+        Reader(PLAIN).keep_budget(serving(), Response(), body)
+    assert refusal.value.status_code == 400
+
+
+def rules_of(**decisions):
+    rules = Rules(Policy(**decisions), Verifier(Policy.default()).resolve)
+    rules.fit(ServedModel(None, 50))
+    return rules
+
+
+def test_a_field_counts_without_any_decision_and_after_the_parameter():
+    served = ServedModel(None, 50)
+    rules = rules_of()
+
+    assert rules.decide(Asked(THINK, IDS, 4), served).params.thinking_budget == 4
+    own = {**IDS, "thinking_budget": 7}
+    assert rules.decide(Asked(THINK, own, 4), served).params.thinking_budget == 7
+
+
+def test_the_operator_can_leave_the_fields_to_sglang():
+    assert rules_of().reads_fields
+    off = rules_of(effort={"fields": False})
+    assert not off.reads_fields
+    assert off.is_empty
+    assert not off.reads_effort
+
+
+def served(preferred=None):
+    return SimpleNamespace(preferred_sampling_params=preferred)
+
+
+def test_max_thinking_tokens_is_taken_before_sglang_refuses_it():
+    for samplings in (None, {"top_p": 1}, [{"custom_params": {"a": 1}}, None]):
+        obj = SimpleNamespace(max_thinking_tokens=9, sampling_params=samplings)
+        take_max_thinking_tokens(served(), obj)
+        assert obj.max_thinking_tokens is None
+        made = obj.sampling_params
+        for one in made if isinstance(made, list) else [made]:
+            assert one["custom_params"][BUDGET_FIELD] == 9
+            check_origin(one["custom_params"])
+    for tokens, samplings in ((None, {}), ("9", {}), (9, [3])):
+        obj = SimpleNamespace(max_thinking_tokens=tokens, sampling_params=samplings)
+        take_max_thinking_tokens(served(), obj)
+        assert (obj.max_thinking_tokens, obj.sampling_params) == (tokens, samplings)
+
+
+def test_parameters_that_the_server_prefers_stay_beside_a_budget_field():
+    obj = SimpleNamespace(max_thinking_tokens=9, sampling_params={"top_p": 1})
+    take_max_thinking_tokens(served({"custom_params": {"dry_base": 2}}), obj)
+
+    assert obj.sampling_params["custom_params"] == {"dry_base": 2, BUDGET_FIELD: 9}
+
+
+# Levels of effort
+
+
+def test_efforts_are_kept_where_no_client_can_send_them():
+    for level in ("none", "low", "max"):
+        found = kept("read_chat_form", SimpleNamespace(reasoning_effort=level))
+        check_origin(found)
+        check_shape({**found}, None)
+        assert found == {EFFORT: level}
+    for level in (None, 0.5, "unknown", ["low"]):
+        assert kept("read_chat_form", SimpleNamespace(reasoning_effort=level)) is None
+    response = Response(reasoning=SimpleNamespace(effort="low"))
+    assert kept("read_response_form", response, custom_params={"a": 1}) == {
+        "a": 1,
+        EFFORT: "low",
+    }
+    assert kept("read_response_form", Response()) is None
+    assert kept("read_response_form", response, guard=PLAIN) is None
+
+
+def test_what_a_client_sends_in_their_place_is_refused():
+    for key, value in ((EFFORT, "high"), (BUDGET_FIELD, 1)):
+        chat = SimpleNamespace(reasoning_effort="low")
+        found = kept("read_chat_form", chat, custom_params={key: value})
+        with pytest.raises(Unsupported, match="is SGLang's own"):
+            check_origin(found)
+    for wrong in ({EFFORT: "much"}, {EFFORT: 1}, {BUDGET_FIELD: "1"}, {BUDGET_FIELD: True}):
+        with pytest.raises(Unsupported):
+            check_shape(wrong, None)
+
+
+@pytest.mark.parametrize(("body", "found"), [({"reasoning_effort": "low"}, {EFFORT: "low"})])
+def test_completions_are_read_from_the_body_that_was_parsed(body, found):
+    asking = {"guard": WITH_EFFORT, "method": "read_completion"}
+    assert read(body, **asking) == found
+    for nothing in (None, [1], {"reasoning_effort": 3}):
+        assert read(nothing, **asking) is None
+
+
+def test_the_effort_of_anthropics_clients_is_kept():
+    message = SimpleNamespace(output_config=SimpleNamespace(effort="xhigh"))
+    made = SimpleNamespace(custom_params=None)
+    Reader(WITH_EFFORT).read_message(made, None, message)
+
+    assert made.custom_params == {EFFORT: "xhigh"}
+    check_origin(made.custom_params)
+    # What becomes of it in the chat endpoint does not replace it.
+    chat = SimpleNamespace(reasoning_effort="max")
+    assert kept("read_chat_form", chat, custom_params=made.custom_params) == {EFFORT: "xhigh"}
+
+
+# vLLM's field for parameters
+
+
+def xargs(body, custom_params=None):
+    return read(body, custom_params, guard=WITH_VLLM)
+
+
+def test_xargs_are_parameters_beside_those_of_custom_params():
+    given = {"a": 1, "b": [2, 3]}
+
+    assert xargs({"vllm_xargs": given}) == given
+    assert xargs({"vllm_xargs": given}, {"c": 4}) == {**given, "c": 4}
+    assert given == {"a": 1, "b": [2, 3]}
+    assert read({"vllm_xargs": given}) is None, "no class of vLLM's is allowed"
+
+
+@pytest.mark.parametrize("body", [{}, {"vllm_xargs": None}, [1], None])
+def test_a_body_without_them_is_left_alone(body):
+    own = {"a": 1}
+
+    assert xargs(body, own) is own
+    # A program that calls SGLang's front end itself.
+    Reader(WITH_VLLM).read_chat(serving(), SimpleNamespace(), None)
+
+
+@pytest.mark.parametrize("given", [5, "a", [1]])
+def test_something_else_than_parameters_is_refused(given):
+    with pytest.raises(RequestError, match="vllm_xargs: expected an object"):
+        xargs({"vllm_xargs": given})
+
+
+def test_a_parameter_that_is_given_twice_is_refused():
+    with pytest.raises(RequestError, match="'a' is beside it, too"):
+        xargs({"vllm_xargs": {"a": 1}}, {"a": 1})
+
+
+def test_what_sglang_added_stays_sglangs_and_the_clients_own_does_not_become_so():
+    kept = xargs({"vllm_xargs": {"a": 1}}, add_own({"b": 2}, EFFORT, "low"))
+
+    assert kept == {"a": 1, "b": 2, EFFORT: "low"}
+    check_origin(kept)
+    with pytest.raises(Unsupported, match="is SGLang's own"):
+        check_origin(xargs({"vllm_xargs": {EFFORT: "low"}}, {"b": 2}))
+
+
+# Chats that continue an answer: thoughts may have ended in what the client begins it with
+
+
+def chat(content, *, role="assistant", **fields):
+    messages = [{"role": "user", "content": "?"}, {"role": role, "content": content}]
+    fields = {"model": "m", "messages": messages, "continue_final_message": True, **fields}
+    return ChatCompletionRequest(**fields)
+
+
+def continued(content, parser="qwen3", **fields):
+    request = chat(content, **fields)
+    guard = Guard(Policy.default())
+    guard.reasoning = reasoning_format(parser, None)
+    Reader(guard).read_chat(serving(reasoning_parser=parser), request)
+    return request.custom_params
+
+
+@pytest.mark.parametrize("content", ["<think>ab</think>c", "</think>", "<think>\n\n</think>\n\n"])
+def test_an_answer_whose_thoughts_have_ended_is_marked(content):
+    found = continued(content)
+    assert found == {THOUGHT: True}
+    check_origin(found)
+    check_shape(found, None)
+    assert continued(content, custom_params={"a": 1}) == {"a": 1, THOUGHT: True}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "<think>ab", "ab", "ab</think", None, [{"type": "text", "text": "</think>"}]]
+)
+def test_an_answer_that_may_still_think_is_not(content):
+    assert continued(content) is None
+
+
+def test_what_is_not_continued_is_left_alone():
+    assert continued("a</think>", role="user") is None
+    assert continued("a</think>", continue_final_message=False) is None
+    assert continued("a</think>", parser=None) is None
+
+
+# A parser may look for another end, or for none: a mark then would lift every ceiling.
+@pytest.mark.parametrize("effort", ["high", "medium", "low"])
+@pytest.mark.parametrize("parser", sorted({*ReasoningParser.DetectorMap} - {"response_template"}))
+def test_no_answer_is_marked_that_its_parser_returns_as_reasoning(parser, effort):
+    kwargs = {"reasoning_effort": effort}
+    form = reasoning_format(parser, None)
+    for end in {one.end for one in (form, *form.others)}:
+        if not continued(f"a{end}b", parser, chat_template_kwargs=kwargs):
+            continue
+        request = chat(f"a{end}b", chat_template_kwargs=kwargs)
+        for streamed in (False, True):
+            one = ReasoningParser(parser, force_reasoning=True, request=request)
+            said = one.parse_stream_chunk("xyz") if streamed else one.parse_non_stream("xyz")
+            assert not said[0], end
+
+
+def test_a_parser_that_does_not_look_back_is_counted_on():
+    assert continued("a<|END_THINKING|>b", "cohere_command4") is None
+    other = {"chat_template_kwargs": {"reasoning_effort": "low"}}
+    assert continued("a</ifm|think>b", "k2_horizon", **other) is None
+    assert continued("a</ifm|think_faster>b", "k2_horizon", **other) == {THOUGHT: True}
