@@ -33,7 +33,9 @@ IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"
 PLAIN = Guard(Policy.default())
 WITH_EFFORT = Guard(Policy(effort={"low": 4, "high": -1}))
-WITH_VLLM = Guard(Policy(adapt=(Adapt(name="support.foreign:TargetToken", interface="vllm-v1"),)))
+WITH_VLLM = Guard(
+    Policy(adapt=(Adapt(name="support.processors.foreign:TargetToken", interface="vllm-v1"),))
+)
 
 
 def serving(*, enabled=True, **fields):
