@@ -7,10 +7,9 @@ its state with them, and ends a request that it fails, and no other.
 from __future__ import annotations
 
 from sglang_lp.adapters.adapted import AdaptedProcessor
-from sglang_lp.adapters.dynamo_spec import ForcedTokenSequenceSpec
+from sglang_lp.adapters.dynamo import ForcedTokenSequenceSpec
 from sglang_lp.adapters.engine_settings import EngineSettings
-from sglang_lp.adapters.interfaces import INTERFACES
-from sglang_lp.adapters.loading import GROUPS, adapt, find_entry_points, load
+from sglang_lp.adapters.loading import GROUPS, INTERFACES, adapt, find_entry_points, load
 from sglang_lp.adapters.sglang_class import as_processor
 
 __all__ = [

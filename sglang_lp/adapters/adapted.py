@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.params import Parameters
 
-__all__ = ["AdaptedProcessor"]
-
 
 class AdaptedProcessor(LogitProcessor):
     """Base of the classes that :func:`sglang_lp.adapters.adapt` makes, one for each foreign class.

@@ -13,17 +13,6 @@ from sglang_lp.params import Parameters
 if TYPE_CHECKING:
     from sglang_lp.served_model import ServedModel
 
-__all__ = [
-    "MOST",
-    "Arguments",
-    "Constructor",
-    "Setting",
-    "check_numbers",
-    "check_token_ids",
-    "count_arguments",
-    "refused",
-]
-
 #: The largest integer in absolute value that a request may give without a limit of the operator's.
 MOST = 1 << 20
 

@@ -1,15 +1,20 @@
-"""Dynamo's ``BaseLogitsProcessor``: ``(input_ids, logits)``, one request, in place."""
+"""Dynamo's two processors: a ``BaseLogitsProcessor``, and the one that travels as JSON.
+
+A ``BaseLogitsProcessor`` is called with ``(input_ids, logits)`` of one request and changes the
+logits in place.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sglang_lp.adapters.rowwise import ConstructedProcessor, Run
+from sglang_lp.builtins import ForcedSequenceLogitProcessor
+from sglang_lp.params import FewTokenIds, NonEmptyTokenIds, Parameters
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["DynamoProcessor"]
 
 
 class _Run(Run):
@@ -40,3 +45,35 @@ class DynamoProcessor(ConstructedProcessor):
     calling = "processor(input_ids, logits), one request, in place"
     library = ("dynamo", frozenset({"BaseLogitsProcessor"}))
     run = _Run
+
+
+class ForcedTokenSequenceSpec(ForcedSequenceLogitProcessor):
+    """Force the tokens of a Dynamo entry, then its end token.
+
+    ``custom_params`` is the entry as Dynamo serializes it. Dynamo's own processor counts its calls;
+    this one reads the position, so it is right on every server that this toolkit supports,
+    with speculative decoding and with prefill and decode apart.
+    """
+
+    __module__ = "sglang_lp.adapters"
+    example: ClassVar[Mapping[str, Any]] = {
+        "kind": "forced_sequence",
+        "token_ids": [5, 6],
+        "eos_token_id": 2,
+    }
+
+    class Params(Parameters, frozen=True):
+        """What an entry holds.
+
+        Attributes:
+            kind: The kind of entry.
+            token_ids: The sequence.
+            eos_token_ids: ``eos_token_id`` of the entry.
+        """
+
+        renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
+
+        kind: Literal["forced_sequence"]
+        token_ids: NonEmptyTokenIds
+        eos_token_ids: FewTokenIds
+        text: None = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["EngineSettings"]
-
 
 class EngineSettings(NamedTuple):
     """A server as far as an adapted class may know it.

@@ -1,4 +1,7 @@
-"""From what the operator named to a processor that runs it."""
+"""From the class that the operator named to a processor that runs it.
+
+A new adapter is its own file, and a line in ``_ADAPTERS``.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.adapters.interfaces import find_adapter
+from sglang_lp.adapters.dynamo import DynamoProcessor
 from sglang_lp.adapters.rowwise import RowwiseProcessor
+from sglang_lp.adapters.transformers import TransformersProcessor
 from sglang_lp.adapters.vllm_names import vllm_names
+from sglang_lp.adapters.vllm_request import VllmRequestProcessor
+from sglang_lp.adapters.vllm_v1 import VllmV1Processor
+from sglang_lp.adapters.vllm_v2 import VllmV2Processor
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import import_named
 from sglang_lp.processor import LogitProcessor
@@ -17,10 +24,41 @@ from sglang_lp.processor import LogitProcessor
 if TYPE_CHECKING:
     from sglang_lp.adapters.adapted import AdaptedProcessor
 
-__all__ = ["GROUPS", "adapt", "find_entry_points", "load"]
-
 #: Entry points that name processors of other engines: vLLM's group, and one of this toolkit's own.
 GROUPS = ("sglang_lp.processors", "vllm.logits_processors")
+
+#: In the order in which they are asked whether a class is theirs.
+_ADAPTERS: tuple[type[AdaptedProcessor], ...] = (
+    VllmV1Processor,
+    VllmV2Processor,
+    TransformersProcessor,
+    DynamoProcessor,
+    VllmRequestProcessor,
+)
+
+#: Interface -> how its classes are called.
+INTERFACES: Mapping[str, str] = {one.interface: one.calling for one in _ADAPTERS}
+
+
+def _find_adapter(found: Any, interface: str | None, where: str) -> type[AdaptedProcessor]:
+    """Return what runs a class or function.
+
+    Args:
+        found: The class or function.
+        interface: One of ``INTERFACES``; found out if ``None``.
+        where: What to call it in messages.
+
+    Raises:
+        PolicyError: It is not of that interface, or its interface is not plain.
+    """
+    for adapter in _ADAPTERS:
+        if adapter.interface == interface or (interface is None and adapter.detects(found)):
+            adapter.check_class(found, where)
+            return adapter.runner(found)
+    if interface is not None:
+        raise PolicyError(f"{where}: interface: expected one of {', '.join(INTERFACES)}")
+    known = "; ".join(f'"{key}": {how}' for key, how in INTERFACES.items())
+    raise PolicyError(f"{where}: its interface is not plain; write interface = one of {known}")
 
 
 def adapt(
@@ -58,7 +96,7 @@ def adapt(
         raise PolicyError(f"{where}: expected a concrete class; it does not override {missing}")
     if isinstance(found, type) and issubclass(found, LogitProcessor):
         raise PolicyError(f"{where}: is a processor of this toolkit; name it in allow")
-    adapter = find_adapter(found, interface, where)
+    adapter = _find_adapter(found, interface, where)
     interface = adapter.interface
     if arguments and not adapter.takes_arguments:
         raise PolicyError(f"{where}: arguments: classes of {interface} take none")

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["ConstructedProcessor", "RowwiseProcessor", "Run"]
-
 
 class Run(ABC):
     """One object at work on one request.

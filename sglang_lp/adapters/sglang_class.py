@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["SglangProcessor", "as_processor"]
-
 _STOCK = "sglang.srt.sampling.custom_logit_processor"
 
 

@@ -14,8 +14,6 @@ from sglang_lp.errors import PolicyError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TransformersProcessor"]
-
 _UNCONDITIONAL = "the logits of a second, unconditional request beside each"
 _CALLED = ("__init__", "__call__")
 #: Classes that cannot work in a server, and what they miss there.

@@ -12,8 +12,6 @@ from time import thread_time
 
 from sglang_lp.errors import InvalidParameter
 
-__all__ = ["LONGEST", "PATIENCE", "try_out"]
-
 #: Most seconds of processor time that a constructor may take: the scheduler makes the object again,
 #: and all requests wait for that.
 LONGEST = 0.25

@@ -9,8 +9,6 @@ from sglang_lp.adapters.vllm_names import name
 if TYPE_CHECKING:
     from sglang_lp.adapters.engine_settings import EngineSettings
 
-__all__ = ["is_greedy", "make_config", "make_params"]
-
 #: SGLang's top_k of a request that has none.
 _ALL = 1 << 30
 

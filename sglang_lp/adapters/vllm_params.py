@@ -6,8 +6,6 @@ import copy
 import enum
 from typing import Any
 
-__all__ = ["SamplingParams", "SamplingType"]
-
 #: What every request has.
 _DEFAULTS: dict[str, Any] = {
     "n": 1,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sglang_lp.params import Parameters
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["VllmProcessor"]
-
 
 class VllmProcessor(AdaptedProcessor):
     """A class of vLLM that is made once for the engine and reads ``SamplingParams``.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sglang_lp.adapters.arguments import Setting
     from sglang_lp.adapters.engine_settings import EngineSettings
 
-__all__ = ["VllmAdapterProcessor", "VllmRequestProcessor"]
-
 #: Number of arguments of a processor that takes the prompt, too.
 _WITH_PROMPT = 3
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.request import Request
 
-__all__ = ["Change", "Member", "Members", "VllmV1Processor"]
-
 _serials = count(1)
 
 

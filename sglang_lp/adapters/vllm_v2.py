@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sglang_lp.adapters.engine_settings import EngineSettings
     from sglang_lp.request import Request
 
-__all__ = ["VllmV2Processor"]
-
 _NOTHING = (0,)
 
 

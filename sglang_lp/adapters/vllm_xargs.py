@@ -6,8 +6,6 @@ from typing import Any
 
 from sglang_lp.errors import RequestError, shown
 
-__all__ = ["merge_xargs"]
-
 
 def merge_xargs(values: dict[str, Any]) -> dict[str, Any]:
     """Return parameters with those in ``vllm_xargs``, vLLM's field for them, beside the others.

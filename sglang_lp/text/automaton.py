@@ -13,16 +13,6 @@ from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.params import PositiveInt, TokenId
 
-__all__ = [
-    "MAX_SEQUENCE_IDS",
-    "Automaton",
-    "Lengths",
-    "SequenceIds",
-    "automaton_of",
-    "check_lengths",
-    "split",
-]
-
 #: Most ids that the sequences of one request may have together. Building their automaton takes
 #: 3 ms for this many, when the request arrives.
 MAX_SEQUENCE_IDS = 4_096

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.text.vocabulary import Vocabulary
 
-__all__ = ["BannedTexts", "banned_texts"]
-
 
 def banned_texts(
     processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool = False

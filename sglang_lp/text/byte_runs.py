@@ -14,8 +14,6 @@ from itertools import takewhile
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.text.utf8 import lacking, unfinished
 
-__all__ = ["BROKEN", "NO_RUNS", "ByteRuns"]
-
 #: Stands in a text for a run, or the rest of one, that makes no characters. No character has it.
 BROKEN = b"\xff"
 

@@ -16,8 +16,6 @@ from sglang_lp.text.encoding import MAX_BYTES
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
-__all__ = ["canonical_forms", "in_all_forms", "joining"]
-
 #: Most forms of one text, and of all together: so many are compiled in 20 ms.
 _MOST, _MOST_TOGETHER = 1_000, 3_072
 

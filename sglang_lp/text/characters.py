@@ -21,8 +21,6 @@ from sglang_lp.text.encoding import known_ids
 from sglang_lp.text.utf8 import lacking, unfinished
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 
-__all__ = ["MOST_LACKING", "Characters", "characters_of"]
-
 #: Most bytes that a character lacks once it has begun.
 MOST_LACKING = 3
 

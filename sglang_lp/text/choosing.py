@@ -19,8 +19,6 @@ from sglang_lp.text.encoding import served_vocabulary
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
-__all__ = ["MAX_BYTES", "Choices", "TextChoices", "TokenChoices", "text_choices", "token_choices"]
-
 #: Most bytes that the texts of one request may have together, so many as are compiled in 5 ms.
 MAX_BYTES = 8_192
 

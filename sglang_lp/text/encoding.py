@@ -10,16 +10,6 @@ from typing import Any
 from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 
-__all__ = [
-    "MAX_BYTES",
-    "check_texts",
-    "encode",
-    "forced_text",
-    "known_ids",
-    "require_tokenizer",
-    "served_vocabulary",
-]
-
 #: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
 MAX_BYTES = 32_768
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.text.vocabulary import Vocabulary
 
-__all__ = ["BannedScripts", "banned_scripts"]
-
 #: Before here lie the letters of all scripts: planes 0 to 3.
 _LETTERS = 0x40000
 

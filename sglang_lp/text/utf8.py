@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["becoming", "folded", "lacking", "unfinished"]
-
 #: By the length of a character in bytes, the smallest number that is written with so many.
 _SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
 

@@ -12,11 +12,10 @@ earliest place where a word may have begun, and the text from there on.
 
 from __future__ import annotations
 
-import unicodedata
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.copies import KeptIds, shared_by_copies
@@ -24,97 +23,22 @@ from sglang_lp.edits.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.byte_runs import BROKEN
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.utf8 import becoming, folded, lacking, unfinished
+from sglang_lp.text.utf8 import folded, lacking, unfinished
+from sglang_lp.text.word_edges import edges_of, is_word, may_become_word
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from sglang_lp.text.vocabulary import Pieces, Vocabulary
-
-__all__ = ["WholeWords", "prepare", "whole_words"]
+    from sglang_lp.text.vocabulary import Vocabulary
 
 #: Stand for a character of a word, and for any other, where nothing else of it matters.
 _WORD, _OTHER = b"x", b" "
-
-_JOINERS = (0x200C, 0x200D)
-
-
-@lru_cache(maxsize=1)
-def _word_numbers() -> np.ndarray:
-    """Return for each number of a character whether it is one of a word."""
-    import numpy as np
-
-    # Two letters each, such as "Lu".
-    categories = "".join(map(unicodedata.category, map(chr, range(0x110000)))).encode()
-    kinds = np.frombuffer(categories, dtype=">u2")
-    found: np.ndarray = np.isin(kinds >> 8, [*b"LMN"]) | (kinds == int.from_bytes(b"Pc", "big"))
-    found[[*_JOINERS]] = True
-    return found
-
-
-def _is_word(character: str) -> bool:
-    return bool(_word_numbers()[ord(character)])
-
-
-@lru_cache(maxsize=4096)
-def _may_become_word(beginning: bytes) -> bool:
-    """Tell whether an unfinished character can become one of a word."""
-    numbers = becoming(beginning)
-    return bool(_word_numbers()[numbers.start : numbers.stop].any())
-
-
-class _Edges:
-    """For each byte of all tokens, whether what begins there can be no character of a word.
-
-    Attributes:
-        opens: At the first byte of a character: whether it is none of a word. True for what makes
-            no character, False for an unfinished one that can become one of a word.
-        closes: At the byte after a character: the same of the character before.
-        starts: Where each token begins.
-        heads: With how many bytes each begins that only continue a character.
-    """
-
-    def __init__(self, pieces: Pieces) -> None:
-        import numpy as np
-
-        words = _word_numbers()
-        texts = [piece.decode("utf-8", "surrogateescape") for piece in pieces.of]
-        joined = "".join(texts).encode("utf-32-le", "surrogatepass")
-        numbers = np.frombuffer(joined, dtype=np.uint32)
-        escaped = (numbers >= 0xDC80) & (numbers < 0xDD00)  # noqa: PLR2004 - one byte each
-        sizes = 1 + (numbers >= 0x80).astype(np.int64) + (numbers >= 0x800)  # noqa: PLR2004
-        sizes += numbers >= 0x10000  # noqa: PLR2004
-        sizes[escaped] = 1
-        ends = np.cumsum(sizes)
-        other = ~words[numbers]
-        lengths = np.array([*map(len, pieces.of)], dtype=np.int64)
-        token_ends = np.cumsum(lengths)
-        total = int(token_ends[-1]) if len(token_ends) else 0
-        self.opens = np.ones(total + 1, dtype=np.bool_)
-        self.closes = np.ones(total + 1, dtype=np.bool_)
-        self.opens[ends - sizes] = other
-        self.closes[ends] = other
-        self.starts = token_ends - lengths
-        self.heads = np.zeros(len(lengths), dtype=np.int64)
-        for token_id in np.unique(np.repeat(np.arange(len(texts)), [*map(len, texts)])[escaped]):
-            token = pieces.of[token_id]
-            if (length := unfinished(token)) and _may_become_word(token[-length:]):
-                self.opens[token_ends[token_id] - length] = False
-            self.heads[token_id] = len(token) - len(token.lstrip(_CONTINUING))
-
-
-_CONTINUING = bytes(range(0x80, 0xC0))
-
-
-@lru_cache(maxsize=8)
-def _edges(pieces: Pieces) -> _Edges:
-    return _Edges(pieces)
 
 
 def prepare(vocabulary: Vocabulary) -> None:
     """Make what every list of words needs, so that no request waits for it."""
     for pieces in (vocabulary.exact, vocabulary.folded):
-        _edges(pieces)
+        edges_of(pieces)
 
 
 def whole_words(
@@ -162,7 +86,7 @@ class WholeWords:
         self._vocabulary = vocabulary
         self._ignore_case = ignore_case
         self._pieces = pieces = vocabulary.folded if ignore_case else vocabulary.exact
-        self._edges = edges = _edges(pieces)
+        self._edges = edges = edges_of(pieces)
         encoded = [text.encode() for text in texts]
         self._texts = sorted({*map(folded, encoded)} if ignore_case else {*encoded})
         for text in () if ignore_case else self._texts:
@@ -273,14 +197,14 @@ class WholeWords:
             if start < whole and text[start:whole] in self._beginnings:
                 return _OTHER + text[start:]
         last = text[:whole].decode("utf-8", "surrogateescape")[-1:]
-        return (_WORD if last and _is_word(last) else _OTHER) + text[whole:]
+        return (_WORD if last and is_word(last) else _OTHER) + text[whole:]
 
     def _starts(self, text: bytes, whole: int) -> Iterator[int]:
         """Yield where a word may begin, up to the end: after each character that is no letter."""
         place, floor = 0, max(1, whole - self._longest)
         for character in text[:whole].decode("utf-8", "surrogateescape"):
             place += len(character.encode("utf-8", "surrogateescape"))
-            if place >= floor and not _is_word(character):
+            if place >= floor and not is_word(character):
                 yield place
 
     def _found(self, end: bytes) -> np.ndarray:
@@ -357,9 +281,9 @@ class WholeWords:
         for character in text[:whole].decode("utf-8", "surrogateescape"):
             place += len(character.encode("utf-8", "surrogateescape"))
             places.append(place)
-            others.append(not _is_word(character))
+            others.append(not is_word(character))
         # Whether no letter stands after each place.
-        after = [*others[1:], bool(tail) and not _may_become_word(text[whole:])]
+        after = [*others[1:], bool(tail) and not may_become_word(text[whole:])]
         for i, start in enumerate(places[1:], 1):
             if others[i]:
                 for j in range(i + 1, len(places)):

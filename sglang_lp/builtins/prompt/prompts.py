@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Read", "ReadPrompts", "numbers_of"]
-
 
 class Read(Protocol):
     """What was read of a prompt.

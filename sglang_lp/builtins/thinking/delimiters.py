@@ -13,8 +13,6 @@ from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.encoding import encode
 
-__all__ = ["PAIRS", "Delimiters", "check_family", "find_tool_starts", "resolve"]
-
 #: What opens and closes thinking in the models with a reasoning parser in SGLang 0.5.23
 #: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
 PAIRS = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FAMILIES", "TOOL_STARTS", "Family"]
-
 
 #: What opens a tool call without an end of the block before it, in the reasoning parsers of
 #: SGLang 0.5.23; for models of which the tokenizer alone is known.
