@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
 #: What opens a tool call without an end of the block before it, in the reasoning parsers of
 #: SGLang 0.5.23; for models of which the tokenizer alone is known.
 TOOL_STARTS = ("<tool_call>", "<tool_calls>", "<|tool_calls_section_begin|>")
