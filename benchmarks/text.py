@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from sglang_lp.text.banned import BannedTexts
 from sglang_lp.text.choosing import TextChoices
 from sglang_lp.text.vocabulary import Vocabulary
@@ -147,15 +148,18 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"600 choices are compiled in {results['choices_ms']:.1f} ms.",
         f"A forced text of {LONGEST:,} characters is spelled in {results['forced_ms']:.1f} ms.",
         "",
-        f"| {results['words']:,} words | compiled in | a step | 99 % under | 99.9 % under |",
-        "|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {row['parameters']} | {row['compile_ms']:.1f} ms | {row['step_us']:.1f} µs | "
-        f"{row['step_p99_us']:.0f} µs | {row['step_p999_us']:.0f} µs |"
+    head = (
+        *(f"{results['words']:,} words", "compiled in", "a step", "99 % under", "99.9 % under"),
+    )
+    rows = (
+        (
+            *(row["parameters"], f"{row['compile_ms']:.1f} ms", f"{row['step_us']:.1f} µs"),
+            *(f"{row[step]:.0f} µs" for step in ("step_p99_us", "step_p999_us")),
+        )
         for row in results["rows"]
-    ]
-    return "\n".join([*lines, ""])
+    )
+    return "\n".join([*lines, *table(head, rows), ""])
 
 
 PART = Part("text", "performance.md", page_block)

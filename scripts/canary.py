@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from benchmarks.tables import table
+
 __all__ = ["failures", "main", "moved"]
 
 TESTED, NEWEST = Path(".venv/bin/python"), Path(".venv-canary/bin/python")
@@ -39,13 +41,15 @@ def main() -> int:
     lines = [
         f"SGLang {newest['version']}, tried; {tested['version']} is the newest that is supported.",
         "",
-        "| what | state |",
-        "|---|---|",
-        *(f"| `{what}` | {state} |" for what, state in rows),
-        *(f"| `{name}` | fails |" for name in failed),
+        *table(
+            ("what", "state"),
+            [
+                *((f"`{what}`", state) for what, state in rows),
+                *((f"`{name}`", "fails") for name in failed),
+            ]
+            or [("everything", "as it was")],
+        ),
     ]
-    if len(lines) == len(("said", "", "head", "rule")):
-        lines.append("| everything | as it was |")
     REPORT.write_text("\n".join(lines) + "\n")
     print(REPORT.read_text())
     return 1 if failed or any(state == "gone" for _, state in rows) else 0

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 import orjson
 
+from benchmarks import tables
 from benchmarks.stored import FOLDER, store
 from scripts.canary import failures
 from scripts.environments import PYTHON, RELEASES
@@ -81,13 +82,13 @@ def table(stored: dict[str, Outcomes]) -> str:
     """Return the table of the page: a row for each test module, a column for each SGLang."""
     releases = [release for release in _PYTHONS if release in stored]
     modules = sorted({module for release in releases for module in stored[release]})
-    lines = [f"| tests/engine | {' | '.join(releases)} |", "|---" * (len(releases) + 1) + "|"]
-    for module in modules:
-        cells = (_cell(stored[release].get(module, {})) for release in releases)
-        lines.append(f"| `{module}` | {' | '.join(cells)} |")
+    rows = [
+        [f"`{module}`", *(_cell(stored[release].get(module, {})) for release in releases)]
+        for module in modules
+    ]
     totals = [sum((Counter(each) for each in stored[x].values()), Counter()) for x in releases]
-    lines.append(f"| all | {' | '.join(_cell(total) for total in totals)} |")
-    return "\n".join(lines)
+    rows.append(["all", *map(_cell, totals)])
+    return "\n".join(tables.table(["tests/engine", *releases], rows))
 
 
 def _cell(counts: dict[str, int]) -> str:

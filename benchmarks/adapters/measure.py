@@ -21,6 +21,7 @@ import torch
 from benchmarks.cost.cases import VOCAB, interleave
 from benchmarks.machine import machine
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
@@ -167,15 +168,16 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"Measured on: {on['cpu']}; Python {on['python']}, torch {on['torch']} (1 thread).",
         f"Microseconds of processor time for a step of {results['rows']} rows.",
         "",
-        "| interface | logits in a row | class by hand | adapted | native | beyond native |",
-        "|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| `{case['interface']}` | {case['vocab']:,} | {case['own']:,.0f} | "
-        f"{case['adapted']:,.0f} | {case['native']:,.0f} | {_beyond(case):,.0f} |"
+    head = ("interface", "logits in a row", "class by hand", "adapted", "native", "beyond native")
+    rows = (
+        (
+            *(f"`{case['interface']}`", f"{case['vocab']:,}", f"{case['own']:,.0f}"),
+            *(f"{case['adapted']:,.0f}", f"{case['native']:,.0f}", f"{_beyond(case):,.0f}"),
+        )
         for case in results["cases"]
-    ]
-    return "\n".join(lines)
+    )
+    return "\n".join([*lines, *table(head, rows)])
 
 
 PART = Part("adapters", "bring-your-own.md", page_block)

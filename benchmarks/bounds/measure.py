@@ -55,7 +55,6 @@ def measure(dear: Dear) -> dict[str, Any]:
     """Measure one request, or tell why it is refused."""
     found = {
         "key": dear.key,
-        "processor": dear.processor,
         "rows": dear.copies,
         "texts": dear.copies if dear.texts else 1,
         "prompt": len(dear.prompt()),
@@ -68,7 +67,7 @@ def measure(dear: Dear) -> dict[str, Any]:
     try:
         arrival = run.arrive()
     except RequestError as error:
-        return {**found, "refused": str(error)}
+        return {"key": dear.key, "refused": str(error)}
     steps = run.steps(dear.warm, dear.steps, SECONDS)
     joined, left = run.neighbours()
     held = _resident() - held
@@ -81,7 +80,6 @@ def measure(dear: Dear) -> dict[str, Any]:
         "first_ms": _milli(steps.first),
         "each_ms": _milli(statistics.median(steps.each)),
         "most_ms": _milli(max(steps.each)),
-        "steps": len(steps.each),
         "joined_ms": _milli(joined),
         "left_ms": _milli(left),
         "held_mib": round(max(held, 0) / 2**20, 1),
@@ -138,7 +136,6 @@ def main() -> int:
     from benchmarks.bounds.search import search
 
     results["search"] = search(SEARCH_SECONDS)
-    results["before"] = report.PART.stored()["before"]
     report.PART.store(results)
     return report.show(results)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.pages import Part
+from benchmarks.tables import duration, table
 
 __all__ = ["PART", "missed", "show"]
 
@@ -39,7 +40,6 @@ def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
     fill = results["fill_ms"]
     machine = results["machine"]
-    before = {case["key"]: case for case in results.get("before", {}).get("cases", [])}
     served = [case for case in results["cases"] if "refused" not in case]
     measured_on = (
         f"Measured on: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, "
@@ -63,63 +63,58 @@ def page_block(results: Mapping[str, Any]) -> str:
             "",
             "### Steps",
             "",
-            *_table(
-                "request", "rows", "first step", "each step", "slowest step", "slowest, per row",
-                "neighbour joins, leaves",
-                rows=(_steps(case, before, fill) for case in served),
+            *table(
+                (
+                    *("request", "rows", "first step", "each step", "slowest step"),
+                    *("slowest, per row", "neighbour joins, leaves"),
+                ),
+                (_steps(case, fill) for case in served),
             ),
             "",
             "Lower bounds for work on so many rows, on the same machine:",
             "",
-            *(f"- {what}: {_time(took)}" for what, took in results.get("floors", {}).items()),
+            *(f"- {what}: {duration(1000 * took)}" for what, took in results["floors"].items()),
             "",
             "### Arrival and memory",
             "",
-            *_table(
-                "request", "rows", "prompt", "HTTP process", "scheduler", "memory",
-                rows=(_arrival(case) for case in served),
+            *table(
+                ("request", "rows", "prompt", "HTTP process", "scheduler", "memory"),
+                (_arrival(case) for case in served),
             ),
             "",
             "### Found by the search",
             "",
             "For each processor the most expensive request that the search found, one row each:",
             "",
-            *_table(
-                "processor", "tried", "slowest step", "of a row's `fill_`", "request",
-                rows=(
+            *table(
+                ("processor", "tried", "slowest step", "of a row's `fill_`", "request"),
+                (
                     (
-                        f"`{found['processor']}`", str(found["tried"]), _time(found["most_ms"]),
-                        f"{found['most_ms'] / fill:.3g}", found["request"],
+                        f"`{found['processor']}`",
+                        str(found["tried"]),
+                        duration(1000 * found["most_ms"]),
+                        f"{found['most_ms'] / fill:.3g}",
+                        found["request"],
                     )
                     for found in results["search"]
                 ),
             ),
         ]
-    )  # fmt: skip
+    )
 
 
 PART = Part("bounds", "performance.md", page_block)
 
 
-def _table(*head: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    for cells in rows:
-        yield f"| {' | '.join(cells)} |"
-
-
-def _steps(
-    case: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], fill: float
-) -> list[str]:
+def _steps(case: Mapping[str, Any], fill: float) -> list[str]:
     """Return the row of a request in the table of steps."""
     per_row = max(case["most_ms"], case["first_ms"]) / case["rows"]
     return [
         f"`{case['key']}`",
         str(case["rows"]),
-        *(_beside(case, before, name) for name in ("first_ms", "each_ms", "most_ms")),
+        *(duration(1000 * case[name]) for name in ("first_ms", "each_ms", "most_ms")),
         f"{per_row / fill:.3g} `fill_`",
-        f"{_time(case['joined_ms'])}, {_time(case['left_ms'])}",
+        f"{duration(1000 * case['joined_ms'])}, {duration(1000 * case['left_ms'])}",
     ]
 
 
@@ -129,8 +124,8 @@ def _arrival(case: Mapping[str, Any]) -> list[str]:
         f"`{case['key']}`",
         str(case["rows"]),
         f"{case['prompt']:,}",
-        _time(case["admitted_ms"]),
-        _time(case["received_ms"]),
+        duration(1000 * case["admitted_ms"]),
+        duration(1000 * case["received_ms"]),
         f"{case['held_mib']:g} MiB",
     ]
 
@@ -149,14 +144,3 @@ def _over(results: Mapping[str, Any]) -> Iterator[str]:
     for found in results["search"]:
         if found["most_ms"] > ROW_MS:
             yield f"OVER search, {found['processor']}: {found['most_ms']} ms: {found['request']}"
-
-
-def _beside(case: Mapping[str, Any], before: Mapping[str, Any], name: str) -> str:
-    old = before.get(case["key"])
-    return _time(case[name]) + (f" (was {_time(old[name])})" if old else "")
-
-
-def _time(milli: float) -> str:
-    if milli < 1:
-        return f"{milli * 1000:.3g} µs"
-    return f"{milli:.3g} ms" if milli < 1000 else f"{milli / 1000:.3g} s"

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.cost.cases import THINK, VOCAB, interleave, median
+from benchmarks.cost.cases import THINK, interleave, median
 from support.processes import play
 from support.settings import CPU_ARGUMENTS, ROOT, environment
 
@@ -140,14 +140,11 @@ def _measured(engine: Any, side: str, history: int, rounds: int) -> dict[str, An
     times = interleave(runs, rounds)
     return {
         "engine": side,
-        "rows": ROWS,
         "history": history,
-        "vocabulary": VOCAB,
         "without_us": round(median(times["without"]) * 1e6, 1) if "without" in times else None,
         "with_us": round(median(times["with"]) * 1e6, 1),
         # SGLang's own side has no part in deciding which requests end.
         "own_us": round((median(own["apply"]) + ROWS * median(own["finish"] or [0.0])) * 1e6, 1),
-        "runs_us": {name: [round(t * 1e6, 1) for t in part] for name, part in times.items()},
     }
 
 

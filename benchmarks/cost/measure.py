@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -85,9 +84,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
     batch = Batch(case)
     logits = torch.randn(case.rows, VOCAB)
     apply = partial(Steps(PendingResults()).run, logits, batch.info)
-    started = time.perf_counter()
     apply()
-    first = time.perf_counter() - started
     sides: dict[str, Callable[[], float]] = {}
     once = per_step(apply, 3, batch.decode)
     steps = STEPS if once * STEPS < RUN_SECONDS else 20
@@ -109,9 +106,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
         "key": case.key,
         "rows": case.rows,
         "history": case.history,
-        "first_us": _micro(first),
         **{f"{side}_us": _micro(median(of_side)) for side, of_side in times.items()},
-        "runs_us": {side: [*map(_micro, of_side)] for side, of_side in times.items()},
     }
 
 
@@ -199,18 +194,14 @@ def main() -> int:
             progress.update(task, description="client", total=total + 3)
             results["client"] = measure_client(rounds, tick)
             progress.update(task, description="engine", total=total + 3 + engine.RUNS)
-            results["engine"] = engine.measure(max(2, rounds // 2), tick)
+            results["engine_rounds"] = max(2, rounds // 2)
+            results["engine"] = engine.measure(results["engine_rounds"], tick)
     if arguments.only:
-        shown = [_without_runs(case) for case in results["cases"]]
-        print(as_json(shown).decode(), end="")
+        print(as_json(results["cases"]).decode(), end="")
         return 0
     report.PART.store(results)
     report.plot(results)
     return report.show(results)
-
-
-def _without_runs(case: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in case.items() if key != "runs_us"}
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 from benchmarks.pages import Part
+from benchmarks.tables import duration, table, verdict
 from support.settings import ROOT
 
 __all__ = ["PART", "Figure", "figures", "plot", "show"]
@@ -102,7 +103,7 @@ def _others(results: Mapping[str, Any]) -> Iterator[list[str]]:
     times: dict[str, list[str]] = {}
     for case in results["cases"]:
         if match := re.fullmatch(r"(\w+Processor)-\d+x\d+", case["key"]):
-            times.setdefault(f"`{match[1]}`", []).append(_time(case["ours_us"]))
+            times.setdefault(f"`{match[1]}`", []).append(duration(case["ours_us"]))
     for title, found in sorted(times.items()):
         yield [title, *found]
 
@@ -119,11 +120,11 @@ def page_block(results: Mapping[str, Any]) -> str:
     rows = [
         [
             figure.title,
-            _time(figure.stock_us),
-            _time(figure.ours_us),
+            duration(figure.stock_us),
+            duration(figure.ours_us),
             _ratio(figure),
-            f"{_time(figure.limit_us)} ({figure.limit})",
-            "yes" if figure.met else "**no**",
+            f"{duration(figure.limit_us)} ({figure.limit})",
+            verdict(met=figure.met),
         ]
         for figure in figures(results)
     ]
@@ -131,9 +132,9 @@ def page_block(results: Mapping[str, Any]) -> str:
         [
             _ENGINES[engine["engine"]],
             _count(engine["history"]),
-            _time(engine["without_us"]),
-            _time(engine["with_us"]),
-            _time(engine["own_us"]),
+            duration(engine["without_us"]),
+            duration(engine["with_us"]),
+            duration(engine["own_us"]),
             f"{engine['own_us'] / (engine['without_us'] or engine['with_us']):.2%}",
         ]
         for engine in results["engine"]
@@ -147,24 +148,22 @@ def page_block(results: Mapping[str, Any]) -> str:
             "SGLang).".format(
                 **results["machine"],
                 rounds=results["rounds"],
-                engine_rounds=len(results["engine"][0]["runs_us"]["with"]),
+                engine_rounds=results["engine_rounds"],
                 imports=results["client"]["import"]["stock_rounds"],
             ),
             "",
-            *_markdown(["", "SGLang", "sglang-lp", "ratio", "at most", "met"], rows),
+            *table(["", "SGLang", "sglang-lp", "ratio", "at most", "met"], rows),
             "",
             "The whole engine, 16 rows, idle thinking budget, time of a step:",
             "",
-            *_markdown(
-                ["", "history", "without", "with", "spent in its own code", "share"], engines
-            ),
+            *table(["", "history", "without", "with", "spent in its own code", "share"], engines),
             "",
             "Processors SGLang does not have, 32 rows, each kept at work:",
             "",
-            *_markdown(["", "history 1k", "history 64k"], _others(results)),
+            *table(["", "history 1k", "history 64k"], _others(results)),
             "",
             "DRY on its dearest text, one token over and over, in a window of 2,048, one row: "
-            + _time(dearest["ours_us"]),
+            + duration(dearest["ours_us"]),
         ]
     )
 
@@ -179,12 +178,12 @@ def show(results: Mapping[str, Any]) -> int:
 
     table = Table("", "SGLang", "sglang-lp", "ratio", "at most", "", title="Cost of a step")
     for figure in figures(results):
-        limit = f"{_time(figure.limit_us)} ({figure.limit})"
+        limit = f"{duration(figure.limit_us)} ({figure.limit})"
         mark = "[green]met[/]" if figure.met else "[red]MISSED[/]"
         table.add_row(
             figure.title,
-            _time(figure.stock_us),
-            _time(figure.ours_us),
+            duration(figure.stock_us),
+            duration(figure.ours_us),
             _ratio(figure),
             limit,
             mark,
@@ -243,21 +242,6 @@ def plot(results: Mapping[str, Any]) -> None:
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=7)
         canvas.savefig(PLOTS / f"cost-by-{by}.svg", metadata={"Date": None})
-
-
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-
-
-def _time(micro: float | None) -> str:
-    if micro is None:
-        return "-"
-    if micro < 1000:
-        return f"{micro:.3g} µs"
-    return f"{micro / 1000:.3g} ms" if micro < 1e6 else f"{micro / 1e6:.3g} s"
 
 
 def _ratio(figure: Figure) -> str:

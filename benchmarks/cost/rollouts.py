@@ -21,6 +21,7 @@ import torch
 from benchmarks.cost.cases import VOCAB, Batch, Case, disallowed, forced, interleave, others
 from benchmarks.machine import machine
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.row import rows_of
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -115,15 +116,17 @@ def page_block(results: Mapping[str, Any]) -> str:
         *("each step, all rows edited", "rows", "as it is", "with masks", "with raw logprobs"),
         "that is, an edited row",
     )
-    lines = [f"{where}, a vocabulary of {VOCAB:,}, {shown}.", "", f"| {' | '.join(heads)} |"]
-    lines.append("|---" * len(heads) + "|")
+    rows = []
     for one in results["steps"]:
         masked = f"{one['masked_us']:,.0f} µs" if "masked_us" in one else "refused"
         each = (one["raw_us"] - one["plain_us"]) / one["rows"]
-        lines.append(
-            f"| {one['edits']} | {one['rows']} | {one['plain_us']:,.0f} µs | {masked} | "
-            f"{one['raw_us']:,.0f} µs | {each:,.0f} µs |"
+        rows.append(
+            (
+                *(one["edits"], str(one["rows"]), f"{one['plain_us']:,.0f} µs", masked),
+                *(f"{one['raw_us']:,.0f} µs", f"{each:,.0f} µs"),
+            )
         )
+    lines = [f"{where}, a vocabulary of {VOCAB:,}, {shown}.", "", *table(heads, rows)]
     plain, raw = (
         f"{one['us']:,.0f} µs and {one['bytes']:,} bytes"
         for one in (results["answer"], results["answer_raw"])

@@ -20,6 +20,7 @@ from benchmarks.cost.cases import VOCAB, Batch, idle, interleave
 from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.machine import machine
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 
@@ -81,15 +82,22 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"Measured on: {on['cpu']}; Python {on['python']}, torch {on['torch']}.",
         f"The median step of the quietest of {results['rounds']} runs; load average {on['load']}.",
         "",
-        "| rows | history | drafts | no work between steps | other work between steps | at most |",
-        "|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {case['rows']:,} | {case['history']:,} | {NODES - 1 if case['drafts'] else 'none'} | "
-        f"{case['warm_us']:.1f} µs | {case['cold_us']:.1f} µs | {LIMITS[case['rows']]:g} µs |"
+    head = (
+        *("rows", "history", "drafts", "no work between steps", "other work between steps"),
+        "at most",
+    )
+    rows = (
+        (
+            f"{case['rows']:,}",
+            f"{case['history']:,}",
+            str(NODES - 1) if case["drafts"] else "none",
+            *(f"{us:.1f} µs" for us in (case["warm_us"], case["cold_us"])),
+            f"{LIMITS[case['rows']]:g} µs",
+        )
         for case in results["cases"]
-    ]
-    return "\n".join(lines)
+    )
+    return "\n".join([*lines, *table(head, rows)])
 
 
 PART = Part("sleep", "performance.md", page_block)

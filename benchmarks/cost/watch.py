@@ -19,6 +19,7 @@ import torch
 from benchmarks.cost.cases import VOCAB, Batch, Case, idle, interleave, median, per_step
 from benchmarks.machine import age, machine
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 
@@ -65,14 +66,18 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"Measured on: {on['cpu']}; Python {on['python']}, torch {on['torch']}; {ROWS} rows.",
         f"The mean step of the median of {ROUNDS} runs; load average {on['load']}.",
         "",
-        "| watches for patterns of | a step | of the idle one | at most |",
-        "|---|---|---|---|",
     ]
-    for case in cases:
-        what = f"4 to {case['size']:,} tokens" if case["size"] else "no loops: idle"
-        ratio = case["us"] / cases[0]["us"]
-        lines.append(f"| {what} | {case['us']:.1f} µs | {ratio:.2f} | {MOST:g} |")
-    return "\n".join(lines)
+    rows = (
+        (
+            f"4 to {case['size']:,} tokens" if case["size"] else "no loops: idle",
+            f"{case['us']:.1f} µs",
+            f"{case['us'] / cases[0]['us']:.2f}",
+            f"{MOST:g}",
+        )
+        for case in cases
+    )
+    head = ("watches for patterns of", "a step", "of the idle one", "at most")
+    return "\n".join([*lines, *table(head, rows)])
 
 
 PART = Part("watch", "performance.md", page_block)

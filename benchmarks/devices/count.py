@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.pages import renew
+from benchmarks.tables import table
 from sglang_lp import builtins
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.drafts import Drafts
@@ -415,16 +416,15 @@ def _played(kind: Kind, processor: Any, row: int) -> Played:
     return Played(processor, params, prompt, tokenizer=tokenizer, vocab_size=VOCAB)
 
 
-def table() -> str:
+def page_block() -> str:
     """Count everything, and return the table."""
     heads = ["work", *(f"{rows} rows" for rows in ROWS), f"{ROWS[1]} rows, drafts of {NODES - 1}"]
     lines = [
         f"Counted with torch {torch.__version__.partition('+')[0]}, a vocabulary of {VOCAB:,}.",
         "Each cell: operations, copies to the device, waits, and bytes allocated on the device.",
         "",
-        "| " + " | ".join(heads) + " |",
-        "|---" * len(heads) + "|",
     ]
+    rows = []
     for kind in (*KINDS, *RAW_KINDS):
         cells = [count([kind], rows) for rows in ROWS]
         if not kind.is_dense:
@@ -432,8 +432,8 @@ def table() -> str:
         shown = [
             f"{one.kernels}, {one.to_device}, {one.waits}, {_bytes(one.allocated)}" for one in cells
         ]
-        lines.append(f"| {' | '.join([kind.name, *shown, *['-'] * (4 - len(shown))])} |")
-    return "\n".join(lines)
+        rows.append([kind.name, *shown, *["-"] * (4 - len(shown))])
+    return "\n".join([*lines, *table(heads, rows)])
 
 
 def _bytes(number: int) -> str:
@@ -445,7 +445,7 @@ def _bytes(number: int) -> str:
 
 def main() -> int:
     """Count everything, and renew the page."""
-    counted = table()
+    counted = page_block()
     print(counted)
     renew("performance.md", "devices", counted)
     return 0

@@ -17,6 +17,7 @@ from benchmarks.cost.cases import Case, idle, median
 from benchmarks.drafts import at_work
 from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.pages import Part
+from benchmarks.tables import table
 
 __all__ = ["PART", "cases", "line", "lines", "measure"]
 
@@ -52,18 +53,17 @@ def line(name: str, host_ms: float, done_ms: float | None = None) -> str:
 def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
     steps = results["steps"]
-    heads = [f"added to a step of {step['step_ms']} ms" for step in steps]
-    table = [
-        f"| {results['rows']} rows, {results['nodes'] - 1} drafts each | host, ms a step | "
-        + " | ".join(heads)
-        + " |",
-        "|---" * (2 + len(steps)) + "|",
+    head = [
+        f"{results['rows']} rows, {results['nodes'] - 1} drafts each",
+        "host, ms a step",
+        *(f"added to a step of {step['step_ms']} ms" for step in steps),
     ]
+    rows = []
     for name, host in lines(results, at_work.PART.stored(), sleep.PART.stored()):
         added = [max(0.0, host - step["step_ms"]) for step in steps]
         cells = ["nothing" if not one else f"{one:.1f} ms" for one in added]
-        table.append(f"| {name} | {host:.3g} | {' | '.join(cells)} |")
-    return "\n".join(table)
+        rows.append([name, f"{host:.3g}", *cells])
+    return "\n".join(table(head, rows))
 
 
 def measure(case: Case, device: Any, results: Mapping[str, Any]) -> tuple[float, float]:

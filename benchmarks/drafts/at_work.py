@@ -20,6 +20,7 @@ from benchmarks.cost.cases import Case, disallowed, forced, median, ngram, other
 from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.machine import age, machine
 from benchmarks.pages import Part
+from benchmarks.tables import table, verdict
 from sglang_lp._engine.apply.plan import Plan
 from sglang_lp.testing import decided_as_on_a_gpu
 
@@ -70,16 +71,14 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"Measured on: {on['cpu']}; Python {on['python']}, torch {on['torch']}, one thread.",
         f"The median of {ROUNDS} runs; load average {on['load']}.",
         "",
-        f"| all {ROWS} rows at work, {NODES} nodes each | a step | a node | at most | met |",
-        "|---|---|---|---|---|",
     ]
+    rows = []
     for one in results["processors"]:
         limit, node = _limit(one["name"]), one["ms"] * 1e3 / (ROWS * NODES)
-        met = "yes" if one["ms"] <= limit else "**no**"
-        lines.append(
-            f"| {one['name']} | {one['ms']:.1f} ms | {node:.1f} µs | {limit:g} ms | {met} |"
-        )
-    return "\n".join(lines)
+        met = verdict(met=one["ms"] <= limit)
+        rows.append((one["name"], f"{one['ms']:.1f} ms", f"{node:.1f} µs", f"{limit:g} ms", met))
+    head = (f"all {ROWS} rows at work, {NODES} nodes each", "a step", "a node", "at most", "met")
+    return "\n".join([*lines, *table(head, rows)])
 
 
 PART = Part("at-work", "performance.md", page_block)

@@ -155,7 +155,6 @@ def _measured(engine: Any, name: str, length: int, turns: int, timing: Path) -> 
     meta = [answer["meta_info"] for answer in answers]
     drafts = "spec_verify_ct" in meta[0]
     return {
-        "rows": ROWS,
         "steps": steps,
         "waits": len(spent["wait"]),
         "delayed": len(spent["delay"]),

@@ -96,7 +96,7 @@ def main(asked: str, answer: str) -> None:
         steps = {
             f"steps_{side}": _steps(engine, processor, length) for side, processor in sides.items()
         }
-        described = {"engine": job["engine"], "case": case, "tokens": length, "free": free}
+        described = {"engine": job["engine"], "case": case, "free": free}
         results.append(described | steps)
     Path(answer).write_bytes(orjson.dumps(results))
     engine.shutdown()

@@ -22,7 +22,7 @@ import torch
 from benchmarks.cost.cases import NEWLINE, Case, forced, idle, interleave, median, ngram, per_step
 from benchmarks.cost.measure import ROUNDS, THREADS
 from benchmarks.drafts import engine, foresight, report
-from benchmarks.drafts.verify_step import ACCEPTED, NODES, VerifyStep
+from benchmarks.drafts.verify_step import NODES, VerifyStep
 from benchmarks.machine import age, machine
 from sglang_lp._engine.apply.plan import Plan
 
@@ -72,7 +72,6 @@ def measure() -> list[dict[str, Any]]:
                     "history": history,
                     "step_us": round(micro, 2),
                     "node_us": round(micro / (ROWS * NODES), 2),
-                    "waits": steps[history].waits,
                 }
             )
     return results
@@ -85,7 +84,6 @@ def main() -> int:
         "machine": {**machine(), "torch_threads": THREADS},
         "rows": ROWS,
         "nodes": NODES,
-        "accepted": ACCEPTED,
         "rounds": ROUNDS,
         "rules": measure(),
         "engines": engine.measure(),

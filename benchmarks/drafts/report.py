@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.drafts.engine import COUNTED
 from benchmarks.pages import Part
+from benchmarks.tables import table, verdict
 
 __all__ = ["PART", "Promise", "promises", "show"]
 
@@ -92,42 +93,38 @@ def page_block(results: Mapping[str, Any]) -> str:
         f"torch {machine['torch']}, SGLang {machine['sglang']}; load average at the start "
         f"{machine['load']}; medians of {results['rounds']} runs."
     )
-    lines = [
-        measured_on,
-        "",
-        "|  | sglang-lp | at most | met |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {one.title} | {one.came} | {one.limit} | {'yes' if one.met else '**no**'} |"
-        for one in promises(results)
-    ]
-    lines += [
-        "",
-        "The engines, 16 rows each. A step that is awake waits once for the result before it:",
-        "",
-        f"| {' | '.join(_ENGINE)} |",
-        f"|{'---|' * len(_ENGINE)}",
-    ]
-    lines += [
-        f"| {one['engine']} | {one['processor']} | {one['steps']:,} | {one['waits']:,} "
-        f"| {one['delayed']} | {one['step_us'] / 1000:.3g} ms | {one['own_us']:.3g} µs "
-        f"| {one['accept_length'] or '-'} |"
+    kept = ((one.title, one.came, one.limit, verdict(met=one.met)) for one in promises(results))
+    engines = (
+        (
+            *(one["engine"], one["processor"], f"{one['steps']:,}", f"{one['waits']:,}"),
+            *(str(one["delayed"]), f"{one['step_us'] / 1000:.3g} ms", f"{one['own_us']:.3g} µs"),
+            str(one["accept_length"] or "-"),
+        )
         for one in results["engines"]
-    ]
-    lines += [
-        "",
-        "Verify steps of an answer whose forced tokens are foreseen, and are not:",
-        "",
-        f"| {' | '.join(_FORESIGHT)} |",
-        f"|{'---|' * len(_FORESIGHT)}",
-    ]
-    lines += [
-        f"| {one['engine']} | {one['case']} | {one['steps_with']:.1f} "
-        f"| {one['steps_without']:.1f} | {one['steps_with'] / one['steps_without']:.2f} |"
+    )
+    foresight = (
+        (
+            *(one["engine"], one["case"]),
+            *(f"{one[steps]:.1f}" for steps in ("steps_with", "steps_without")),
+            f"{one['steps_with'] / one['steps_without']:.2f}",
+        )
         for one in results["foresight"]
-    ]
-    return "\n".join(lines)
+    )
+    return "\n".join(
+        [
+            measured_on,
+            "",
+            *table(("", "sglang-lp", "at most", "met"), kept),
+            "",
+            "The engines, 16 rows each. A step that is awake waits once for the result before it:",
+            "",
+            *table(_ENGINE, engines),
+            "",
+            "Verify steps of an answer whose forced tokens are foreseen, and are not:",
+            "",
+            *table(_FORESIGHT, foresight),
+        ]
+    )
 
 
 PART = Part("drafts", "performance.md", page_block)

@@ -19,7 +19,7 @@ from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from sglang_lp.server.scheduler.speculation import make_capture, make_verify
 
-__all__ = ["ACCEPTED", "NODES", "VerifyStep"]
+__all__ = ["NODES", "VerifyStep"]
 
 #: The newest token and four drafted ones.
 NODES = 5

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.evidence.speed import BATCHES, TOKENS
 from benchmarks.pages import Part
+from benchmarks.tables import table
 
 __all__ = ["PART", "page_block"]
 
@@ -76,17 +77,10 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
 }
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|---" * len(head) + "|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-
-
 def _section(title: str, found: Mapping[str, Row]) -> Iterator[str]:
     columns = _COLUMNS[title]
     rows = ([arm, *(show(row) for show in columns.values())] for arm, row in found.items())
-    yield from _table(["", *columns], rows)
+    yield from table(["", *columns], rows)
     failed = {arm: row["errors"] for arm, row in found.items() if row["errors"]}
     for arm, count in failed.items():
         yield f"\n{arm}: {count} requests were answered with an error."
@@ -102,7 +96,7 @@ def _speed(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> 
         for server, arms in found.items()
         for arm, of in arms.items()
     )
-    yield from _table(
+    yield from table(
         [
             f"tokens a second, answers of {TOKENS}",
             *(f"{n} at once" for n in sizes),

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.policy.decisions import Ceiling, Chosen
@@ -90,9 +91,8 @@ def seconds(gate: Callable[..., None], asked: tuple[Any, Any]) -> float:
 
 def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
-    rows = ["| what is decided, what a request brings | µs |", "|---|---|"]
-    rows += [f"| {name} | {each:.1f} |" for name, each in results["gate_us"].items()]
-    return "\n".join(rows)
+    rows = ((name, f"{each:.1f}") for name, each in results["gate_us"].items())
+    return "\n".join(table(("what is decided, what a request brings", "µs"), rows))
 
 
 PART = Part("rules", "operating.md", page_block)

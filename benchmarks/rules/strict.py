@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.machine import machine
 from benchmarks.pages import Part
+from benchmarks.tables import table
 from demo.corpus import END_THINK, QUESTIONS, THINK, prompt
 from demo.model import DEFAULT_DIRECTORY, SpecialTokens, ensure_model
 from demo.server import ARGUMENTS
@@ -153,14 +154,8 @@ def measure() -> dict[str, dict[str, int | str]]:
 def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
     sides = results["sides"]
-    lines = [
-        f"| tokens thought, cap {CAP} | {' | '.join(sides)} |",
-        f"|{'---|' * (len(sides) + 1)}",
-    ]
-    lines += [
-        f"| {case} | {' | '.join(str(side[case]) for side in sides.values())} |" for case in CASES
-    ]
-    return "\n".join(lines)
+    rows = ([case, *(str(side[case]) for side in sides.values())] for case in CASES)
+    return "\n".join(table([f"tokens thought, cap {CAP}", *sides], rows))
 
 
 PART = Part("strict", "operating.md", page_block)

@@ -1,10 +1,15 @@
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.bounds import report as bounds
 from benchmarks.cost.report import Figure
 from benchmarks.drafts.report import promises
 from benchmarks.pages import Part, with_block
 from benchmarks.renew import PARTS
+from benchmarks.stored import FOLDER, as_json
+from benchmarks.tables import duration
 from support.settings import ROOT
 
 
@@ -13,6 +18,42 @@ def test_a_page_says_what_the_stored_results_say(part: Part):
     text = (ROOT / "docs" / part.page).read_text()
 
     assert with_block(text, part.name, part.block(part.stored())) == text
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.name)
+def test_a_result_is_stored_as_a_run_would_store_it(file):
+    assert as_json(orjson.loads(file.read_bytes())) == file.read_bytes()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+)
+
+
+@given(VALUES)
+def test_what_is_stored_is_json_of_the_same_value_with_one_record_a_line(value):
+    stored = as_json(value)
+
+    assert orjson.loads(stored) == value
+    records = [{"key": "a", "us": 1.5}, {"key": "b", "runs": [1, 2]}]
+    assert as_json({"cases": records}).decode().splitlines() == [
+        "{",
+        '  "cases": [',
+        '    {"key":"a","us":1.5},',
+        "    {",
+        '      "key": "b",',
+        '      "runs": [1,2]',
+        "    }",
+        "  ]",
+        "}",
+    ]
+
+
+def test_a_duration_has_the_unit_that_suits_it():
+    assert [duration(us) for us in (None, 0.5, 999, 1500, 2.5e6)] == [
+        *("-", "0.5 µs", "999 µs", "1.5 ms", "2.5 s"),
+    ]
 
 
 def test_a_block_is_written_between_the_marks_of_its_benchmark_alone():
