@@ -120,7 +120,7 @@ UNBOUNDED = {
     "versions.untested": "no argument",
     "vllm_names._is_installed": "no argument",
     "vllm_names._modules": "no argument",
-    "vllm_names._tokenizer": "models of a server",
+    "vllm_stand_in._tokenizer": "models of a server",
 }
 
 
