@@ -55,7 +55,7 @@ def _hook(event: str, _arguments: object) -> None:
 
 
 def expected(text: str) -> type | None:
-    """Tell by JSON and hex alone what a text stands for."""
+    """Return the class of a text, found with JSON and hex only."""
     if text in NAMES:
         return NAMES[text]
     try:
@@ -90,7 +90,7 @@ def check_text(text: str) -> None:
     ):
         raise RuntimeError("accepted, but not in the table, or the other way round")
     if found and VERIFIER.lookup(found.payload) is not found:
-        raise RuntimeError("the canonical text stands for something else")
+        raise RuntimeError("the canonical text is for another class")
 
 
 def one_input(data: bytes) -> None:
@@ -102,7 +102,7 @@ def one_input(data: bytes) -> None:
 
 
 def seeds() -> Iterator[bytes]:
-    """Yield what to start from: constructions as text and as pickles, and what is allowed."""
+    """Yield the first inputs: constructions as text and as pickles, and allowed pickles."""
     yield from PICKLES
     for _, payload in constructions.everything():
         if isinstance(payload, str) and len(payload) <= 2 * MAX_CHARS:

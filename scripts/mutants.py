@@ -1,9 +1,11 @@
 """Mutation testing of the trust boundary: break it in many ways, and see the tests notice.
 
-Mutated is what stands between a request and code that runs: the wire format, the verifier, and the
-gates of both processes. The engine tests and `make test SUITE=faults` cover how tokens are decoded.
-Works on a copy in ``.cache/mutants``. Every mutant that no test notices must stand, with the reason
-why it may, in ``scripts/mutants.md``; one that does not makes the exit code 1.
+It mutates the code between a request and a processor that runs: the wire format, the verifier, the
+policy's allow list, and the gates of both processes. Decoding is covered by the engine tests and
+`make test SUITE=faults`.
+
+It works on a copy in ``.cache/mutants``. ``scripts/mutants.md`` lists the mutants that no test
+notices, each with a reason; a mutant that is missing there makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ COPY = ROOT / ".cache" / "mutants"
 LIST = ROOT / "scripts" / "mutants.md"
 MUTMUT = ROOT / ".venv" / "bin" / "mutmut"
 TESTS = ("tests/trust", "tests/wire", "tests/server")
-#: Tests of SGLang itself and of the documents; those that start processes, which mutmut does not
-#: follow; and two that count calls, of which it adds some.
+#: Tests that cannot run here: of SGLang itself and of the documents; tests that start processes,
+#: which mutmut does not follow; and two that count calls, because mutmut adds calls.
 LEFT_OUT = (
     *("sglangs_own_class", "those_that_sglang_has", "documents"),
     *("fail_closed", "hundred_calls", "beyond_the_cap"),
 )
 
-#: What stands between a request and code that runs.
+#: Code between a request and a processor that runs.
 MUTATED = (
     *("sglang_lp/wire/*.py", "sglang_lp/trust/*.py", "sglang_lp/importing.py"),
     *(

@@ -1,4 +1,4 @@
-"""The errors of the toolkit; whose fault each one is decides what becomes of it.
+"""The errors of the toolkit. Each class says whose fault it is, and so what the client gets.
 
 SglangLpError
 ├── RequestError (also ValueError)     the caller's fault: HTTP 400, that request alone
@@ -6,7 +6,7 @@ SglangLpError
 │   ├── InvalidParameter               a custom_params entry does not fit the processor
 │   └── Unsupported                    this server cannot honour the processor
 ├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
-├── NotRun (also RuntimeError)         an answer that a processor did not run on
+├── NotRun (also RuntimeError)         a processor did not run on an answer
 ├── PolicyError (also ValueError)      the operator's policy file: the server does not start
 ├── UsageError (also ValueError)       the command line: exit code 2
 └── InstallError (also RuntimeError)   a guard is not in place: the process does not serve
@@ -55,7 +55,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text with nothing in it that a terminal would act on: lines and tabs stay."""
+    """Escape the characters of a text that a terminal acts on, except newlines and tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -65,14 +65,14 @@ def escaped(text: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return an exception with its innermost frames for a log, indented and escaped.
+    """Return an exception with its innermost frames for a log.
 
-    Its text may be of a client, and so is not to look like a line of the log.
+    It is indented and escaped, because its text may come from a client who forges log lines.
     """
-    import textwrap  # for a log only, and the client imports this module
+    import textwrap  # not at the top, because clients never need it
     import traceback
 
-    # To show all frames of a deep recursion takes 20 ms, and everybody waits.
+    # Formatting all frames of a deep recursion would hold up the scheduler.
     lines = "".join(traceback.format_exception(error, limit=-_FRAMES))
     return textwrap.indent(escaped(lines), "    ")
 
@@ -101,7 +101,7 @@ class RefusalReason(StrEnum):
 
 
 class PayloadRefused(RequestError):
-    """The payload is not one that the operator of this server allowed.
+    """The operator of this server did not allow the payload.
 
     Attributes:
         reason: Stable code of the cause.
@@ -123,8 +123,8 @@ class InvalidParameter(RequestError):
 
     Attributes:
         processor: Class name of the processor.
-        parameter: Key in ``custom_params``, or ``None`` if the whole is at fault.
-        problem: What was expected, what came, what to do.
+        parameter: Key in ``custom_params``, or ``None`` if no single key is at fault.
+        problem: The message: what was expected, what came, what to do.
     """
 
     def __init__(self, processor: str, parameter: str | None, problem: str) -> None:
@@ -141,19 +141,19 @@ class Unsupported(RequestError):
 
 
 class ProcessorFault(SglangLpError, RuntimeError):
-    """A processor raised, or returned what it may not. Ends its own request and no other."""
+    """A processor raised, or returned a wrong value. It ends its own request and no other."""
 
 
 class NotRun(SglangLpError, RuntimeError):
-    """An answer on which the processor that was asked for did not run, or that does not tell."""
+    """A processor that was asked for did not run on an answer, or the answer does not tell."""
 
 
 class PolicyError(SglangLpError, ValueError):
-    """The policy file is wrong: says where, and what was expected there."""
+    """The policy file is wrong. The message names the place, and the expected value."""
 
 
 class UsageError(SglangLpError, ValueError):
-    """A command was called wrongly: says which arguments were expected."""
+    """A command was called with wrong arguments. The message says which were expected."""
 
 
 class InstallError(SglangLpError, RuntimeError):
@@ -162,11 +162,11 @@ class InstallError(SglangLpError, RuntimeError):
 
 @contextmanager
 def refusing(processor: str, parameter: str | None) -> Iterator[None]:
-    """Turn a problem that is found in the block into a refusal of a parameter.
+    """Turn a ``RequestError`` of the block into the refusal of a parameter.
 
     Args:
-        processor: The class whose parameter it is.
-        parameter: Its name; ``None`` if there is no single one.
+        processor: Name of the class that has the parameter.
+        parameter: Its name; ``None`` if no single parameter is at fault.
 
     Raises:
         InvalidParameter: In place of any other ``RequestError``.

@@ -1,8 +1,9 @@
-"""What a processor raises, as an error of its request; what a signal raises goes on its way.
+"""Exceptions of processors, turned into errors of their requests.
 
 A processor may raise anything: ``SystemExit``, ``KeyboardInterrupt``, ``CancelledError``, or an
-exception that cannot even be printed. None of that ends the thread that serves everybody. Only a
-signal does, which Python raises wherever that thread happens to be, inside a processor too.
+exception that cannot be printed. None of these ends the thread that serves all requests. Only a
+signal does, and its handler may raise while a processor runs. So exceptions of signals are told
+apart, and raised again.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def show_interrupts() -> None:
-    """Let :func:`from_signal` see an interrupt where nobody handles it in another way.
+    """Replace Python's own handler of interrupts, which :func:`from_signal` cannot see.
 
-    Call it in the main thread.
+    Leaves any other handler in place. Call it in the main thread.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 
 
 def from_signal(error: BaseException) -> bool:
-    """Tell whether a signal's handler raised this.
+    """Tell whether a signal's handler raised an exception.
 
-    A handler that is written in Python stands in the traceback; other code does not call it.
-    Python's own for interrupts does not: while that is in place every ``KeyboardInterrupt`` counts.
+    A handler that is written in Python has a frame in the traceback, and only signals call it.
+    Python's own handler of interrupts has none: while it is in place, every ``KeyboardInterrupt``
+    counts as a signal's.
     """
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if default and issubclass(type(error), KeyboardInterrupt):
         return True
     trace = error.__traceback__
-    if trace is None:  # nobody raised it
+    if trace is None:  # it was never raised
         return False
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in _signals()}
     while trace is not None:
@@ -54,18 +56,18 @@ def from_signal(error: BaseException) -> bool:
     return False
 
 
-@cache  # they never change, and listing them takes as long as the rest of a fault
+@cache  # they never change
 def _signals() -> tuple[signal.Signals | int, ...]:
     return (*signal.valid_signals(),)
 
 
 def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
-    """Return what ends the request of a processor that raised, and log it.
+    """Return the error that ends the request of a processor that raised, and log it.
 
     Args:
-        name: Of the processor.
-        when: Where it was, as ``at token 3``.
-        error: What was raised.
+        name: Name of the processor.
+        when: The moment, such as ``at token 3``.
+        error: The exception that it raised.
 
     Returns:
         An error that names the processor; a :class:`RequestError` as it is.
@@ -87,7 +89,7 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
 
 
 def _has_plain_text(error: BaseException) -> bool:
-    """Tell whether an error says text, and such as SGLang's processes can send."""
+    """Tell whether an error's message is plain text that SGLang's processes can send."""
     if type(error).__str__ is not BaseException.__str__:
         return False
     if any(type(arg) is not str for arg in error.args):
@@ -113,7 +115,7 @@ def _described(name: str, error: BaseException) -> str:
 
 
 def _logger() -> Logger:
-    # Not imported above, because the client imports this module and logs nothing.
+    # Not imported at the top, because clients import this module and log nothing.
     import logging
 
     return logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""``module:Class`` as the operator writes it: read, and imported, in this one place."""
+"""Reading ``module:Class``, and importing it. Every import by name happens here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sglang-lp allow``: write a policy entry, after showing what it is for."""
+"""``sglang-lp allow``: show a class or a payload, ask, and add it to a policy file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add(verbs: Any) -> None:
         "Exit code 1 if the answer is no; the file is then unchanged.",
     )
     parser.add_argument(
-        "what", metavar="WHAT", help="package.module:Class, @FILE with a payload, or - for stdin"
+        "what", metavar="WHAT", help="package.module:Class, or a payload: @FILE, - for stdin"
     )
     parser.add_argument(
         "--policy",
@@ -40,7 +40,7 @@ def add(verbs: Any) -> None:
         required=True,
         help="policy file to add to; made if absent",
     )
-    parser.add_argument("--name", help="what to call a pinned payload in logs")
+    parser.add_argument("--name", help="name of a pinned payload in logs")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.set_defaults(run=_run)
 

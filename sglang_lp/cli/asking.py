@@ -1,6 +1,6 @@
-"""What ``sglang-lp doctor --url`` asks a running server, and what it makes of the answers.
+"""The checks of ``sglang-lp doctor --url``: requests to a running server, and their answers.
 
-Everything is asked from outside, as any client would, through whatever stands between.
+They are sent as any client would send them, through all routers and proxies on the way.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 _SECONDS = 120
 #: Largest answer that is read.
 _MAX_BYTES = 4 << 20
-#: What is forced, and looked for in the answer.
+#: The text that is forced, and looked for in the answer.
 _WORDS = "The doctor was here."
 _OK, _BAD_REQUEST = 200, 400
-#: Requests that are asked for their policy: a router spreads them over its workers.
+#: Requests that are sent to learn policies: a router spreads them over its workers.
 _ASKED = 8
 #: Digits of a fingerprint that are shown.
 _DIGITS = 12
@@ -50,7 +50,7 @@ _ODD_REFERENCE = (
 
 
 class Skipped(Exception):
-    """What was asked for is not to be had there, and says why."""
+    """A check cannot be made on this server. The message says why."""
 
 
 class Answer(NamedTuple):
@@ -68,15 +68,15 @@ class Answer(NamedTuple):
 
 
 def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
-    """Return the checks of a server, each with a function that returns what was found.
+    """Return the checks of a server: names, and functions that return the finding as text.
 
-    The functions raise ``SglangLpError`` if something is wrong, ``Skipped`` if it cannot be told.
+    The functions raise ``SglangLpError`` if a check fails, ``Skipped`` if it cannot be made.
 
     Args:
-        url: Where the server, or what stands before it, listens.
+        url: URL of the server, or of a router or proxy in front of it.
 
     Raises:
-        UsageError: That is no such URL.
+        UsageError: It is not an HTTP URL.
     """
     url = base_of(url, "--url")
     guarded = cache(partial(_is_guarded, url))
@@ -92,10 +92,14 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
 
 
 def base_of(url: str, option: str) -> str:
-    """Return a URL, which was given as this option, to which the paths of endpoints are added.
+    """Return the part of a URL before the paths of endpoints.
+
+    Args:
+        url: The URL.
+        option: The option that it was given as, for the message.
 
     Raises:
-        UsageError: That is no such URL.
+        UsageError: It is not an HTTP URL.
     """
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{option}: expected a URL, http://... or https://..., got {shown(url)}")
@@ -106,7 +110,7 @@ def check_same_policy(urls: Sequence[str]) -> str:
     """Compare the policies of servers.
 
     Raises:
-        SglangLpError: They differ, or one is not told.
+        SglangLpError: They differ, or a server does not tell its policy.
     """
     found = {url: _check_policy(base_of(url, "--url")) for url in urls}
     if len({*found.values()}) > 1:
@@ -116,7 +120,7 @@ def check_same_policy(urls: Sequence[str]) -> str:
 
 
 def _policies(url: str) -> set[str]:
-    """Return the fingerprints of the servers behind a URL, an empty one if a server has none."""
+    """Return the policy fingerprints of the servers behind a URL; empty for a server without."""
     found = set()
     for number in range(_ASKED):
         body = {"text": f"{number}, the doctor asks.", "sampling_params": {"max_new_tokens": 1}}
@@ -147,7 +151,7 @@ def check_guard(url: str, *, key: bool = True) -> str:
         key: As for :func:`request`.
 
     Raises:
-        SglangLpError: It is not, or it does not answer.
+        SglangLpError: It is not guarded, or does not answer.
     """
     payload = wire.encode(_ODD_REFERENCE)
     answer = request("POST", url, "/generate", _generate(payload, {"token_ids": []}), key=key)
@@ -168,9 +172,9 @@ def check_guard(url: str, *, key: bool = True) -> str:
 
 
 def _is_guarded(url: str) -> bool:
-    """Tell whether every server behind a URL is, as far as can be seen.
+    """Tell whether every server behind a URL is guarded, as far as can be seen.
 
-    The routed form on ``/generate`` ends the scheduler of a server that is not.
+    Ask before sending the routed form to ``/generate``: it ends the scheduler of an unguarded one.
     """
     try:
         check_guard(url)
@@ -300,10 +304,10 @@ def _model(url: str) -> str:
 
 
 def _text(answer: Answer) -> str:
-    """Return all text of an answer: what came of a reasoning parser, too.
+    """Return all text of an answer, reasoning included.
 
     Raises:
-        SglangLpError: It is not one of SGLang's.
+        SglangLpError: It is not an answer of SGLang.
     """
     body = answer.body
     try:
@@ -321,7 +325,7 @@ def _text(answer: Answer) -> str:
 
 
 def told(answer: Answer) -> str:
-    """Return what was answered, as it may be printed."""
+    """Return an answer as text that can be printed safely."""
     return f"HTTP {answer.status}: {shown(str(answer.body), 400)}"
 
 
@@ -330,7 +334,7 @@ def _post(url: str, path: str, body: Mapping[str, Any]) -> Answer:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect as the answer: what is asked, and the key, were meant for one host."""
+    """Returns a redirect as the answer: the request and the key were meant for one host."""
 
     def redirect_request(self, *_args: Any) -> None:
         """Return no request."""
@@ -343,14 +347,14 @@ def request(method: str, url: str, path: str, body: Any = None, *, key: bool = T
     """Send a request; the answer may be a refusal.
 
     Args:
-        method: Of HTTP.
+        method: HTTP method.
         url: As :func:`base_of` returned it.
-        path: Added to it.
+        path: Path of the endpoint, added to ``url``.
         body: JSON, or ``None``.
         key: Whether ``OPENAI_API_KEY`` is sent, if it is set: only where a user gave the host.
 
     Raises:
-        SglangLpError: Nobody answers, or not with what can be one.
+        SglangLpError: No answer came, or one that is too large or not HTTP.
     """
     data = None if body is None else orjson.dumps(body)
     headers = {"Content-Type": "application/json"}

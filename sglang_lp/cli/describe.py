@@ -1,4 +1,4 @@
-"""The parameters of the built-in processors, in words and in requests."""
+"""Descriptions of the built-in processors: their parameters in words, and example requests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def list_parameters(processor: type[Any]) -> list[Parameter]:
 
 
 def find_base(processor: type[Any]) -> type[Any] | None:
-    """Return the built-in whose parameters this one shares, if it is derived from one."""
+    """Return the built-in that a class is derived from and shares parameters with, if any."""
     parent: type[Any] = processor.__mro__[1]
     return parent if parent.__name__ in builtins.__all__ else None
 

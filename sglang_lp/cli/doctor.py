@@ -1,4 +1,4 @@
-"""``sglang-lp doctor``: what keeps a guarded server from starting here, or what a server loses."""
+"""``sglang-lp doctor``: check this environment and policy, or a running server."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
         help="check this environment and policy, or a running server",
-        description="Check, without starting a server, what a guarded server needs; or ask a "
-        "running one, through whatever stands before it, whether it is guarded and which endpoint "
-        "loses what. OPENAI_API_KEY is sent if it is set.",
+        description="Check, without starting a server, that a guarded server can start here. Or "
+        "check, with --url, that a running server is guarded, and that each endpoint passes "
+        "processors on, through all routers and proxies. OPENAI_API_KEY is sent if it is set.",
     )
     parser.add_argument(
         "--url",
         metavar="URL",
         action="append",
-        help="ask the server there, and check nothing of this environment; given several times, "
-        "compare the policies of all",
+        help="check the server at this URL, and not this environment; give it several times to "
+        "compare the policies of several servers",
     )
     policy_option.add_option(parser)
     parser.set_defaults(run=_run)
@@ -105,10 +105,10 @@ def _check_policy(named: str | None) -> str:
 
 
 def _check_writers(path: Path) -> None:
-    """Refuse a policy that everybody can write, or put another file in the place of.
+    """Refuse a policy file that any user can write or replace.
 
     Raises:
-        SglangLpError: With what to do.
+        SglangLpError: Such a file; the message says what to do.
     """
     if not path.is_file():  # the default policy
         return
@@ -129,7 +129,7 @@ def _check_adapted(named: str | None) -> str:
         for one in allowed
         if issubclass(one.processor, AdaptedProcessor)
     }
-    # A class may be allowed under another name than its own.
+    # The policy may name a class by an alias.
     lines = [
         title if title.startswith(f"{name} ") else f"{name}, which is {title}"
         for name, title in adapted.items()

@@ -21,11 +21,11 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
         help="explain a payload without running any of it",
-        description="Explain a payload and say what a policy makes of it. None of it is run. "
-        "Exit code 0 if the policy allows it, 1 if it is refused.",
+        description="Explain a payload, and say whether a policy allows it. None of it is run. "
+        "Exit code 0 if the policy allows it, 1 if it refuses it.",
     )
     parser.add_argument(
-        "payload", nargs="?", default="-", help="the text, @FILE, or - for standard input"
+        "payload", nargs="?", default="-", help="the payload's text, @FILE, or - for standard input"
     )
     policy_option.add_option(parser)
     parser.set_defaults(run=_run)

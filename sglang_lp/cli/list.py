@@ -17,8 +17,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "list",
         help="print the built-in processors and their parameters",
-        description="Print every built-in processor with the custom_params that it takes, and an "
-        "example of them.",
+        description="Print every built-in processor with its custom_params and an example.",
     )
     parser.add_argument(
         "--markdown",

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "payload",
         help="print the custom_logit_processor text of a class",
-        description="Print what to_str() returns for a class, from its names alone.",
+        description="Print the text that to_str() returns for a class, without importing it.",
     )
     parser.add_argument("name", metavar="NAME", help="a built-in, or package.module:Class")
     parser.set_defaults(run=_run)

@@ -1,4 +1,4 @@
-"""The policy that a verb works with."""
+"""The option ``--policy``, and the policy that it chooses."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["add_option", "check", "choose", "parse_file"]
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--policy`` to a verb that works with what a server would."""
+    """Add ``--policy`` to a verb that uses the policy of a server."""
     parser.add_argument(
         "--policy",
         metavar="FILE",
         type=parse_file,
-        help=f"a policy in TOML; without it the one that {POLICY_VARIABLE} names, else the "
-        "default: the built-ins, also in the place of SGLang's own processors",
+        help=f"policy file in TOML. Default: the file that {POLICY_VARIABLE} names; without that, "
+        "the built-ins are allowed, and replace SGLang's own processors",
     )
 
 
 def parse_file(text: str) -> str:
-    """Return the name of a policy file; argparse reports the error."""
+    """Return the name of a policy file; argparse reports an empty one."""
     if not text:  # an unset variable in a script must not mean the default policy
         raise argparse.ArgumentTypeError("expected the name of a policy file, got an empty text")
     return text
 
 
 def check(policy: Policy) -> Verifier:
-    """Check all of a policy that can be checked without a model.
+    """Check a policy as far as that is possible without a model.
 
     Raises:
         PolicyError: A server with it would not start.
@@ -42,12 +42,12 @@ def check(policy: Policy) -> Verifier:
 
 
 def choose(named: str | None) -> Policy:
-    """Return the policy that was named, else the one of the environment, else the default.
+    """Return the policy of ``--policy``, else of the environment variable, else the default.
 
     Args:
-        named: What was given as ``--policy``.
+        named: The file given as ``--policy``, if any.
 
     Raises:
-        PolicyError: There is no such policy.
+        PolicyError: The file cannot be read, or is wrong.
     """
     return policy_in_force() if named is None else Policy.from_toml(named)

@@ -21,12 +21,12 @@ def add(verbs: Any) -> None:
         "this model and the custom_params that hold the ids.",
     )
     parser.add_argument("directory", metavar="DIR", help="a model's directory")
-    # The names are the client's, because its messages reach these users too.
+    # Named as in attach(), whose error messages are shown here.
     parser.add_argument(
-        "--thinking-start", help="what opens a thinking block, if it cannot be found"
+        "--thinking-start", help="text that opens a thinking block, if it cannot be found"
     )
-    parser.add_argument("--thinking-end", help="what closes it")
-    parser.add_argument("--closing", help="a message to close a block with")
+    parser.add_argument("--thinking-end", help="text that closes it")
+    parser.add_argument("--closing", help="message that is forced before a block is closed")
     parser.set_defaults(run=_run)
 
 

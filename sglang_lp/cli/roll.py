@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _OK, _ACCEPTED = 200, 202
-#: Between two looks at a worker that is waited for.
+#: Seconds between two looks at a worker.
 _PAUSE = 0.5
-#: A request may be on its way from the router when the router lets go of a worker.
+#: Looks at a worker that must all find it idle: a request may still be on its way to it.
 _IDLE_LOOKS = 3
 
 
-#: A host and a port alone: it becomes part of a command.
+#: Only a host and a port, because the URL becomes part of a command.
 _WORKER_URL = r"^https?://([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?\Z"
 
 
 class _Worker(msgspec.Struct):
-    """What a router says of a worker, as far as it is read here."""
+    """A worker, by the fields of a router's list that are read here."""
 
     url: Annotated[str, msgspec.Meta(pattern=_WORKER_URL)]
     id: str
@@ -48,18 +48,18 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "roll",
         help="restart the workers behind sglang-router, one at a time",
-        description="For each worker of a router: take it out, wait until it has answered what it "
-        "has, run a command that restarts it, see that it is guarded, and put it back. Ends at the "
-        "first thing that goes wrong, with the other workers in service. OPENAI_API_KEY is sent, "
-        "if it is set, to the host of --router and to those of --key-host.",
+        description="For each worker of a router: take it out, wait until it has answered its "
+        "requests, run a command that restarts it, check that it is guarded, and put it back. Ends "
+        "at the first failure, with the other workers in service. OPENAI_API_KEY is sent, if it is "
+        "set, to the host of --router and to those of --key-host.",
     )
-    parser.add_argument("--router", metavar="URL", required=True, help="where the router listens")
+    parser.add_argument("--router", metavar="URL", required=True, help="URL of the router")
     parser.add_argument(
         "--restart",
         metavar="COMMAND",
         required=True,
-        help="restarts one worker, and returns once the old process has ended; {url}, {host} and "
-        "{port} stand for the worker's",
+        help="command that restarts one worker, and returns once the old process has ended; {url}, "
+        "{host} and {port} in it are replaced by the worker's",
     )
     parser.add_argument(
         "--key-host",

@@ -1,4 +1,4 @@
-"""Talking to the person at the terminal: printing, asking, reading and explaining a payload."""
+"""Input and output of a command: printing, asking, and reading and explaining a payload."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _CHANGING = {"BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS"}
 _ACTING = _IMPORTING | _CALLING | _CHANGING
 
 
-#: The errors in writing standard output in this run.
+#: Errors in writing standard output in this run.
 _lost: list[OSError] = []
 
 
 @contextmanager
 def printing() -> Iterator[list[OSError]]:
-    """Escape what the terminal cannot show, and survive a reader that closes the pipe.
+    """Escape characters that the terminal cannot show, and survive a closed pipe.
 
     Yields:
         The errors in writing standard output, complete when the block ends. A closed pipe, or an
@@ -58,7 +58,7 @@ def complain(line: str) -> None:
 
 
 def ask(question: str) -> str:
-    """Return the line that a person answers, empty if nobody does."""
+    """Print a question and return the line that is typed; empty if there is no input."""
     _write(sys.stdout, question, flush=True)
     try:
         return sys.stdin.readline() if sys.stdin is not None else ""
@@ -112,7 +112,7 @@ def decode(payload: str) -> bytes:
     """Return the pickle in a payload.
 
     Raises:
-        PayloadRefused: It is not a payload at all.
+        PayloadRefused: It is not a payload.
     """
     return wire.decode(payload, _MAX_CHARS)
 

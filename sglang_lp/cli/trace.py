@@ -1,4 +1,4 @@
-"""``sglang-lp trace``: what a processor did to an answer, token by token."""
+"""``sglang-lp trace``: show a processor's edits to an answer, token by token."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def add(verbs: Any) -> None:
     """Add the verb's parser."""
     parser = verbs.add_parser(
         "trace",
-        help="show what a processor did to an answer, token by token",
-        description="Replay a request's processor over its answer and show what it did at each "
-        "token. Exit code 1 if the answer contradicts the request, as when the server ran without "
-        "the processor.",
+        help="show a processor's edits to an answer, token by token",
+        description="Replay a request's processor over its answer, and show its edits at each "
+        "token. Exit code 1 if the answer contradicts the request, for example because the server "
+        "ran without the processor.",
     )
     parser.add_argument("request", metavar="REQUEST", help="a file with the request's JSON")
     parser.add_argument("answer", metavar="ANSWER", help="a file with the answer's JSON")
@@ -47,13 +47,13 @@ def add(verbs: Any) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="which answer, if there are several; 0, the first, if left out",
+        help="number of the answer, if there are several (default: 0, the first)",
     )
     parser.add_argument("--format", choices=("html", "text", "json"), default="html")
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="where to write; if left out, standard output, and for html the file ANSWER.html",
+        help="file to write (default: ANSWER.html for html, else standard output)",
     )
     policy_option.add_option(parser)
     parser.set_defaults(run=_run)

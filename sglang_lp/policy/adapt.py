@@ -19,8 +19,8 @@ class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         name: ``module:Class``; the key is ``class``. Either this or ``entry_point``.
-        entry_point: Name of an installed entry point of one of the groups.
-        interface: What it is written for; found out if left out.
+        entry_point: Name of an installed entry point in one of ``adapters.GROUPS``.
+        interface: The interface that the class implements; found out if left out.
         arguments: Arguments of its constructor that no request can change.
         generation_only: Whether servers that only prefill for others leave it out.
         limits: The largest number that a request may give, by the name of a parameter.
@@ -46,11 +46,11 @@ class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Adapted(NamedTuple):
-    """A class of another engine and what runs it.
+    """A class of another engine, adapted.
 
     Attributes:
-        names: Module and name that payloads may carry: those of the policy, and its own.
-        processor: What runs it.
+        names: Pairs of module and name that payloads may carry: the policy's, and the class's own.
+        processor: The adapter that runs it.
     """
 
     names: list[tuple[str, str]]
@@ -61,7 +61,7 @@ def adapt_all(entries: tuple[Adapt, ...]) -> Iterator[Adapted]:
     """Import, check and adapt the classes of a policy.
 
     Raises:
-        PolicyError: One cannot be served; says which and why.
+        PolicyError: A class cannot be served; the message says which and why.
     """
     for index, entry in enumerate(entries):
         where = f"adapt[{index}]"

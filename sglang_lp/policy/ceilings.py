@@ -106,7 +106,7 @@ def _lowered(link: Link, name: str, value: Any, ceiling: Ceiling) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """Return what Python would make of a value as a number."""
+    """Return a value as Python reads it as a number; ``None`` if it does not."""
     if not isinstance(value, int | float | str):
         return None
     try:

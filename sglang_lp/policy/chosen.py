@@ -45,7 +45,7 @@ class LoadedProfile(NamedTuple):
 
     Attributes:
         choices: The processors.
-        may_set: Parameters of these that a request may set.
+        may_set: Names of the parameters that a request may set.
     """
 
     choices: list[LoadedChoice]

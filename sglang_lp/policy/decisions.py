@@ -1,7 +1,7 @@
-"""What the operator decides for requests, as the policy file writes it.
+"""The sections of a policy file with the operator's decisions for requests.
 
-Sections of the policy file; :mod:`sglang_lp.policy` applies them, and imports the classes that they
-name. ``docs/operating.md`` explains them by use case.
+``policy.rules`` applies them; ``policy.chosen`` imports the classes that they name.
+``docs/operating.md`` explains them by use case.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["LEVELS", "Above", "Ceiling", "Chosen", "Decisions", "Profile"]
 #: ``output_config.effort`` of the Anthropic endpoint.
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 
-#: Tokens of ``max_new_tokens`` that stay for the answer, beside the levels in ``[effort]``.
+#: Key of ``[effort]``: tokens of ``max_new_tokens`` that a thinking budget leaves for the answer.
 _ANSWER_ROOM = "answer_room"
 
-#: Whether the budgets count that clients send in fields of their own.
+#: Key of ``[effort]``: whether budgets in other fields of a request count.
 _FIELDS = "fields"
 
 
 class Above(StrEnum):
-    """What becomes of a request that asks for more than a ceiling."""
+    """The treatment of a request that asks for more than a ceiling."""
 
     #: It gets the ceiling.
     LOWER = "lower"
@@ -54,7 +54,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         processors: What it runs.
-        may_set: Parameters of these that the request may set.
+        may_set: Names of the parameters that the request may set.
     """
 
     processors: tuple[Chosen, ...]
@@ -65,8 +65,8 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The most that a request may set a parameter to.
 
     Attributes:
-        at_most: That number.
-        above: What becomes of a request that asks for more.
+        at_most: The largest number.
+        above: The treatment of a request that asks for more.
     """
 
     at_most: int | float
@@ -78,16 +78,16 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sections of a policy file with what the operator decides.
+    """The operator's decisions.
 
     Attributes:
         defaults: The processor of requests that bring none.
-        always: Processors that every request gets, beside its own.
+        always: Processors that every request gets in addition to its own.
         profiles: Bundles, by the name that a request chooses them by.
-        ceilings: By the name of a parameter, whichever processor has it.
-        effort: Thinking budgets by the level of effort, ``answer_room`` and ``fields``. Without a
-            level the efforts that clients send are SGLang's, which does not enforce them, and so
-            are the budgets in fields of theirs with ``fields = false``.
+        ceilings: The largest number for a parameter of that name in any class.
+        effort: Thinking budgets by the level of effort; and ``answer_room`` and ``fields``. Without
+            a level, the efforts of requests are left to SGLang, which does not enforce them. With
+            ``fields = false``, so are budgets in other fields of a request.
     """
 
     defaults: Chosen | None = None
@@ -123,12 +123,12 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def fields(self) -> bool:
-        """Whether the budgets count that clients send in fields of their own."""
+        """Whether budgets in other fields of a request count."""
         return bool((self.effort or {}).get(_FIELDS, True))
 
     @property
     def reads_effort(self) -> bool:
-        """Whether the efforts that clients send count."""
+        """Whether the efforts of requests count."""
         return self.effort is not None and self.effort.keys() != {_FIELDS}
 
     @property
@@ -138,7 +138,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def is_empty(self) -> bool:
-        """Whether requests run what they bring, and nothing else is decided."""
+        """Whether there are no decisions: requests run the processors that they name."""
         return not self.reads_effort and not (
             self.defaults or self.always or self.profiles or self.ceilings
         )

@@ -1,4 +1,4 @@
-"""What the operator of a server allows, as written in a TOML file and checked in full.
+"""The policy file: a TOML file, read and checked in full.
 
 ``docs/policy.md`` documents every key; a test loads its example.
 """
@@ -23,20 +23,20 @@ from sglang_lp.trust.audit import Limits
 
 __all__ = ["Policy", "PolicyFile"]
 
-#: A policy is a page of text; a larger file is another file.
+#: A policy is a page of text; a larger file is not a policy.
 _MAX_FILE_BYTES = 1 << 20
 
 
 class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys of a policy file, beside those of ``Decisions``.
+    """The keys of a policy file.
 
     Attributes:
         builtins: Whether this toolkit's own processors are allowed.
-        stock: What becomes of the payloads of SGLang's own processors.
+        stock: The policy for payloads of SGLang's own processors.
         allow: Further classes, each as ``module:Class``.
         pin: Payloads that are code, each by its digest.
         adapt: Classes that were written for other engines.
-        limits: What refusals may cost.
+        limits: The most that refusals may cost.
     """
 
     builtins: bool = True
@@ -48,7 +48,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # In a policy that is made in code nobody has checked the type yet.
+        # msgspec checks the type of files only, not of a policy that is made in code.
         if self.stock not in set(Stock):
             raise PolicyError(f"stock: expected {', '.join(Stock)}, got {shown(self.stock)}")
         for index, entry in enumerate(self.allow):
@@ -60,10 +60,10 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a server runs.
+    """The policy of a server.
 
     Attributes:
-        source: Where it comes from, for messages.
+        source: Its file, or another origin, for messages.
     """
 
     source: str = "in code"
@@ -81,8 +81,8 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
             path: A TOML file.
 
         Raises:
-            PolicyError: The file cannot be read, is not TOML, or holds a key or value that is
-                not part of a policy; the message says where and what was expected.
+            PolicyError: The file cannot be read, is not TOML, or has a wrong key or value. The
+                message names the place, and the keys or values that are expected there.
         """
         path = Path(path)
         try:
@@ -122,7 +122,7 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise PolicyError(f"policy {self.source}: {error}") from error
 
 
-#: Where in the file which struct's keys stand.
+#: The struct of each table, by the beginning of the path in a message of msgspec.
 _PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"\$\.pin", Pin),
     (r"\$\.limits", Limits),
@@ -134,7 +134,7 @@ _PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 
 
 def _explained(text: str) -> str:
-    """Add to msgspec's message what was expected, where it does not say so."""
+    """Add the expected keys or values to a message of msgspec that lacks them."""
     place = text.rpartition(" - at `")[2]
     keys = next(
         (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),

@@ -80,7 +80,7 @@ class Rules:
         allowed: All of these classes, except those of pins that no request has sent yet.
 
     Attributes:
-        is_empty: Whether requests run what they bring, and nothing else is decided.
+        is_empty: Whether there are no decisions: requests run the processors that they name.
 
     Raises:
         PolicyError: A class cannot be imported or served, or a parameter does not fit it.
@@ -118,12 +118,12 @@ class Rules:
 
     @property
     def reads_effort(self) -> bool:
-        """Whether the efforts that clients send count."""
+        """Whether the efforts of requests count."""
         return self._decisions.reads_effort
 
     @property
     def reads_fields(self) -> bool:
-        """Whether the budgets count that clients send in fields of their own."""
+        """Whether budgets in other fields of a request count."""
         return self._decisions.fields
 
     def fit(self, served: ServedModel) -> None:

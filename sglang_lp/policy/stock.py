@@ -1,4 +1,4 @@
-"""SGLang's own processors: their names, and the refusals of those that a policy denies."""
+"""SGLang's own processors: their names, and their refusals by a policy that denies them."""
 
 from __future__ import annotations
 
