@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.homes import HOMES, load
 from sglang_lp.builtins.link import UNNAMED, Link, LinkRequest
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
@@ -29,18 +30,17 @@ Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 
 
 def _find_imported(name: str) -> type[LogitProcessor]:
-    """Return the imported processor of this name.
+    """Return the built-in, or the imported processor, of this name.
 
     Raises:
         InvalidParameter: No imported processor has this name.
     """
+    own = name.removeprefix(f"{ChainLogitProcessor.__module__}:")
+    if own in HOMES:
+        return load(own)  # type: ignore[no-any-return]
     for processor in subclasses_of(LogitProcessor):
-        module = processor.__module__
-        if name == f"{module}:{processor.__qualname__}" or (
-            module == ChainLogitProcessor.__module__ and name == processor.__qualname__
-        ):
-            found: type[LogitProcessor] = processor
-            return found
+        if name == f"{processor.__module__}:{processor.__qualname__}":
+            return processor
     raise InvalidParameter(
         "ChainLogitProcessor",
         "chain",

@@ -205,7 +205,8 @@ class Attachment(msgspec.Struct, frozen=True):
 
     def _names(self) -> list[str]:
         """Return the names by which an answer calls what is attached."""
-        if issubclass(self.processor, builtins.ChainLogitProcessor):
+        # Other classes are asked first, so that they do not load the chain.
+        if "chain" in self._params and issubclass(self.processor, builtins.ChainLogitProcessor):
             return [name.rpartition(":")[2] for name in self._params["chain"]]
         return [self.processor.__name__]
 
@@ -311,9 +312,8 @@ def _name_link(link: Attachment) -> str:
 
 
 def _find_builtin(name: str) -> Any:
-    found = vars(builtins).get(name)
-    if isinstance(found, type):
-        return found
+    if name in builtins.__all__:
+        return getattr(builtins, name)
     if "{" in name:
         raise RequestError(
             "attach: expected a processor class or the name of a built-in, got a payload text; "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.thinking.blocks import Block, find_blocks
-from sglang_lp.builtins.thinking.finder import Ended
-from sglang_lp.builtins.thinking.params import finder_of
+from sglang_lp import builtins
 from sglang_lp.client.attachment import Attachment
 from sglang_lp.errors import RequestError, shown
+
+if TYPE_CHECKING:
+    from sglang_lp.builtins.thinking.blocks import Block
 
 __all__ = ["ThinkingBlock", "thinking_blocks"]
 
@@ -49,6 +49,10 @@ def thinking_blocks(
     Raises:
         RequestError: It is no thinking budget, or only the server knows its ids.
     """
+    # Not above: only a client that asks loads the thinking budget.
+    from sglang_lp.builtins.thinking.blocks import find_blocks
+    from sglang_lp.builtins.thinking.params import finder_of
+
     params = _find_budget(attachment)
     if params.start is None:
         raise RequestError(
@@ -60,9 +64,8 @@ def thinking_blocks(
             "thinking_blocks: only the server knows the tokens of this closing; give "
             "closing_token_ids to attach(), or the model to resolve()"
         )
-    finder = finder_of(params)
     found = find_blocks(
-        finder,
+        finder_of(params),
         prompt_ids,
         output_ids,
         inside=params.force_reasoning,
@@ -77,12 +80,14 @@ def _find_budget(attachment: Any) -> Any:
     if isinstance(attachment, Attachment):
         processor = attachment.processor
         got = processor.__name__
-        if issubclass(processor, ThinkingBudgetLogitProcessor):
+        if issubclass(processor, builtins.ThinkingBudgetLogitProcessor):
             return processor.parse_params(attachment.custom_params)
-        if issubclass(processor, ChainLogitProcessor):
+        if issubclass(processor, builtins.ChainLogitProcessor):
             chain: Any = processor.parse_params(attachment.custom_params)
             for link, own in chain.links:
-                if issubclass(link, ThinkingBudgetLogitProcessor):  # a chain has one at most
+                if issubclass(
+                    link, builtins.ThinkingBudgetLogitProcessor
+                ):  # a chain has one at most
                     return own
             got = "a chain without"
     raise RequestError(
@@ -92,6 +97,8 @@ def _find_budget(attachment: Any) -> Any:
 
 
 def _report_block(params: Any, block: Block, output_ids: Sequence[int]) -> ThinkingBlock:
+    from sglang_lp.builtins.thinking.finder import Ended
+
     stop = len(output_ids) if block.end is None else block.end + 1
     message, end = params.closing_token_ids, block.start + block.tokens
     by_end = block.ended is Ended.END

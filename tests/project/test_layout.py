@@ -494,16 +494,52 @@ def test_the_version_is_the_installed_one():
     assert sglang_lp.__version__ == version("sglang-lp")
 
 
-@pytest.mark.parametrize("module", ["sglang_lp", "sglang_lp.client", "sglang_lp.cli"])
-def test_a_client_needs_neither_torch_nor_sglang(module):
+def loaded_by(code: str) -> set[str]:
+    """Return the modules that a new process has imported after some code."""
+    say = "import sys; print(*sys.modules, file=sys.stderr)"
     report = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", f"import {module}"],
+        [sys.executable, "-c", f"{code}\n{say}"],
         cwd=ROOT,
         capture_output=True,
         check=True,
         text=True,
     ).stderr
-    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in report.splitlines()}
+    return {*report.split()}
+
+
+@pytest.mark.parametrize("module", ["sglang_lp", "sglang_lp.client", "sglang_lp.cli"])
+def test_a_client_needs_neither_torch_nor_sglang(module):
+    loaded = loaded_by(f"import {module}")
 
     assert "sglang_lp" in loaded
     assert not loaded & {"torch", "sglang", "transformers", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("code", "builtins"),
+    [
+        ("import sglang_lp.client", set()),
+        (
+            (
+                "from sglang_lp import attach\n"
+                "attached = attach('MinLengthLogitProcessor', min_tokens=3)\n"
+                "attached.check({'X-SGLang-LP': 'MinLengthLogitProcessor'})"
+            ),
+            {"tokens", "tokens.min_length"},
+        ),
+        (
+            "from sglang_lp import builtins; builtins.MinLengthLogitProcessor",
+            {"tokens", "tokens.min_length"},
+        ),
+    ],
+)
+def test_a_client_loads_no_engine_and_no_built_in_that_it_did_not_ask_for(code, builtins):
+    room = "sglang_lp.builtins."
+    loaded = loaded_by(code)
+
+    assert {name.removeprefix(room) for name in loaded if name.startswith(room)} == {
+        "homes",
+        *builtins,
+    }
+    rooms = {part_of(name) for name in loaded}
+    assert not rooms & {"_engine", "text", "policy", "server", "adapters", "trace", "testing"}

@@ -1,11 +1,14 @@
 """The names of the built-ins are their wire format: none may change or go."""
 
 import hashlib
+import subprocess
+import sys
 
 import dill
 import pytest
 
 from sglang_lp import builtins, wire
+from sglang_lp.builtins.homes import HOMES
 
 #: SHA-256 of each payload, the first 16 digits. A new processor gets a new line; a line that is
 #: here stays as it is, because clients have sent that payload.
@@ -56,3 +59,30 @@ def test_a_payload_is_the_one_that_was_always_sent(name):
     assert hashlib.sha256(payload.encode()).hexdigest()[:16] == PAYLOADS[name]
     assert wire.decode(payload, len(payload)) == dill.dumps(processor)
     assert dill.loads(bytes.fromhex(payload.split('"')[3])) is processor
+
+
+def test_every_built_in_is_listed_wherever_it_has_to_be():
+    assert {*builtins.__all__} == {*HOMES} <= {*dir(builtins)}
+
+
+@pytest.mark.parametrize("name", ["ChainLogitProcessor", "Qwen3ThinkingBudgetLogitProcessor"])
+def test_a_payload_loads_its_class_in_a_process_that_has_not_imported_it(name):
+    pickled = dill.dumps(getattr(builtins, name)).hex()
+    code = f"import dill; print(dill.loads(bytes.fromhex({pickled!r})))"
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+
+    assert said.stdout == f"<class 'sglang_lp.builtins.{name}'>\n"
+
+
+def test_a_chain_finds_built_ins_that_the_process_has_not_imported():
+    code = (
+        "from sglang_lp.builtins import ChainLogitProcessor as Chain\n"
+        "names = ['MinLengthLogitProcessor', 'sglang_lp.builtins:GenLengthLogitProcessor']\n"
+        "print([link.__name__ for link, _ in Chain.parse_params({'chain': names, "
+        "'0.min_tokens': 1, '1.bias': 1}).links])"
+    )
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+
+    assert said.stdout == "['MinLengthLogitProcessor', 'GenLengthLogitProcessor']\n"

@@ -13,7 +13,7 @@ from sglang_lp.builtins.thinking.block_report import report_blocks
 from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.delimiters import check_family, find_tool_starts, resolve
 from sglang_lp.builtins.thinking.finder import finder_for
-from sglang_lp.builtins.thinking.known import FAMILIES, TOOL_STARTS, Family
+from sglang_lp.builtins.thinking.known import TOOL_STARTS, Family
 from sglang_lp.builtins.thinking.loops import ends_with_loop
 from sglang_lp.builtins.thinking.params import (
     END,
@@ -136,8 +136,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def __init_subclass__(cls, *, family: Family | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if family is not None:
-            cls.family = family = family._replace(processor=cls.__name__)
-            FAMILIES.append(family)
+            cls.family = family
             cls.example = {"thinking_budget": 512}
             cls.NEW_LINE_TOKEN_ID = family.new_line_id
             if len(family.start_ids) == 1:
