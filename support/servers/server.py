@@ -172,7 +172,7 @@ def launch(  # noqa: PLR0913 - most have a default
     log, record = directory / "server.log", directory / "record.jsonl"
     # The models are tiny, and the machine has other work.
     env = environment({"OMP_NUM_THREADS": "1", RECORD: str(record), **variables}, paths)
-    with running([*command, *_flags(arguments)], env, log) as process:
+    with running([*command, *flags_of(arguments)], env, log) as process:
         url = f"http://127.0.0.1:{arguments['port']}"
         server = Server(url, log, record, process, arguments, variables)
         _await_health(server)
@@ -193,7 +193,8 @@ def _await_health(server: Server) -> None:
     raise EngineError(f"the server was not ready in {START_SECONDS} s:\n{tail(server.log)}")
 
 
-def _flags(arguments: Mapping[str, Any]) -> list[str]:
+def flags_of(arguments: Mapping[str, Any]) -> list[str]:
+    """Return arguments as SGLang's command line takes them."""
     flags: list[str] = []
     for name, value in arguments.items():
         if value is not None and value is not False:

@@ -1,0 +1,141 @@
+"""Look for requests that break a promise: ``python -m benchmarks.hunt``.
+
+One server after the other is searched, and the next one starts meanwhile, so that two run at a
+time. Everything found is made small, asked again, and written to ``hunt-failures`` as a script that
+reproduces it. The exit code is 1 if anything was found. The same seed draws the same cases as long
+as the answers take the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.hunt.asking import Client
+from benchmarks.hunt.canaries import canaries
+from benchmarks.hunt.invariants import INVARIANTS
+from benchmarks.hunt.memory import resident
+from benchmarks.hunt.searching import Search, Seen, told
+from benchmarks.hunt.servers import KINDS, Kind, start
+
+if TYPE_CHECKING:
+    from support.server import Server
+
+#: Takes the scripts.
+FAILURES = Path("hunt-failures")
+MINUTES = 10.0
+#: Seconds of a search before memory is measured, for what is made once.
+_WARM = 5.0
+#: Bytes that a server may keep after a search.
+_MOST_GROWN = 200 << 20
+
+
+class Given(NamedTuple):
+    """The command line.
+
+    Attributes:
+        minutes: Of the whole search.
+        seed: Of its cases.
+        invariants: Names of the rules to judge by; all without any.
+        kinds: Of the servers.
+    """
+
+    minutes: float
+    seed: int
+    invariants: Sequence[str]
+    kinds: Sequence[Kind]
+
+
+def _read() -> Given:
+    parser = argparse.ArgumentParser(description="Look for requests that break a promise.")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="in all (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the cases; a new one if left out")
+    parser.add_argument(
+        "--only-invariant",
+        nargs="+",
+        default=(),
+        choices=[*INVARIANTS],
+        help="the rules to judge by",
+    )
+    parser.add_argument("--server", nargs="+", choices=[*KINDS], help="kinds of servers")
+    given = parser.parse_args()
+    seed = random.randrange(1_000_000) if given.seed is None else given.seed
+    kinds = [KINDS[name] for name in given.server or KINDS]
+    return Given(given.minutes, seed, given.only_invariant, kinds)
+
+
+def main() -> int:
+    """Search and report; return the exit code."""
+    given = _read()
+    kinds = given.kinds
+    _say(f"--seed {given.seed} --minutes {given.minutes:g}")
+    seen, grown = Seen(), dict[str, int]()
+    deadline = time.monotonic() + given.minutes * 60
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as all_of_them:
+        starter = all_of_them.enter_context(ThreadPoolExecutor(1))
+        following = starter.submit(_started, kinds[0], Path(folder))
+        for place, kind in enumerate(kinds):
+            server, running = following.result()
+            with running:
+                if place + 1 < len(kinds):
+                    following = starter.submit(_started, kinds[place + 1], Path(folder))
+                left = deadline - time.monotonic()
+                share = left / (len(kinds) - place)
+                _say(f"{kind.name}: {max(0.0, share):.0f} s")
+                grown[kind.name] = _hunt(kind, server, seen, share, given)
+    _show(seen, grown)
+    is_grown = any(one > _MOST_GROWN for one in grown.values())
+    return 1 if seen.findings or is_grown else 0
+
+
+def _started(kind: Kind, folder: Path) -> tuple[Server, ExitStack]:
+    """Return a running server, and what ends it."""
+    directory = folder / kind.name
+    directory.mkdir()
+    with ExitStack() as stack:
+        server = stack.enter_context(start(kind, directory))
+        return server, stack.pop_all()
+    raise RuntimeError("a server neither started nor failed")
+
+
+def _hunt(kind: Kind, server: Server, seen: Seen, seconds: float, given: Given) -> int:
+    """Search on one server, and return by how many bytes it grew."""
+    with Client(server, canaries(kind)) as client:
+        search = Search(kind, client, seen, given.seed, FAILURES, given.invariants, _say)
+        search.run(min(_WARM, seconds))
+        before = resident(server)
+        search.seed += 1
+        search.run(seconds - _WARM)
+        return resident(server) - before if client.is_alive else 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _show(seen: Seen, grown: dict[str, int]) -> None:
+    requests = sum(seen.requests.get("server", {}).values())
+    refused = sum(seen.refused.get("server", {}).values())
+    print(f"\n{sum(seen.cases.values())} cases, {requests} requests, {refused} refused")
+    for by, counts in seen.requests.items():
+        print(f"{by:<60} {'requests':>9} {'refused':>9}")
+        for key, count in counts.most_common():
+            print(f"  {key:<58} {count:>9} {seen.refused[by][key] / count:>9.0%}")
+    for name, more in grown.items():
+        is_much = ", which is too much" if more > _MOST_GROWN else ""
+        print(f"memory of {name}: {more / 2**20:+.0f} MiB{is_much}")
+    for signature, finding in seen.findings.items():
+        print(f"{told(finding)}\n    seen {1 + seen.again[signature]} times")
+    print(f"{len(seen.findings)} faults found" if seen.findings else "nothing found")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""HTTP replies as a client reads them: the texts, tokens, end and report of each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Answer", "Reply", "answers_of"]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back for one HTTP request.
+
+    Attributes:
+        status: HTTP status; 0 if no answer came.
+        headers: Lower-case names.
+        events: The JSON of a whole answer, or of each event of a stream.
+        seconds: Until the last of it.
+        is_cut: Whether the client hung up.
+        failure: Why no answer came.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    events: Sequence[Any] = ()
+    seconds: float = 0.0
+    is_cut: bool = False
+    failure: str = ""
+
+    def errors(self) -> Iterator[tuple[int, str]]:
+        """Yield status and message of each error, those in mid-answer among them."""
+        if self.status != 200:
+            yield self.status, self.failure or str([*self.events])
+            return
+        for event in self.events:
+            for one in event if isinstance(event, list) else [event]:
+                yield from _errors_in(one)
+
+
+def _errors_in(event: Any) -> Iterator[tuple[int, str]]:
+    if not isinstance(event, Mapping):
+        return
+    error = event.get("error") or (event.get("response") or {}).get("error")
+    if error:
+        code = error.get("code") if isinstance(error, Mapping) else None
+        yield (code if isinstance(code, int) else 500), str(error)
+    metas = [event.get("meta_info"), *(one.get("meta_info") for one in event.get("choices") or ())]
+    for meta in metas:
+        finish = (meta or {}).get("finish_reason")
+        if isinstance(finish, Mapping) and finish.get("type") == "abort" and finish.get("err_type"):
+            yield finish.get("status_code") or 500, str(finish)
+
+
+@dataclass
+class Answer:
+    """One answer of a reply.
+
+    Attributes:
+        texts: By field, what the client has at the end.
+        shown: Every text that it was shown meanwhile, such as those of events that are replaced.
+        token_ids: Tokens, if the endpoint tells them.
+        finish: Why it ended: ``stop``, ``length``, ``abort``, or ``None``.
+        matched: The stop text or token that ended it.
+        report: What the server says of its processors.
+        completion_tokens: Number of its tokens, if told.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    shown: list[str] = field(default_factory=list)
+    token_ids: list[int] | None = None
+    finish: str | None = None
+    matched: Any = None
+    report: Mapping[str, Any] | None = None
+    completion_tokens: int | None = None
+
+    @property
+    def everything(self) -> list[str]:
+        """Every text that the client got."""
+        return [*self.texts.values(), *self.shown]
+
+    def add(self, name: str, text: Any) -> None:
+        """Put a piece behind the text of a field."""
+        if isinstance(text, str):
+            self.texts[name] = self.texts.get(name, "") + text
+
+    def take_meta(self, meta: Any) -> None:
+        """Take in what SGLang says about the answer."""
+        if not isinstance(meta, Mapping):
+            return
+        self.report = meta.get("sglang_lp", self.report)
+        self.completion_tokens = meta.get("completion_tokens", self.completion_tokens)
+        finish = meta.get("finish_reason")
+        if isinstance(finish, Mapping):
+            self.finish, self.matched = finish.get("type"), finish.get("matched")
+
+
+def answers_of(path: str, reply: Reply) -> list[Answer]:
+    """Return the answers of a successful reply, in the order of their places.
+
+    Args:
+        path: Of the endpoint.
+        reply: To it.
+    """
+    if reply.status != 200:
+        return []
+    found: dict[Any, Answer] = {}
+    read = {
+        "/generate": _generated,
+        "/v1/responses": _responded,
+        "/v1/messages": _messaged,
+    }.get(path, _chosen)
+    for event in reply.events:
+        read(event, found)
+    return [found[place] for place in sorted(found)]
+
+
+def _generated(event: Any, found: dict[Any, Answer]) -> None:
+    """Read ``/generate``: every event has the whole text so far."""
+    for place, one in enumerate(event if isinstance(event, list) else [event]):
+        if "text" not in one and "output_ids" not in one:
+            continue
+        answer = found.setdefault(one.get("index", place), Answer())
+        answer.texts["text"] = one.get("text", "")
+        answer.shown.append(one.get("text", ""))
+        answer.token_ids = one.get("output_ids")
+        meta = one.get("meta_info")
+        answer.take_meta(meta)
+        pieces = [piece[2] for piece in meta.get("output_token_logprobs") or () if piece[2]]
+        answer.shown.append("".join(pieces))
+
+
+def _chosen(event: Any, found: dict[Any, Answer]) -> None:
+    """Read chats and completions."""
+    for one in event.get("choices") or ():
+        answer = found.setdefault(one["index"], Answer())
+        said = one.get("delta") or one.get("message") or one
+        for name in ("text", "content", "reasoning_content"):
+            answer.add(name, said.get(name))
+        for call in said.get("tool_calls") or ():
+            name = f"call {call.get('index', 0)}"
+            answer.add(name, (call.get("function") or {}).get("arguments"))
+        tokens = one.get("response_token_ids") or one.get("token_ids")
+        answer.token_ids = tokens or answer.token_ids
+        answer.finish = one.get("finish_reason") or answer.finish
+        answer.matched = one.get("matched_stop") or answer.matched
+        logprobs = one.get("logprobs") or {}
+        named = [piece["token"] for piece in logprobs.get("content") or ()]
+        answer.add("logprobs", "".join(named or logprobs.get("tokens") or ()))
+        finish = answer.finish
+        answer.take_meta(one.get("meta_info"))
+        answer.finish = answer.finish or finish
+
+
+def _responded(event: Any, found: dict[Any, Answer]) -> None:
+    """Read OpenAI's responses, whole and as events."""
+    answer = found.setdefault(0, Answer())
+    kind = event.get("type", "")
+    if kind.endswith(".delta"):
+        answer.add(kind, event.get("delta"))
+        return
+    whole = event.get("response", event)
+    if not isinstance(whole, Mapping):
+        return
+    answer.take_meta(whole.get("meta_info"))
+    for item in whole.get("output") or ():
+        parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+        said = "".join(part.get("text") or "" for part in parts) + (item.get("arguments") or "")
+        answer.texts[f"{item.get('type')} {item.get('id')}"] = said
+    incomplete = (whole.get("incomplete_details") or {}).get("reason")
+    if whole.get("status") in {"completed", "incomplete"}:
+        answer.finish = "length" if incomplete else "stop"
+
+
+def _messaged(event: Any, found: dict[Any, Answer]) -> None:
+    """Read Anthropic's messages, whole and as events."""
+    answer = found.setdefault(0, Answer())
+    delta = event.get("delta") or {}
+    for name in ("text", "thinking", "partial_json"):
+        answer.add(f"{name} {event.get('index')}", delta.get(name))
+    for place, part in enumerate(event.get("content") or ()):
+        for name in ("text", "thinking"):
+            answer.add(f"{name} {place}", part.get(name))
+    reason = event.get("stop_reason") or delta.get("stop_reason")
+    if reason:
+        answer.finish = "length" if reason == "max_tokens" else "stop"

@@ -1,0 +1,374 @@
+"""What holds for every case, one function for each rule.
+
+A rule takes a case as it went and the kind of its server, and yields what contradicts it: a word
+that tells this fault from others, and a sentence. None uses the product's own finders.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.hunt import thinking
+from benchmarks.hunt.answers import Answer, Reply, answers_of
+from benchmarks.hunt.requests import GENERATE, Sent
+from benchmarks.hunt.wishes import Wish, names_of, wish_of
+
+if TYPE_CHECKING:
+    from benchmarks.hunt.asking import Asked
+    from benchmarks.hunt.servers import Kind
+
+__all__ = ["INVARIANTS", "TIMES", "Violation", "violations"]
+
+Found = Iterator[tuple[str, str]]
+#: Seconds that the event loop may stand, and a step may take, beyond a case without processors.
+MOST_GAP, MOST_STEP = 1.0, 0.1
+
+
+class Violation(NamedTuple):
+    """A rule that did not hold.
+
+    Attributes:
+        invariant: Name of the rule.
+        sort: Tells faults of one rule apart.
+        text: What was seen.
+    """
+
+    invariant: str
+    sort: str
+    text: str
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """What two sightings of one fault share."""
+        return self.invariant, self.sort
+
+
+class Told(NamedTuple):
+    """An answer with what it was asked with."""
+
+    sent: Sent
+    reply: Reply
+    answer: Answer
+    wish: Wish
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the client waited for the end, and the answer did not end with an error."""
+        return not self.reply.is_cut and not [*self.reply.errors()]
+
+
+def _told(asked: Asked) -> Iterator[Told]:
+    for sent, reply in zip(asked.sent, asked.replies, strict=True):
+        for place, answer in enumerate(answers_of(sent.path, reply)):
+            yield Told(sent, reply, answer, wish_of(sent, place))
+
+
+# The operator's word
+
+
+def never_banned_text(asked: Asked, kind: Kind) -> Found:
+    """No client gets a text that an always-rule bans, in any field of any event."""
+    for told in _told(asked):
+        for word in kind.banned:
+            for text in told.answer.everything:
+                if word in text:
+                    yield told.sent.path, f"banned {word!r} in {text!r}"
+
+
+def always_beginning(asked: Asked, kind: Kind) -> Found:
+    """Every answer begins with the text that an always-rule forces, or is cut within it."""
+    begins = kind.beginning
+    for told in _told(asked) if begins else ():
+        text = told.answer.texts.get("text")
+        if text is None or told.wish.may_stop:
+            continue
+        if not (text.startswith(begins) or begins.startswith(text)):
+            yield told.sent.path, f"{text!r} does not begin with {begins!r}"
+
+
+def least_length(asked: Asked, kind: Kind) -> Found:
+    """No answer ends by itself before the tokens that an always-rule demands."""
+    for told in _told(asked) if kind.least else ():
+        answer = told.answer
+        ids = answer.token_ids
+        if ids is None or answer.finish != "stop" or told.wish.may_stop or not told.is_whole:
+            continue
+        if len(ids) <= kind.least and not isinstance(answer.matched, str):
+            yield told.sent.path, f"ended after {len(ids)} tokens, expected more than {kind.least}"
+
+
+def ceilings_on_thinking(asked: Asked, kind: Kind) -> Found:
+    """No block has more reasoning, by SGLang's parser, than the ceiling; nor all blocks together.
+
+    A tool start that had begun may be finished.
+    """
+    most, total = kind.ceiling("thinking_budget"), kind.ceiling("total_thinking_tokens")
+    if most is None:
+        return
+    for told in _told(asked):
+        answer, begun = told.answer, told.wish.begun
+        counts = []
+        for name in ("text", "content"):
+            if name in answer.texts and not (kind.parser and name == "content"):
+                found = thinking.blocks(begun, answer.texts[name])
+                counts += [(thinking.tokens_of(thought), 1, thought) for thought in found]
+        if total is not None and sum(count for count, _, _ in counts) > total:
+            yield "total", f"{counts} exceed the ceiling of {total} on all blocks"
+        if kind.parser:
+            counts += [
+                (thinking.tokens_of(thought), count, thought)
+                for thought, count in thinking.returned(answer, told.sent.body)
+            ]
+        for count, many, thought in counts:
+            if count > most * many:
+                yield told.sent.path, f"{count} tokens of reasoning, ceiling {most}: {thought!r}"
+
+
+# The request's own word
+
+
+def own_bans(asked: Asked, _kind: Kind) -> Found:
+    """What a request bans as text is in none of its answer's texts."""
+    for told in _told(asked):
+        # A piece of a log probability is no text of an answer.
+        texts = told.answer.texts.values()
+        for name, params in told.wish.processors:
+            if params.get("whole_words") or params.get("resumed_tokens"):
+                continue
+            given = {"BadWordsLogitProcessor": "words", "DisallowedTokensLogitsProcessor": "texts"}
+            for word in params.get(given.get(name, ""), None) or ():
+                if any(word in text for text in texts) and (
+                    name == "BadWordsLogitProcessor" or len(word) == 1
+                ):
+                    yield name, f"{word!r} is in {[*texts]}"
+
+
+def own_choice(asked: Asked, _kind: Kind) -> Found:
+    """An answer with choices that ends by itself is one of them, and else begins one."""
+    for told in _told(asked):
+        text = told.answer.texts.get("text")
+        for name, params in told.wish.processors:
+            choices = params.get("choices")
+            if name != "ChoiceLogitProcessor" or text is None or not isinstance(choices, list):
+                continue
+            if told.wish.may_stop or "eos_token_ids" in params or _is_steered(told.wish):
+                continue
+            ended = told.answer.finish == "stop" and told.is_whole
+            if not any(text == one if ended else one.startswith(text) for one in choices):
+                yield name, f"{text!r} is none of {choices}"
+
+
+def own_beginning(asked: Asked, _kind: Kind) -> Found:
+    """An answer begins with the text that its request forces, or is cut within it."""
+    for told in _told(asked):
+        text = told.answer.texts.get("text")
+        for name, params in told.wish.processors:
+            begins = params.get("text")
+            if name != "ForcedSequenceLogitProcessor" or not isinstance(begins, str):
+                continue
+            if text is None or told.wish.may_stop or _is_steered(told.wish):
+                continue
+            if not (text.startswith(begins) or begins.startswith(text)):
+                yield name, f"{text!r} does not begin with {begins!r}"
+
+
+def own_scripts(asked: Asked, _kind: Kind) -> Found:
+    """No letter of a script that a request bans everywhere comes out."""
+    for told in _told(asked):
+        for name, params in told.wish.processors:
+            if name != "ScriptLogitProcessor" or params.get("where", "everywhere") != "everywhere":
+                continue
+            scripts = params.get("scripts")
+            if params.get("mode") != "ban" or not isinstance(scripts, list):
+                continue
+            # Markup that was added to the vocabulary is free.
+            text = re.sub("<[^>]*>", "", told.answer.texts.get("text", ""))
+            for letter in text:
+                script = unicodedata.name(letter, "").partition(" ")[0].capitalize()
+                if script in scripts and letter.isalpha():
+                    yield name, f"{letter!r} of {script} is in {text!r}"
+
+
+def _is_steered(wish: Wish) -> bool:
+    """Tell whether a text that is forced need not begin the answer."""
+    return bool(wish.params.get("resumed_tokens")) or wish.sampling.get("ignore_eos") is True
+
+
+# Requests and each other
+
+
+def same_alone(asked: Asked, _kind: Kind) -> Found:
+    """A canary, asked next to a case, gets the tokens that it gets alone."""
+    number, reply = asked.canary
+    pairs = [answers_of(GENERATE, one) for one in (asked.alone, reply)]
+    alone, beside = ([answer.token_ids for answer in answers] for answers in pairs)
+    if alone != beside:
+        yield str(number), f"canary {number}: {beside or [*reply.errors()]}, alone {alone}"
+
+
+def copies_are_equal(asked: Asked, _kind: Kind) -> Found:
+    """Greedy copies of one request get the same tokens."""
+    for sent, reply in zip(asked.sent, asked.replies, strict=True):
+        answers = answers_of(sent.path, reply)
+        wishes = [wish_of(sent, place) for place in range(len(answers))]
+        by_wish: dict[str, list[Answer]] = {}
+        for wish, answer in zip(wishes, answers, strict=True):
+            if wish.is_greedy and answer.finish in {"stop", "length"}:
+                by_wish.setdefault(str(wish), []).append(answer)
+        for same in by_wish.values():
+            if any(one.texts != same[0].texts for one in same) and not reply.is_cut:
+                yield ", ".join(names_of(sent)), f"copies differ: {[one.texts for one in same]}"
+
+
+# Ends
+
+
+def no_server_error(asked: Asked, _kind: Kind) -> Found:
+    """An answer is a success or the caller's fault, unless its class is made to fail."""
+    for sent, reply in zip(asked.sent, asked.replies, strict=True):
+        if "Misbehaving" in str(sent.body):
+            continue
+        for status, text in reply.errors():
+            if not 400 <= status < 500:
+                # SGLang's events of responses say so of whatever it was.
+                sort = sent.path if "'server_error'" in text else _sort(text)
+                yield f"{status} {sort}", f"{status} on {sent.path}: {text[:600]}"
+
+
+def no_fault_counted(asked: Asked, _kind: Kind) -> Found:
+    """The metric of faults, on which operators are paged, stays."""
+    is_meant = any("Misbehaving" in str(sent.body) for sent in asked.sent)
+    # That a canary fails is another rule's to tell.
+    if asked.faults > 0 and not is_meant and not [*asked.canary[1].errors()]:
+        errors = [one for reply in asked.replies for one in reply.errors()]
+        sort = "told" if any(not 400 <= status < 500 for status, _ in errors) else "not told"
+        yield sort, f"sglang_lp_faults_total grew by {asked.faults:.0f}: {errors}"[:600]
+
+
+def server_lives(asked: Asked, _kind: Kind) -> Found:
+    """No request ends the server."""
+    if not asked.is_alive:
+        yield "", "the server ended"
+
+
+def _sort(text: str) -> str:
+    """Return a message without what differs between two requests."""
+    message = re.search(r"'message': ([\"'])(.*?)\1[,}]", text)
+    text = message.group(2) if message else text
+    text = text.rpartition(" failed at token ")[2]
+    text = re.sub(r"`.*?`|\[.*?\]|\b[0-9a-f]{32}\b", "", text)
+    return " ".join(re.findall("[A-Za-z_]+", text))[:90]
+
+
+# The report
+
+
+def report_agrees(asked: Asked, _kind: Kind) -> Found:
+    """A report has spans within the answer, counts that equal them, and the header's names."""
+    for told in _told(asked):
+        report, answer = told.answer.report, told.answer
+        if not told.is_whole or not isinstance(report, Mapping):
+            continue
+        length = answer.completion_tokens
+        length = len(answer.token_ids) if answer.token_ids is not None else length
+        forced, edited = report["forced_at"], report["edited"]
+        if report["truncated"] is None and report["forced"] != sum(e - b for b, e in forced):
+            yield "count", f"forced {report['forced']}, forced_at {forced}"
+        taken = [at for begin, end in [*forced, *edited] for at in range(begin, end)]
+        if len({*taken}) != len(taken) or any(begin >= end for begin, end in [*forced, *edited]):
+            yield "overlap", f"forced_at {forced}, edited {edited}"
+        if length is not None and taken and max(taken) >= length:
+            yield "beyond", f"forced_at {forced}, edited {edited}: {length} tokens"
+        header = told.reply.headers.get("x-sglang-lp", "")
+        for name in report["processors"]:
+            if name not in header:
+                yield "header", f"the report names {name}, the header {header!r}"
+
+
+def report_is_there(asked: Asked, _kind: Kind) -> Found:
+    """An answer has a report where docs promise one, and it names the request's processors."""
+    for told in _told(asked):
+        asks = told.sent.path == GENERATE or told.sent.body.get("return_meta_info")
+        name = told.sent.body.get("custom_logit_processor")
+        if not (asks and told.is_whole and told.answer.finish and isinstance(name, str)):
+            continue
+        if told.answer.report is None:
+            yield told.sent.path, f"no report on {told.sent.path}"
+        elif len(told.wish.processors) == 1 and name.endswith("LogitProcessor"):
+            names = told.answer.report["processors"]
+            if name not in names:
+                yield "names", f"asked for {name}, the report names {names}"
+
+
+def replay_agrees(asked: Asked, kind: Kind) -> Found:
+    """A replay of the processor over the answer finds no token that contradicts it."""
+    from benchmarks.hunt.replaying import contradictions
+
+    for told in _told(asked):
+        if told.sent.path == GENERATE and told.is_whole and told.answer.token_ids:
+            if any(":" in name or "thinking" in name for name, _ in told.wish.processors):
+                continue
+            for text in contradictions(told.wish, told.answer, kind):
+                yield told.wish.processors[0][0], text
+
+
+# Time
+
+
+def loop_answers(asked: Asked, _kind: Kind) -> Found:
+    """The event loop stands no longer than a second."""
+    if asked.gap > MOST_GAP:
+        yield ", ".join(sorted({*_all_names(asked)})), f"the event loop stood {asked.gap:.2f} s"
+
+
+def steps_are_short(asked: Asked, _kind: Kind) -> Found:
+    """No step of the scheduler works a tenth of a second longer than without processors."""
+    if asked.step > MOST_STEP:
+        yield ", ".join(sorted({*_all_names(asked)})), f"a step worked {asked.step * 1e3:.0f} ms"
+
+
+def _all_names(asked: Asked) -> Iterator[str]:
+    for sent in asked.sent:
+        yield from names_of(sent)
+
+
+Rule = Callable[["Asked", "Kind"], Found]
+_RULES: Sequence[Rule] = (
+    never_banned_text,
+    always_beginning,
+    least_length,
+    ceilings_on_thinking,
+    own_bans,
+    own_choice,
+    own_beginning,
+    own_scripts,
+    same_alone,
+    copies_are_equal,
+    no_server_error,
+    no_fault_counted,
+    server_lives,
+    report_agrees,
+    report_is_there,
+    replay_agrees,
+    loop_answers,
+    steps_are_short,
+)
+INVARIANTS: Mapping[str, Rule] = {rule.__name__: rule for rule in _RULES}
+#: Rules about time, which counts only in comparison with the same case without processors.
+TIMES = (loop_answers.__name__, steps_are_short.__name__)
+
+
+def violations(asked: Asked, kind: Kind, names: Sequence[str] = ()) -> Iterator[Violation]:
+    """Yield what contradicts the rules.
+
+    Args:
+        asked: A case as it went.
+        kind: Of its server.
+        names: Of the rules; all of them without any.
+    """
+    for name in names or INVARIANTS:
+        for sort, text in INVARIANTS[name](asked, kind):
+            yield Violation(name, sort, text)

@@ -1,0 +1,55 @@
+"""Replays a built-in over an answer with the product's own trace, and looks for contradictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from demo.model import ensure_model
+from sglang_lp import builtins
+from sglang_lp.client.models import load_model
+from sglang_lp.errors import SglangLpError
+from sglang_lp.trace import read_exchange, trace_answer
+
+if TYPE_CHECKING:
+    from benchmarks.hunt.answers import Answer
+    from benchmarks.hunt.servers import Kind
+    from benchmarks.hunt.wishes import Wish
+    from sglang_lp.served_model import ServedModel
+
+__all__ = ["contradictions"]
+
+_BUDGET = "ThinkingBudget"
+
+
+@cache
+def _served() -> ServedModel:
+    return load_model(str(ensure_model()))
+
+
+def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:
+    """Yield how an answer contradicts its request.
+
+    Args:
+        wish: What the request asked for, built-ins without a chain.
+        answer: With its tokens.
+        kind: Of the server; where it has ceilings, budgets are the operator's and not replayed.
+    """
+    if len(wish.processors) != 1:
+        return
+    ((name, params),) = wish.processors
+    processor = getattr(builtins, name, None)
+    if processor is None or (_BUDGET in name and kind.rules):
+        return
+    from benchmarks.hunt.tokens import encode
+
+    request = {"input_ids": encode(wish.begun), "sampling_params": {"custom_params": {**params}}}
+    whole = {"output_ids": answer.token_ids, "text": answer.texts.get("text")}
+    try:
+        found = trace_answer(processor, read_exchange(request, whole), _served())
+    except SglangLpError as error:
+        yield f"the replay refuses what was served: {error}"
+        return
+    for place in found.problems:
+        yield f"token {place} of {answer.token_ids}: {found.tokens[place].problem}"

@@ -1,0 +1,156 @@
+"""The servers of a hunt: each with a policy, and with what that policy promises."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from demo.model import DEFAULT_DIRECTORY, ensure_model
+from support import cpu_speculation, cpu_strict
+from support.server import Server, flags_of, launch
+from support.servers import PROBE
+from support.settings import CPU_ARGUMENTS, RECORD, ROOT
+
+__all__ = ["KINDS", "Kind", "command_of", "start"]
+
+_POLICIES = Path(__file__).with_name("policies")
+_COMMON = {"served_model_name": "demo", "grammar_backend": "xgrammar", "enable_metrics": True}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A server to be started, and its promises as a naive reader of its policy sees them.
+
+    Attributes:
+        name: Of the command line.
+        policy: File name of the policy.
+        arguments: SGLang's arguments.
+        variables: Environment variables.
+        drafts: Whether it refuses classes that keep the state of all requests in one object.
+    """
+
+    name: str
+    policy: str
+    arguments: Mapping[str, Any]
+    variables: Mapping[str, str]
+    drafts: bool = False
+
+    @cached_property
+    def rules(self) -> Mapping[str, Any]:
+        """The policy's file as it is."""
+        return tomllib.loads((_POLICIES / self.policy).read_text())
+
+    def always(self, processor: str, parameter: str) -> Any:
+        """Return a parameter of a mandatory processor, ``None`` without one."""
+        rules = self.rules.get("always", ())
+        found = (one["params"][parameter] for one in rules if one["processor"] == processor)
+        return next(found, None)
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """Texts that no client ever gets."""
+        return tuple(self.always("BadWordsLogitProcessor", "words") or ())
+
+    @property
+    def beginning(self) -> str:
+        """The text that every answer begins with."""
+        return self.always("ForcedSequenceLogitProcessor", "text") or ""
+
+    @property
+    def least(self) -> int:
+        """Fewest tokens of an answer that ends by itself."""
+        return self.always("MinLengthLogitProcessor", "min_tokens") or 0
+
+    def ceiling(self, parameter: str) -> int | None:
+        """Return the most that a request may set, ``None`` without a ceiling."""
+        most: int | None = self.rules.get("ceilings", {}).get(parameter, {}).get("at_most")
+        return most
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Names of the classes of other engines that the policy allows."""
+        return tuple(one["class"] for one in self.rules.get("adapt", ()))
+
+    @property
+    def parser(self) -> str | None:
+        """The served reasoning parser."""
+        return self.arguments.get("reasoning_parser")
+
+
+_REASONING = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25"}
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("plain", "bans.toml", _COMMON, {}),
+        Kind("forced", "forces.toml", _COMMON, {}),
+        Kind("reasoning", "bans.toml", {**_COMMON, **_REASONING}, {}),
+        Kind(
+            "drafts",
+            "bans.toml",
+            {
+                **_COMMON,
+                "max_running_requests": 32,
+                "speculative_algorithm": "NGRAM",
+                "speculative_num_draft_tokens": 8,
+                "speculative_ngram_max_bfs_breadth": 4,
+            },
+            cpu_speculation.VARIABLES,
+            drafts=True,
+        ),
+        Kind("free", "free.toml", _COMMON, {}),
+        Kind(
+            "strict",
+            "bans.toml",
+            {**_COMMON, **_REASONING, "enable_strict_thinking": True},
+            {
+                "SGLANG_MAX_THINK_TOKENS": "32",
+                "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{cpu_strict.NAME}",
+            },
+        ),
+        Kind(
+            "workers",
+            "bans.toml",
+            {**_COMMON, "tokenizer_worker_num": 2},
+            {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
+        ),
+    )
+}
+
+
+def command_of(kind: Kind) -> list[str]:
+    """Return a command that starts a server of a kind in a checkout, with the probes of tests."""
+    variables = {
+        **_settings(kind),
+        "PYTHONPATH": f"{PROBE.relative_to(ROOT)}:.",
+        RECORD: "/tmp/record",  # noqa: S108 - in a command for a person to look at
+        "OMP_NUM_THREADS": "1",
+    }
+    arguments = {"model_path": DEFAULT_DIRECTORY, **CPU_ARGUMENTS, **kind.arguments}
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    program = [".venv/bin/python", "-m", "sglang.launch_server"]
+    return ["env", *settings, *program, *flags_of(arguments)]
+
+
+def _settings(kind: Kind) -> dict[str, str]:
+    policy = (_POLICIES / kind.policy).relative_to(ROOT)
+    return {**kind.variables, "SGLANG_LP_POLICY": str(policy)}
+
+
+@contextmanager
+def start(kind: Kind, directory: Path) -> Iterator[Server]:
+    """Run a server of a kind for the length of a ``with`` block.
+
+    Args:
+        kind: Which one.
+        directory: Takes its log and the times of its steps.
+    """
+    variables = {**_settings(kind), "SGLANG_LP_POLICY": str(_POLICIES / kind.policy)}
+    with launch(
+        ensure_model(), directory, kind.arguments, paths=[PROBE], variables=variables
+    ) as server:
+        yield server

@@ -1,0 +1,238 @@
+"""Each rule of the hunt catches a made-up violation, and nothing where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.hunt import invariants
+from benchmarks.hunt.answers import Reply
+from benchmarks.hunt.asking import Asked
+from benchmarks.hunt.cutting import shrink
+from benchmarks.hunt.requests import CHAT, GENERATE, MESSAGES, RESPONSES, Sent
+from benchmarks.hunt.servers import KINDS
+from benchmarks.hunt.tokens import encode
+from benchmarks.hunt.values import EOS
+
+PLAIN, FORCED, REASONING = (KINDS[name] for name in ("plain", "forced", "reasoning"))
+ALONE = Reply(200, events=[{"text": "a", "output_ids": [64], "meta_info": {}}])
+STOP = {"type": "stop", "matched": 1152}
+
+
+def generated(text="a", ids=(64,), finish=STOP, **meta):
+    meta = {"finish_reason": finish, "completion_tokens": len(ids), **meta}
+    return {"text": text, "output_ids": [*ids], "meta_info": meta}
+
+
+def case(body, *events, path=GENERATE, status=200, headers=None, **facts):
+    """Return a case of one request with these events."""
+    sent = Sent(path, body)
+    reply = Reply(status, headers or {}, events)
+    return Asked([sent], [reply], facts.pop("canary", (0, ALONE)), ALONE, **facts)
+
+
+def found(rule, asked, kind=PLAIN):
+    return [sort for sort, _ in invariants.INVARIANTS[rule](asked, kind)]
+
+
+def asks(name=None, params=None, **sampling):
+    body = {"text": "#", "sampling_params": {"temperature": 0, "custom_params": params, **sampling}}
+    return body | ({"custom_logit_processor": name} if name else {})
+
+
+BANNED = PLAIN.banned[-1]
+REPORT = {
+    "processors": ["DRYLogitProcessor"],
+    "forced": 1,
+    "forced_at": [[0, 1]],
+    "edited": [],
+    "truncated": None,
+}
+
+
+def reported(ids=(64, 65), **changes):
+    return generated(ids=ids, sglang_lp={**REPORT, **changes})
+
+
+def chat(**message):
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+HEADER = {"x-sglang-lp": "DRYLogitProcessor"}
+#: Rule -> cases that contradict it, with the kind of server.
+WRONG = {
+    "never_banned_text": [
+        (case(asks(), generated(f"in {BANNED}.")), PLAIN),
+        # In an event that another one replaces, and that ends with an error.
+        (case(asks(stream=True), generated(BANNED), generated("a")), PLAIN),
+        (case({}, chat(content="", reasoning_content=BANNED), path=CHAT), PLAIN),
+        (
+            case(
+                {"stream": True},
+                *(
+                    {"choices": [{"index": 0, "delta": {"content": half}}]}
+                    for half in (BANNED[:2], BANNED[2:])
+                ),
+                path=CHAT,
+            ),
+            PLAIN,
+        ),
+        (
+            case(
+                {},
+                chat(tool_calls=[{"index": 0, "function": {"arguments": BANNED}}]),
+                path=CHAT,
+            ),
+            PLAIN,
+        ),
+        (case({}, {"content": [{"type": "text", "text": BANNED}]}, path=MESSAGES), PLAIN),
+        (
+            case(
+                {},
+                {"output": [{"type": "message", "id": "1", "content": [{"text": BANNED}]}]},
+                path=RESPONSES,
+            ),
+            PLAIN,
+        ),
+        (
+            case(
+                {"stream": True},
+                {"type": "response.output_text.delta", "delta": BANNED},
+                path=RESPONSES,
+            ),
+            PLAIN,
+        ),
+    ],
+    "always_beginning": [(case(asks(), generated("Two")), FORCED)],
+    "least_length": [(case(asks(), generated(ids=range(4))), FORCED)],
+    "ceilings_on_thinking": [
+        (case(asks(), generated("<think>" + " sheep" * 9)), PLAIN),
+        (case(asks(), generated("<think>a</think>" * 2 + "<think>" + " sheep" * 9)), PLAIN),
+        (case(asks(), generated(f"<think>{' sheep' * 7}</think>" * 3)), PLAIN),
+        (case({}, chat(content="a", reasoning_content=" sheep" * 9), path=CHAT), REASONING),
+    ],
+    "own_bans": [
+        (case(asks("BadWordsLogitProcessor", {"words": ["wo n"]}), generated("Two n")), PLAIN),
+        (
+            case(
+                asks(
+                    "ChainLogitProcessor", {"chain": ["BadWordsLogitProcessor"], "0.words": ["T"]}
+                ),
+                generated("Two"),
+            ),
+            PLAIN,
+        ),
+    ],
+    "own_choice": [
+        (case(asks("ChoiceLogitProcessor", {"choices": ["a", "ab"]}), generated("abc")), PLAIN),
+        (case(asks("ChoiceLogitProcessor", {"choices": ["ab"]}), generated("a")), PLAIN),
+    ],
+    "own_beginning": [
+        (case(asks("ForcedSequenceLogitProcessor", {"text": "ab"}), generated("ba")), PLAIN)
+    ],
+    "own_scripts": [
+        (
+            case(
+                asks("ScriptLogitProcessor", {"scripts": ["Latin"], "mode": "ban"}),
+                generated("5a"),
+            ),
+            PLAIN,
+        )
+    ],
+    "same_alone": [
+        (case(asks(), generated(), canary=(0, Reply(200, events=[generated(ids=[65])]))), PLAIN),
+        (case(asks(), generated(), canary=(0, Reply(500))), PLAIN),
+    ],
+    "copies_are_equal": [(case(asks(n=2), [generated("a"), generated("b")]), PLAIN)],
+    "no_server_error": [
+        (case(asks(), {"error": {"message": "no"}}, status=500), PLAIN),
+        (case(asks(), status=0), PLAIN),
+        (
+            case(
+                asks(),
+                generated(finish={"type": "abort", "err_type": "E", "status_code": 500}),
+            ),
+            PLAIN,
+        ),
+        (case({}, {"error": {"code": 500, "message": "no"}}, path=CHAT), PLAIN),
+    ],
+    "no_fault_counted": [(case(asks(), generated(), faults=1.0), PLAIN)],
+    "server_lives": [(case(asks(), generated(), is_alive=False), PLAIN)],
+    "report_agrees": [
+        (case(asks(), reported(forced=2), headers=HEADER), PLAIN),
+        (case(asks(), reported(forced_at=[[2, 3]]), headers=HEADER), PLAIN),
+        (case(asks(), reported(edited=[[0, 2]]), headers=HEADER), PLAIN),
+        (case(asks(), reported(), headers={"x-sglang-lp": "none"}), PLAIN),
+    ],
+    "report_is_there": [
+        (case(asks("DRYLogitProcessor"), generated()), PLAIN),
+        (case(asks("MinLengthLogitProcessor"), reported()), PLAIN),
+    ],
+    "replay_agrees": [
+        (
+            case(asks("ForcedSequenceLogitProcessor", {"token_ids": [300, 301]}), generated()),
+            PLAIN,
+        )
+    ],
+    "loop_answers": [(case(asks(), generated(), gap=2.0), PLAIN)],
+    "steps_are_short": [(case(asks(), generated(), step=0.2), PLAIN)],
+}
+
+
+def test_every_rule_has_a_violation_that_it_catches():
+    assert WRONG.keys() == invariants.INVARIANTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"), [(rule, place) for rule in WRONG for place in range(len(WRONG[rule]))]
+)
+def test_a_violation_is_caught(rule, place):
+    asked, kind = WRONG[rule][place]
+
+    assert found(rule, asked, kind)
+
+
+RIGHT = [
+    (case(asks(), generated("Two")), PLAIN),
+    (case(asks(), generated("x</think>y")), PLAIN),
+    (case(asks(), generated(f"<think>{' sheep' * 8}</think>{' sheep' * 30}")), PLAIN),
+    (case(asks(), generated(f"<think>{' sheep' * 8}<tool_call>{' sheep' * 30}")), PLAIN),
+    (case(asks(), generated(f"{FORCED.beginning} yes, it is", range(9))), FORCED),
+    (case(asks(max_new_tokens=1), generated(" A", [398], {"type": "length"})), FORCED),
+    (
+        case(
+            asks("ChoiceLogitProcessor", {"choices": ["ab"]}), generated("ab", [*encode("ab"), EOS])
+        ),
+        PLAIN,
+    ),
+    (case(asks(), {"error": {"message": "no"}}, status=400), PLAIN),
+    (case(asks("DRYLogitProcessor", {}), reported(), headers=HEADER), PLAIN),
+    (case(asks(n=2), [generated("a"), generated("a")]), PLAIN),
+    (
+        case(
+            asks("support.foreign:Misbehaving", {"how": "raises"}),
+            status=500,
+            faults=1.0,
+        ),
+        KINDS["free"],
+    ),
+]
+
+
+@pytest.mark.parametrize("place", range(len(RIGHT)))
+@pytest.mark.parametrize("rule", [rule for rule in WRONG if rule != "report_is_there"])
+def test_an_answer_that_is_right_is_no_violation(rule, place):
+    asked, kind = RIGHT[place]
+
+    assert not found(rule, asked, kind)
+
+
+def test_a_case_is_cut_to_what_makes_it_fail():
+    def fails(case):
+        return any("DRY" in str(sent.body.get("custom_logit_processor")) for sent in case)
+
+    many = [
+        Sent(GENERATE, asks("MinLengthLogitProcessor")),
+        Sent(GENERATE, {**asks("DRYLogitProcessor", {"a": [1, 2]}), "stream": True}, 3),
+    ]
+
+    assert shrink(many, fails) == [Sent(GENERATE, {"custom_logit_processor": "DRYLogitProcessor"})]
