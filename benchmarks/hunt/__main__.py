@@ -27,7 +27,7 @@ from benchmarks.hunt.searching import Search, Seen, told
 from benchmarks.hunt.servers import KINDS, Kind, start
 
 if TYPE_CHECKING:
-    from support.server import Server
+    from support.servers.server import Server
 
 #: Takes the scripts.
 FAILURES = Path("hunt-failures")

@@ -15,12 +15,12 @@ import orjson
 
 from benchmarks.hunt.answers import Reply
 from benchmarks.hunt.requests import GENERATE, TOGETHER, Sent
-from support import steps
+from support.plugins import steps
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from support.server import Server
+    from support.servers.server import Server
 
 __all__ = ["Asked", "Client"]
 

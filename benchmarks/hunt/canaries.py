@@ -22,11 +22,11 @@ _BUILT_IN: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
     ("ScheduledBiasLogitProcessor", {"token_ids": [310, 311], "bias": 30.0, "start": 9, "end": 14}),
 )
 _ADAPTED: dict[str, dict[str, Any]] = {
-    "support.devouring:Popped": {"token_ids": _TOKENS},
-    "support.devouring:Given": {},
-    "support.devouring:Taken": {"token_ids": _TOKENS},
-    "support.devouring:Entry": {"token_ids": _TOKENS},
-    "support.foreign:DynamoForced": {"token_ids": _TOKENS, "eos_token_id": EOS},
+    "support.processors.devouring:Popped": {"token_ids": _TOKENS},
+    "support.processors.devouring:Given": {},
+    "support.processors.devouring:Taken": {"token_ids": _TOKENS},
+    "support.processors.devouring:Entry": {"token_ids": _TOKENS},
+    "support.processors.foreign:DynamoForced": {"token_ids": _TOKENS, "eos_token_id": EOS},
 }
 
 

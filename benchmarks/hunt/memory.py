@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from support.server import Server
+    from support.servers.server import Server
 
 __all__ = ["resident"]
 

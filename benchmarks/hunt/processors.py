@@ -32,7 +32,7 @@ Draw = st.SearchStrategy[Params]
 #: A processor's name, ``None`` for none, and its parameters.
 Named = tuple[str | None, Params | None]
 
-SCRIPTED = "support.scripted:Scripted"
+SCRIPTED = "support.processors.scripted:Scripted"
 _ENDS = {"eos_token_ids": st.just([EOS]) | lists(ids)}
 _SHARES = st.sampled_from([-1000.0, -2.0, 0.5, 3, 1000.0])
 
@@ -213,16 +213,20 @@ _FAMILIES = tuple(
 #: Of the classes of other engines and of the model's script.
 _OTHERS: Mapping[str, Draw] = {
     SCRIPTED: _some({"script": lists(ids, 20)}),
-    "support.devouring:Popped": _some({"token_ids": lists(ids)}),
-    "support.devouring:Given": st.just({}),
-    "support.devouring:Taken": _some({"token_ids": lists(ids)}),
-    "support.devouring:Entry": _some({"token_ids": lists(ids)}),
-    "support.foreign:Polite": _some({"penalty": st.sampled_from([1.0, 1.5])}),
-    "support.foreign:Counted": _some({"first": st.sampled_from([300, 600])}),
-    "support.foreign:NoRepeatV2": _some({"penalty": st.sampled_from([0.5, 9.0])}),
-    "support.foreign:DynamoForced": _some({"token_ids": lists(ids), "eos_token_id": st.just(EOS)}),
+    "support.processors.devouring:Popped": _some({"token_ids": lists(ids)}),
+    "support.processors.devouring:Given": st.just({}),
+    "support.processors.devouring:Taken": _some({"token_ids": lists(ids)}),
+    "support.processors.devouring:Entry": _some({"token_ids": lists(ids)}),
+    "support.processors.foreign:Polite": _some({"penalty": st.sampled_from([1.0, 1.5])}),
+    "support.processors.foreign:Counted": _some({"first": st.sampled_from([300, 600])}),
+    "support.processors.foreign:NoRepeatV2": _some({"penalty": st.sampled_from([0.5, 9.0])}),
+    "support.processors.foreign:DynamoForced": _some(
+        {"token_ids": lists(ids), "eos_token_id": st.just(EOS)}
+    ),
     "transformers:TopKLogitsWarper": _some({"top_k": st.sampled_from([1, 5])}),
-    "support.foreign:Misbehaving": _some({"how": st.sampled_from(["raises", "nan", "nothing"])}),
+    "support.processors.foreign:Misbehaving": _some(
+        {"how": st.sampled_from(["raises", "nan", "nothing"])}
+    ),
 }
 #: What servers with drafts refuse, see docs/bring-your-own.md.
 _WHOLE_BATCH = ("Taken", "Entry", "NoRepeatV2")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from demo.model import DEFAULT_DIRECTORY, ensure_model
-from support import cpu_speculation, cpu_strict
-from support.server import Server, flags_of, launch
-from support.servers import PROBE
+from support.cpu import speculation, strict
+from support.plugins import PROBES
+from support.servers.server import Server, flags_of, launch
 from support.settings import CPU_ARGUMENTS, RECORD, ROOT
 
 __all__ = ["KINDS", "Kind", "command_of", "start"]
@@ -99,7 +99,7 @@ KINDS: Mapping[str, Kind] = {
                 "speculative_num_draft_tokens": 8,
                 "speculative_ngram_max_bfs_breadth": 4,
             },
-            cpu_speculation.VARIABLES,
+            speculation.VARIABLES,
             drafts=True,
         ),
         Kind("free", "free.toml", _COMMON, {}),
@@ -109,7 +109,7 @@ KINDS: Mapping[str, Kind] = {
             {**_COMMON, **_REASONING, "enable_strict_thinking": True},
             {
                 "SGLANG_MAX_THINK_TOKENS": "32",
-                "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{cpu_strict.NAME}",
+                "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{strict.NAME}",
             },
         ),
         Kind(
@@ -126,7 +126,7 @@ def command_of(kind: Kind) -> list[str]:
     """Return a command that starts a server of a kind in a checkout, with the probes of tests."""
     variables = {
         **_settings(kind),
-        "PYTHONPATH": f"{PROBE.relative_to(ROOT)}:.",
+        "PYTHONPATH": f"{PROBES.relative_to(ROOT)}:.",
         RECORD: "/tmp/record",  # noqa: S108 - in a command for a person to look at
         "OMP_NUM_THREADS": "1",
     }
@@ -151,6 +151,6 @@ def start(kind: Kind, directory: Path) -> Iterator[Server]:
     """
     variables = {**_settings(kind), "SGLANG_LP_POLICY": str(_POLICIES / kind.policy)}
     with launch(
-        ensure_model(), directory, kind.arguments, paths=[PROBE], variables=variables
+        ensure_model(), directory, kind.arguments, paths=[PROBES], variables=variables
     ) as server:
         yield server

@@ -209,7 +209,7 @@ RIGHT = [
     (case(asks(n=2), [generated("a"), generated("a")]), PLAIN),
     (
         case(
-            asks("support.foreign:Misbehaving", {"how": "raises"}),
+            asks("support.processors.foreign:Misbehaving", {"how": "raises"}),
             status=500,
             faults=1.0,
         ),
