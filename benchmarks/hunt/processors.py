@@ -60,6 +60,19 @@ def _sequences(draw: st.DrawFn, optional: Mapping[str, Any] | None = None) -> Pa
     }
 
 
+#: Parameters of a budget that a request with the second one must not have, or must.
+_NOT_BOTH = (
+    ("closing_token_ids", "closing"),
+    ("thinking_budget", "soft_thinking_budget"),
+    ("total_thinking_tokens", "min_thinking_tokens"),
+)
+_ONLY_WITH = (
+    ("min_count", "max_pattern_size"),
+    ("soft_top_n", "soft_thinking_budget"),
+    ("wait_token_id", "min_thinking_tokens"),
+)
+
+
 @st.composite
 def _budget(draw: st.DrawFn) -> Params:
     """Draw a thinking budget, in all of its ways."""
@@ -86,10 +99,12 @@ def _budget(draw: st.DrawFn) -> Params:
             },
         )
     )
-    if "closing" in params:
-        params.pop("closing_token_ids", None)
-    if "max_pattern_size" not in params:
-        params.pop("min_count", None)
+    for name, other in _NOT_BOTH:
+        if other in params:
+            params.pop(name, None)
+    for name, other in _ONLY_WITH:
+        if other not in params:
+            params.pop(name, None)
     if draw(chance(5)):
         params |= draw(
             st.sampled_from(
@@ -163,7 +178,9 @@ OF: Mapping[str, Draw] = {
             "scope": st.sampled_from(["all", "output"]),
         },
     )
-    | _some({"preset": st.sampled_from(["deepseek-ocr", "unlimited-ocr"])}),
+    | _some(
+        {"whitelist_token_ids": lists(ids), "preset": st.sampled_from(["deepseek-ocr-pdf"])},
+    ),
     "DisallowedTokensLogitsProcessor": _some({"token_ids": lists(ids, 5, 0)})
     | _some({"texts": lists(texts)})
     | _some({"unmapped": st.booleans()}),
@@ -234,7 +251,7 @@ _WHOLE_BATCH = ("Taken", "Entry", "NoRepeatV2")
 
 @st.composite
 def _chain(draw: st.DrawFn, of: Mapping[str, Draw]) -> Params:
-    names = draw(lists(st.sampled_from([*of]), 3))
+    names = draw(st.lists(st.sampled_from([*of]), min_size=1, max_size=3, unique=True))
     params: Params = {"chain": names}
     for place, name in enumerate(names):
         params |= {f"{place}.{key}": value for key, value in draw(of[name]).items()}
@@ -263,20 +280,15 @@ def named(draw: st.DrawFn, kind: Kind) -> Named:
         "other": lambda: _one(draw, {name: of[name] for name in of if name not in OF}),
         "chain": lambda: ("ChainLogitProcessor", draw(_chain(of))),
         "family": lambda: (draw(st.sampled_from(_FAMILIES)), draw(_budget())),
-        "profile": lambda: (
-            draw(st.sampled_from(["brief", *kind.rules.get("profiles", {})])),
-            draw(
-                _some({}, {"thinking_budget": st.sampled_from([0, 2, 5, 30, -1]), "closing": texts})
-            ),
-        ),
+        "profile": lambda: _profile(draw, kind),
     }
     often = ["built-in"] * 6 + ["thinking", "thinking", "other", "chain", "chain", "none", "bare"]
     name, params = ways[draw(seldom(st.sampled_from([*often, "profile"]), st.just("family"), 30))]()
     if params is None and not draw(chance(8)):
         return name, params
     if draw(chance(12)):
-        params = {**(params or {}), "resumed_tokens": draw(st.sampled_from([0, 1, 3, 5, 500]))}
-    if draw(chance(25)):
+        params = {**(params or {}), "resumed_tokens": draw(st.sampled_from([0, 1, 3, 5]))}
+    if draw(chance(40)):
         params = {**(params or {}), **draw(st.sampled_from(_STRANGE))}
     return name, params
 
@@ -288,6 +300,14 @@ _STRANGE: tuple[Params, ...] = (
     {"nobody": [[1]]},
     {"tool_start_token_ids": [198]},
 )
+
+
+def _profile(draw: st.DrawFn, kind: Kind) -> Named:
+    profiles = kind.rules["profiles"]
+    name = draw(st.sampled_from([*profiles]))
+    settings = {"thinking_budget": st.sampled_from([0, 2, 5, 8, -1]), "closing": texts}
+    may_set = settings if profiles[name]["may_set"] or draw(chance(8)) else {}
+    return name, draw(_some({}, may_set))
 
 
 def _one(draw: st.DrawFn, of: Mapping[str, Draw]) -> Named:

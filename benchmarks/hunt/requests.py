@@ -157,6 +157,8 @@ def _generate(draw: st.DrawFn, kind: Kind) -> Body:
     asked = [draw(named(kind)) for _ in range(count or 1)]
     samplings = [draw(_constrained()) for _ in asked]
     for (_, params), sampling in zip(asked, samplings, strict=True):
+        if count:
+            sampling.pop("n", None)  # SGLang takes no list of processors with it
         if params is not None:
             sampling["custom_params"] = params
     prompts: list[Any] = [draw(_prompt()) for _ in asked]
@@ -320,6 +322,8 @@ def _requests(draw: st.DrawFn, kind: Kind) -> Sent:
     )
     if draw(st.booleans()):
         body["stream"] = True
+        if path == CHAT:
+            body.pop("return_token_ids", None)  # SGLang refuses both
         return Sent(path, body, draw(seldom(st.none(), st.sampled_from([1, 3, 6]), 10)))
     return Sent(path, body)
 

@@ -45,7 +45,8 @@ _SPECIAL = (IM_START, EOS, START, END, 1155, 1156)
 
 def chance(one_in: int) -> st.SearchStrategy[bool]:
     """Draw true once in so many times."""
-    return st.sampled_from([True] + [False] * (one_in - 1))
+    # Hypothesis likes the first of a list.
+    return st.sampled_from([False] * (one_in - 1) + [True])
 
 
 def seldom(
@@ -55,7 +56,7 @@ def seldom(
     return chance(one_in).flatmap(lambda is_odd: odd if is_odd else usual)
 
 
-def oddly(usual: st.SearchStrategy[Any], one_in: int = 25) -> st.SearchStrategy[Any]:
+def oddly(usual: st.SearchStrategy[Any], one_in: int = 60) -> st.SearchStrategy[Any]:
     """Draw a value that is sometimes spelled in another type, or is missing."""
 
     def spelled(value: Any) -> st.SearchStrategy[Any]:
