@@ -1,7 +1,6 @@
 """Look for requests that break a promise: ``python -m benchmarks.hunt``.
 
-One server after the other is searched, and the next one starts meanwhile, so that two run at a
-time. Everything found is made small, asked again, and written to ``hunt-failures`` as a script that
+Servers are searched one by one; the next server starts meanwhile, so that two run at a time. Everything found is made small, asked again, and written to ``hunt-failures`` as a script that
 reproduces it. The exit code is 1 if anything was found. The same seed draws the same cases as long
 as the answers take the same time.
 """
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 #: Takes the scripts.
 FAILURES = Path("hunt-failures")
 MINUTES = 10.0
-#: Seconds of a search before memory is measured, for what is made once.
+#: Seconds of a search before memory is measured; caches fill in this time.
 _WARM = 5.0
 #: Bytes that a server may keep after a search.
 _MOST_GROWN = 200 << 20

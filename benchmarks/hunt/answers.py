@@ -11,7 +11,7 @@ __all__ = ["Answer", "Reply", "answers_of"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back for one HTTP request.
+    """The reply to one HTTP request.
 
     Attributes:
         status: HTTP status; 0 if no answer came.
@@ -86,7 +86,7 @@ class Answer:
             self.texts[name] = self.texts.get(name, "") + text
 
     def take_meta(self, meta: Any) -> None:
-        """Take in what SGLang says about the answer."""
+        """Read SGLang's ``meta_info`` of the answer."""
         if not isinstance(meta, Mapping):
             return
         self.report = meta.get("sglang_lp", self.report)

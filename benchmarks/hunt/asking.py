@@ -39,7 +39,7 @@ class Asked:
         sent: Its requests.
         replies: To each of them.
         canary: Number of the canary that was asked next to them, and its answer.
-        alone: What this canary answers when nobody else asks.
+        alone: The answer of this canary without other requests.
         gap: Longest time in seconds that the event loop did not answer.
         step: Longest processor time of a step of the scheduler, in seconds.
         faults: By how much the metric of faults grew.

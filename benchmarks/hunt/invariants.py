@@ -1,4 +1,4 @@
-"""What holds for every case, one function for each rule.
+"""Rules that hold for every case, one function for each.
 
 A rule takes a case as it went and the kind of its server, and yields what contradicts it: a word
 that tells this fault from others, and a sentence. None uses the product's own finders.
@@ -42,12 +42,12 @@ class Violation(NamedTuple):
 
     @property
     def signature(self) -> tuple[str, str]:
-        """What two sightings of one fault share."""
+        """The key of a fault: rule and sort."""
         return self.invariant, self.sort
 
 
 class Told(NamedTuple):
-    """An answer with what it was asked with."""
+    """An answer with its request."""
 
     sent: Sent
     reply: Reply
@@ -131,7 +131,7 @@ def ceilings_on_thinking(asked: Asked, kind: Kind) -> Found:
 
 
 def own_bans(asked: Asked, _kind: Kind) -> Found:
-    """What a request bans as text is in none of its answer's texts."""
+    """A text that a request bans is in none of its answer's texts."""
     for told in _told(asked):
         # A piece of a log probability is no text of an answer.
         texts = told.answer.texts.values()
@@ -201,7 +201,7 @@ def _is_steered(wish: Wish) -> bool:
 
 
 def same_alone(asked: Asked, _kind: Kind) -> Found:
-    """A canary, asked next to a case, gets the tokens that it gets alone."""
+    """A canary, asked next to a case, gets the same tokens as without the case."""
     number, reply = asked.canary
     pairs = [answers_of(GENERATE, one) for one in (asked.alone, reply)]
     alone, beside = ([answer.token_ids for answer in answers] for answers in pairs)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["resident"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: After the last request, for what SGLang ends late.
+#: Seconds of rest after the last request: SGLang ends requests of absent clients late.
 _REST = 3.0
 #: Places of the group and of the resident pages in the files of /proc, behind the name.
 _GROUP = 2

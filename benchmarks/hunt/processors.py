@@ -1,4 +1,4 @@
-"""What a request names, and its parameters: every built-in, chains, profiles, adapted classes."""
+"""Processors and their parameters: every built-in, chains, profiles, adapted classes."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def named(draw: st.DrawFn, kind: Kind) -> Named:
     return name, params
 
 
-#: Entries of ``custom_params`` that are nobody's, or are not for clients.
+#: Entries of ``custom_params`` that no processor has, or that are not for clients.
 _STRANGE: tuple[Params, ...] = (
     {"__sglang_reasoning_in_grammar": 1},
     {"raw_logprobs": True},

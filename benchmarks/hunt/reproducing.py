@@ -70,7 +70,7 @@ class Failing(NamedTuple):
         violation: What it shows.
         rule: The invariant in words.
         sent: Its requests.
-        canary: The body of the canary that got another answer, if that is what was seen.
+        canary: Body of the canary that got another answer; ``None`` for the other rules.
     """
 
     violation: Violation

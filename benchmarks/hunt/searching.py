@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass
 class Seen:
-    """What a hunt saw so far, on all servers.
+    """The findings and counts of a hunt so far, on all servers.
 
     Attributes:
         findings: By what two sightings of one fault share.

@@ -1,4 +1,4 @@
-"""What SGLang's own parser takes for reasoning in an answer, block by block."""
+"""The reasoning of an answer by SGLang's own parser, block by block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens_of(thought: str) -> int:
 
 
 def blocks(begun: str, text: str, *, inside: bool = False) -> list[str]:
-    """Return what a text adds to each block that it goes on with or opens.
+    """Return the reasoning that a text adds, for each block that it continues or opens.
 
     Args:
         begun: The text that it follows: of the prompt, or of the message that it continues.

@@ -30,7 +30,7 @@ QUESTIONS = ("What is 2 + 3?", "Name the capital of France.", "Which animal says
 
 #: Texts that are one token of the model.
 TOKENS = ("Two", " numbers", " and", " sum", ":", ".", " five", "\n", " sheep", "<td>", "Wait")
-#: What the model says, what policies ban and force, delimiters, and what is hard to spell.
+#: Texts of the model, of the policies, delimiters, and characters of several bytes.
 _PIECES = (
     *TOKENS,
     *(" plus sign", "Two numbers", "\nTwo numbers and", " AI says:", " trumpet", "Paris", " fi"),

@@ -1,4 +1,4 @@
-"""What a request asks for, as a naive reader of its JSON sees it."""
+"""The processors and parameters of a request, by a naive reading of its JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Wish", "names_of", "wish_of"]
 
 
 class Wish(NamedTuple):
-    """What one answer was asked with.
+    """The part of a request that one answer belongs to.
 
     Attributes:
         processors: Name and parameters of each; the links of a chain.
@@ -42,7 +42,7 @@ class Wish(NamedTuple):
 
 
 def wish_of(sent: Sent, place: int) -> Wish:
-    """Return what an answer was asked with.
+    """Return the part of a request that an answer belongs to.
 
     Args:
         sent: The HTTP request.

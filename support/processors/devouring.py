@@ -1,7 +1,7 @@
 """Processors of other engines that take their arguments apart, as their own engines let them.
 
-Each forces the tokens of its list, the first call the first one, and removes them from the list, or
-the entry from the dict, that it was handed.
+Each class forces the tokens of a list in order. It removes them from the list, or the list from the
+dict, that it was handed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Taken(AdapterLogitsProcessor):  # type: ignore[misc]
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> Any:
-        """Return what forces the tokens."""
+        """Return a function that forces the tokens."""
         left = params.extra_args.pop("token_ids", [])
 
         def force(_output_ids: list[int], row: torch.Tensor) -> torch.Tensor:

@@ -62,7 +62,7 @@ HEADER = {"x-sglang-lp": "DRYLogitProcessor"}
 WRONG = {
     "never_banned_text": [
         (case(asks(), generated(f"in {BANNED}.")), PLAIN),
-        # In an event that another one replaces, and that ends with an error.
+        # In an event that a later event replaces.
         (case(asks(stream=True), generated(BANNED), generated("a")), PLAIN),
         (case({}, chat(content="", reasoning_content=BANNED), path=CHAT), PLAIN),
         (
