@@ -1,8 +1,9 @@
 """Look for requests that break a promise: ``python -m benchmarks.hunt``.
 
-Servers are searched one by one; the next server starts meanwhile, so that two run at a time. Everything found is made small, asked again, and written to ``hunt-failures`` as a script that
-reproduces it. The exit code is 1 if anything was found. The same seed draws the same cases as long
-as the answers take the same time.
+Servers are searched one by one; the next server starts meanwhile, so that two run at a time. Every
+fault is made small, asked again, and written to ``hunt-failures`` as a script that reproduces it.
+The exit code is 1 if anything was found. A seed draws the same cases as long as nothing is found;
+how many of them are asked depends on the time.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ __all__ = ["Wish", "names_of", "wish_of"]
 
 
 class Wish(NamedTuple):
-    """The part of a request that one answer belongs to.
+    """The part of a request that an answer belongs to.
 
     Attributes:
         processors: Name and parameters of each; the links of a chain.
