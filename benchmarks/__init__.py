@@ -1,1 +1,1 @@
-"""What the toolkit costs, measured beside SGLang's own classes in one process."""
+"""Costs of the toolkit, measured next to SGLang's own classes in one process."""

@@ -1,4 +1,4 @@
-"""Draws the Grafana dashboard from what a real server's metrics said under load.
+"""Draws the Grafana dashboard from the metrics of a real server under load.
 
 Run it as ``make bench PART=dashboard``. It starts a server whose operator decides, asks it for a
 minute in changing ways, scrapes its metrics, and draws every panel of ``docs/grafana.json`` into
@@ -42,7 +42,7 @@ _SUM = re.compile(r"sum(?: by \(([^)]*)\))? ?\(rate\((\w+)\[[^]]*\]\)\)")
 
 
 class Scrape(NamedTuple):
-    """One look at ``/metrics``: seconds since the first one, and the samples."""
+    """One reading of ``/metrics``: seconds since the first reading, and the samples."""
 
     at: float
     samples: dict[str, float]
@@ -76,7 +76,7 @@ def scrape(url: str) -> dict[str, float]:
 
 
 def record() -> list[Scrape]:
-    """Return what was scraped from a server under load."""
+    """Return the readings of a server under load."""
     arguments, variables = SERVERS["decided"]
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -104,7 +104,7 @@ def record() -> list[Scrape]:
 
 
 def rates(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
-    """Return ``sum by (labels) (rate(metric))`` at every scrape but the first ones."""
+    """Return ``sum by (labels) (rate(metric))`` at every reading but the first ``WINDOW``."""
     keys = {key for one in scrapes for key in one.samples if key.partition("|")[0] == metric}
     summed: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
     for key in keys:

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and in what state."""
+"""The machine of a benchmark, and the state of its process."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["Part", "renew", "with_block"]
 
 
 class Part(NamedTuple):
-    """What a page says of the stored results of a benchmark.
+    """A block of a page, written from the stored results of a benchmark.
 
     Attributes:
         name: Of the results and of the marks.

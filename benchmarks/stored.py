@@ -14,7 +14,7 @@ FOLDER = Path(__file__).with_name("results")
 
 
 def as_json(results: Any) -> bytes:
-    """Return results as JSON; a list or an object without another one in it is one line."""
+    """Return results as JSON; a flat list or object is one line."""
     return "".join((*_pieces(results, "\n"), "\n")).encode()
 
 

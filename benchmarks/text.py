@@ -1,4 +1,4 @@
-"""What texts cost: the vocabulary once, a request's strings once, and each step of a row.
+"""Costs of texts: the vocabulary once, a request's strings once, and each step of a row.
 
 Run it as ``make bench PART=text``. It stores the results in ``benchmarks/results/text.json`` and
 renews ``docs/performance.md``.
@@ -70,7 +70,7 @@ def some_tokens(some: random.Random, count: int = VOCAB, *, whole: bool = False)
 
 
 def milliseconds(make: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long something took to be made, and what was made."""
+    """Return the seconds that a function took, and its result."""
     gc.collect()
     start = time.thread_time()
     made = make()
@@ -138,7 +138,7 @@ def measure() -> dict[str, Any]:
 
 
 def page_block(results: Mapping[str, Any]) -> str:
-    """Return what the page says of results."""
+    """Return the part of the page that comes from the results, in Markdown."""
     made = f"{results['vocabulary_ms'] / 1e3:.2f} s"
     letters = f"{results['letters_ms'] / 1e3:.2f} s"
     lines = [

@@ -1,1 +1,1 @@
-"""The demonstration: a tiny language model that is made on the spot, and what it is used for."""
+"""The demonstration: a tiny language model, made on the spot, and the scenes that use it."""

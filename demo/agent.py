@@ -84,7 +84,7 @@ def agent(directory: Path, model: Model) -> Scene:
 
 
 def _ask(url: str, attached: Attachment) -> dict[str, Any]:
-    """Return what a chat says: its reasoning, its content and its calls."""
+    """Return the reasoning, the content and the tool calls of a chat's answer."""
     answer = httpx.post(
         f"{url}/v1/chat/completions",
         json={

@@ -1,4 +1,4 @@
-"""What the demo model is taught: a few questions, far too much thinking, and one endless table."""
+"""Training text of the demo model: a few questions, far too much thinking, one endless table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHAT_TEMPLATE = (
 
 
 def prompt(question: str) -> str:
-    """Return what `CHAT_TEMPLATE` makes of one user turn and the generation prompt."""
+    """Return one user turn and the generation prompt, as `CHAT_TEMPLATE` formats them."""
     return f"{START_TURN}user\n{question}{END_TURN}\n{START_TURN}assistant\n"
 
 

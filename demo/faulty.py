@@ -20,5 +20,5 @@ class Faulty(LogitProcessor):
     needs = History.POSITION
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Divide by what is left until the fifth token."""
+        """Divide by the number of tokens left until the fifth."""
         edits.bias([0], [1 / (4 - request.position)])

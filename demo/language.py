@@ -50,7 +50,7 @@ def _play(
 
 
 def words(http: httpx.Client) -> Scene:
-    """A word that may not come, and what comes in its place."""
+    """A banned word, and the words that replace it."""
     scene = Scene("A banned word never comes, whichever tokens would spell it", model=DIRECTORY)
     bans = [attach("BadWordsLogitProcessor", words=[word], ignore_case=True) for word in WORDS]
     free, *banned = _play(http, scene, _asked(CAPITAL, 24), [None, *bans])

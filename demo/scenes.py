@@ -52,7 +52,7 @@ CLOSING = "\nI have thought for long enough now, so this is what I answer.\n"
 
 @dataclass(frozen=True)
 class Model:
-    """The demo model's tokenizer and, of its token ids, those that the scenes need."""
+    """The demo model's tokenizer, and the token ids that the scenes need."""
 
     tokenizer: Tokenizer
     ids: SpecialTokens
@@ -301,7 +301,7 @@ def stock(http: httpx.Client, model: Model) -> Scene:
 
 
 def steered(model: Model) -> Mapping[str, dict[str, Any]]:
-    """Return what is asked with and without drafts, by the processor that is attached."""
+    """Return the requests for :func:`drafts`, by the processor that is attached."""
     forced = attach(
         "ForcedSequenceLogitProcessor",
         text=GREETING,
@@ -321,7 +321,7 @@ def steered(model: Model) -> Mapping[str, dict[str, Any]]:
 
 
 def answers(http: httpx.Client, model: Model) -> list[list[int]]:
-    """Return what a server answers, to be compared with :func:`drafts`."""
+    """Return a server's answers without drafts, to compare with :func:`drafts`."""
     return [generate(http, request)["output_ids"] for request in steered(model).values()]
 
 
@@ -395,7 +395,7 @@ def accept_length(answer: Mapping[str, Any]) -> float:
 
 
 class _Remote:
-    """What an attacker would send: unpickling it runs a command."""
+    """An attacker's payload: unpickling it runs a command."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

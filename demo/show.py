@@ -29,9 +29,9 @@ class Scene:
 
     Attributes:
         title: What it is about.
-        rows: What was asked and what came back.
+        rows: Questions and answers.
         proofs: What it claims, and whether that was seen.
-        exchanges: Requests with their answers: one to be traced, and one to stand beside it.
+        exchanges: Requests with their answers: one to trace, and one to show next to it.
         model: Directory of the checkpoint that was asked; ``None`` for the demo's own.
     """
 

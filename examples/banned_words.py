@@ -1,4 +1,4 @@
-"""A ban on tokens, which other tokens pass by, beside one on the word.
+"""A ban on tokens, which the word avoids in other tokens, and a ban on the word itself.
 
 $ python examples/banned_words.py
 another word               ' foo foolf' [' foo', ' foo', 'l', 'f']

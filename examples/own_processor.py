@@ -1,4 +1,4 @@
-"""A processor of your own in a few lines, and what can be done with it without a server.
+"""A processor of your own in a few lines, tried and tested without a server.
 
 $ python examples/own_processor.py
 params   Params(token_ids=frozenset({3}), at_most=2)
@@ -16,7 +16,7 @@ class AtMost(LogitProcessor):
     """Allow tokens ``at_most`` times in one answer, such as the dashes."""
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """Parameters of a request."""
 
         token_ids: TokenIdSet
         at_most: NonNegativeInt
@@ -26,7 +26,7 @@ class AtMost(LogitProcessor):
         return 0
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Count them in what was generated: every token comes here exactly once."""
+        """Count generated tokens: every token comes here exactly once."""
         request.state += sum(token_id in request.params.token_ids for token_id in token_ids)
 
     def edit(self, request: Request, edits: Edits) -> None:

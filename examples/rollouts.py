@@ -87,13 +87,13 @@ def ratios(model: Any, answer: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
 
 
 def reward_of(answer: dict[str, Any]) -> float:
-    """Return what the model is trained for: even token ids."""
+    """Return the reward: the share of even token ids."""
     output = answer["output_ids"]
     return sum(token_id % 2 == 0 for token_id in output) / len(output)
 
 
 def train(model: Any, optimizer: Any, answers: list[dict[str, Any]]) -> None:
-    """Make one step of a policy gradient, over the tokens that the model chose."""
+    """Make one policy-gradient step over the tokens that the model chose."""
     rewards = torch.tensor([reward_of(answer) for answer in answers])
     loss = torch.zeros(())
     for answer, gain in zip(answers, rewards - rewards.mean(), strict=True):

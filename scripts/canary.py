@@ -69,11 +69,11 @@ def _hooked(python: Path) -> Any:
 
 
 def moved(tested: Any, newest: Any) -> list[tuple[str, str]]:
-    """Return what is no longer as it was, and how.
+    """Return the functions, algorithms and processors that changed, and how.
 
     Args:
-        tested: What ``scripts.hooked`` says of the newest supported version.
-        newest: What it says of the newest one.
+        tested: Output of ``scripts.hooked`` for the newest supported version.
+        newest: Output of ``scripts.hooked`` for the newest version on the registry.
     """
     rows: list[tuple[str, str]] = []
     targets = {**tested["targets"], **newest["targets"]}

@@ -35,7 +35,7 @@ CORE = tuple(
         *("processors", "refused", "rollouts", "speculation", "workers"),
     )
 )
-#: Servers that differ from the others in how full they are, or how many, and not in what is called.
+#: Servers that differ from the others only in their load or their number.
 LEFT_OUT = ("squeezed", "parallel")
 
 WHICH = (*CORE, "-k", " and ".join(f"not {server}" for server in LEFT_OUT))

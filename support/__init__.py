@@ -1,1 +1,1 @@
-"""What the tests, the benchmarks and the demo share; no part of the wheel."""
+"""Shared by the tests, the benchmarks and the demo; no part of the wheel."""

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, which asks nobody but the page for anything."""
+"""A real Chromium without a window; it makes no requests of its own."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ _HOOKED = {
 }
 
 
-# sglang PR #27315: an allow list that looks at the name of what was unpickled.
+# sglang PR #27315: an allow list that checks the name of the object after unpickling it.
 def n10_classes_by_value() -> Pickles:
     import dill
 
@@ -682,7 +682,7 @@ class _Shifty(str):
         return True
 
 
-# What is verified and what is used must be one object: skops CVE-2025-54412.
+# The verified object and the used object must be one: skops CVE-2025-54412.
 def n45_two_faced_objects() -> Texts:
     yield "str-subclass", _Shifty(wire.encode(wire.reference_pickle(*SYSTEM)))
     yield "memoryview", memoryview(bytearray(wire.encode(GOOD).encode()))

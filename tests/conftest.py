@@ -12,7 +12,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before torch is imported: the tests' tensors are small, and an engine may run beside them, or
+# Before torch is imported: the tests' tensors are small, and an engine may run next to them, or
 # another process of pytest-xdist.
 os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 

@@ -1,1 +1,1 @@
-"""What adapting a class of another engine costs."""
+"""The cost of adapting a class of another engine."""

@@ -1,4 +1,4 @@
-"""What adapting a class of another engine adds to a step: ``make bench PART=adapters``.
+"""Time that an adapted class of another engine adds to a step: ``make bench PART=adapters``.
 
 Three ways to the same logits of 64 rows: the class called by hand on a batch that it knows; the
 class on its adapter, as the scheduler runs it; and a native processor that overrides ``__call__``
@@ -184,7 +184,7 @@ PART = Part("adapters", "bring-your-own.md", page_block)
 
 
 def _beyond(case: Mapping[str, Any]) -> float:
-    """Return what the adapter adds to a native processor that does the same, in microseconds."""
+    """Return the microseconds that the adapter adds to a native processor with the same effect."""
     return float(case["adapted"]) - float(case["native"])
 
 

@@ -1,1 +1,1 @@
-"""What one accepted request costs the others at most."""
+"""The most that one accepted request costs the others."""

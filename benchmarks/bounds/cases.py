@@ -62,7 +62,7 @@ class Dear:
         return self.params if self.others is None else self.others(copy)
 
     def twin(self) -> Dear:
-        """Return a request like this one, that shares nothing with it that could be kept."""
+        """Return an equal request that shares no object with this one."""
         others = self.others
 
         return replace(

@@ -218,7 +218,7 @@ class Run:
         return [request for request in self.requests if id(request) in self._begun]
 
     def step(self, before: int = 0, after: int = 0) -> float:
-        """Return the seconds of a step, beside so many plain neighbours."""
+        """Return the seconds of a step with so many plain neighbours."""
         params = [request.sampling_params.custom_params for request in self._running]
         custom_params = [*[None] * before, *params, *[None] * after]
         logits = self._logits[: len(custom_params)]
@@ -282,13 +282,13 @@ def _spent(function: Callable[[], object]) -> float:
 
 
 def fill_seconds() -> float:
-    """Return what one ``fill_`` of a row takes."""
+    """Return the seconds of one ``fill_`` of a row."""
     row = torch.zeros(1, VOCAB)
     return statistics.median(_spent(lambda: row.fill_(1.0)) for _ in range(500))
 
 
 def floors(rows: int) -> dict[str, float]:
-    """Return what no work on so many rows can take less than, in seconds."""
+    """Return lower bounds in seconds for work on so many rows."""
     logits = torch.zeros(rows, VOCAB)
     prompts = np.zeros((rows, LONGEST), dtype=np.int64)
     links = ["LoopBreakerLogitProcessor"] * 8

@@ -1,1 +1,1 @@
-"""What a step costs beside SGLang's own classes."""
+"""The cost of a step, next to SGLang's own classes."""

@@ -1,4 +1,4 @@
-"""A whole SGLang engine with a thinking budget that does nothing, beside one without.
+"""A whole SGLang engine, with a thinking budget that does nothing and without it.
 
 The model is random, one layer of 32, so that a step is as cheap as it can be with a vocabulary
 of 151,936. One engine has the toolkit, one has it with a default that gives every request the same

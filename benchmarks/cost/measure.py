@@ -1,4 +1,4 @@
-"""The cost of the processors beside SGLang's own, on a CPU: ``make bench``.
+"""The cost of the processors next to SGLang's own, on a CPU: ``make bench``.
 
 SGLang's classes are called as its sampler calls them, ``processor(rows, params)``, without the
 gather and scatter of rows that it adds. The toolkit is called as the sampler calls the server
@@ -111,7 +111,7 @@ def measure(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]
 
 
 def _is_forced(case: Case) -> bool:
-    """Tell whether ``fill_`` of the same rows is measured beside it."""
+    """Tell whether ``fill_`` of the same rows is measured too."""
     return case.key.startswith("thinking-forced")
 
 
@@ -127,7 +127,7 @@ def _check(case: Case, batch: Batch) -> None:
 
 
 def measure_client(rounds: int, tick: Callable[[], None]) -> dict[str, Any]:
-    """Measure importing the client and attaching a processor, beside SGLang's way."""
+    """Measure importing the client and attaching a processor, and SGLang's way to do both."""
     from sglang.srt.sampling import custom_logit_processor as stock
 
     def attach() -> object:

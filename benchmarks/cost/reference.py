@@ -1,4 +1,4 @@
-"""What the processors should leave of the logits, in plain loops.
+"""The logits that processors should leave, in plain loops.
 
 Every fast path is compared with this, bit for bit.
 """

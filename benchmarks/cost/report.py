@@ -1,4 +1,4 @@
-"""What the stored results of :mod:`benchmarks.cost` say, in tables and plots."""
+"""Tables and plots of the stored results of :mod:`benchmarks.cost`."""
 
 from __future__ import annotations
 

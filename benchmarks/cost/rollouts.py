@@ -1,4 +1,4 @@
-"""What a trainer's wishes add to a step and to an answer: ``python -m benchmarks.cost.rollouts``.
+"""Costs of masks and raw logprobs in a step and an answer: ``python -m benchmarks.cost.rollouts``.
 
 Every row is edited at every step. The same steps run as they are, for requests with SGLang's
 sampling masks, and for requests that ask for the model's own logprobs, with what is computed once
@@ -37,13 +37,13 @@ TOKENS = 1_024
 
 
 def cases(rows: int) -> Mapping[str, Case]:
-    """Return what is edited: one token forced, some banned, some biased."""
+    """Return the edited requests: one token forced, some banned, some biased."""
     biased = next(one for one in others(rows, 1_024) if "ScheduledBias" in one.processor)
     return {"forced": forced(rows), "banned": disallowed(rows, same=True), "biased": biased}
 
 
 def _stepper(case: Case, how: str) -> Callable[[], float]:
-    """Return what runs steps, and returns the seconds of one."""
+    """Return a function that runs steps and returns the seconds of one."""
     batch = Batch(case)
     batch.info.is_all_greedy = True
     hosts = [row.host for row in rows_of(batch.info.custom_params) if row is not None]
@@ -81,7 +81,7 @@ def measure(name: str, rows: int) -> dict[str, Any]:
 
 
 def answer(*, raw: bool) -> dict[str, Any]:
-    """Return what the report of one answer takes, and how long it is."""
+    """Return the time that the report of one answer takes, and its length."""
     case = disallowed(1, same=True)
     took = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What a step costs in which everybody sleeps: ``python -m benchmarks.cost.sleep``.
+"""The cost of a step in which all rows sleep: ``python -m benchmarks.cost.sleep``.
 
 On a server other work lies between two steps, and what they need has left the processor's caches.
 So each batch is measured twice: steps one after the other, and with a buffer larger than any cache

@@ -1,4 +1,4 @@
-"""Time what processors cost in SGLang's own process: a plugin that stands in for the toolkit's.
+"""Times processors in SGLang's own process: a plugin that replaces the toolkit's.
 
 With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with its functions that run at
 every step under a stopwatch; otherwise SGLang's own function is. Each line in the file that

@@ -1,4 +1,4 @@
-"""What it costs that a budget watches for loops: ``python -m benchmarks.cost.watch``.
+"""The cost of a budget that watches for loops: ``python -m benchmarks.cost.watch``.
 
 All blocks are open and far from their budget. A row wakes after 512 tokens, reads them, and looks
 for a loop if it is to. A run has so many steps that each row wakes once, and its figure is the mean

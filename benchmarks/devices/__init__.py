@@ -1,1 +1,1 @@
-"""What a step does on a GPU: counted without one, and measured on one."""
+"""Work of a step on a GPU: counted on a fake GPU, measured on a real GPU."""

@@ -1,4 +1,4 @@
-"""What a step does on a GPU, counted without one: ``python -m benchmarks.devices.count``.
+"""Work of a step on a GPU, counted on a fake: ``python -m benchmarks.devices.count``.
 
 A fake GPU (``support.fakes.gpu``) counts operations, copies and waits of every kind of work, and
 the bytes that a step allocates on the device. It takes no time and has no noise.
@@ -62,7 +62,7 @@ class Likeliest(LogitProcessor):
 
 
 class WaitsInstead(LogitProcessor):
-    """Forces a token where another one is the likeliest, and bans that one."""
+    """Forces a token where EOS is the likeliest, and bans EOS."""
 
     def edit(self, request: Any, edits: Any) -> None:
         """Leave the answer to the device."""
@@ -70,7 +70,7 @@ class WaitsInstead(LogitProcessor):
 
 
 class Branches(LogitProcessor):
-    """Bans tokens where another one is the likeliest."""
+    """Bans tokens where EOS is the likeliest."""
 
     def edit(self, request: Any, edits: Any) -> None:
         """Ask for the answer here."""
@@ -134,7 +134,7 @@ def _vllm(version: str) -> Any:
 
 
 def _foreign(interface: str, foreign: Any) -> Callable[[], Any]:
-    """Return what makes the adapter of another engine's class, in each batch anew."""
+    """Return a function that makes the adapter of another engine's class, new for each batch."""
 
     def make() -> Any:
         adapted: Any = adapt(foreign, interface)
@@ -336,7 +336,7 @@ class Counted(NamedTuple):
 
     Attributes:
         kernels: Operations launched.
-        first: Copies to the device in the first step, which makes what holds at every one.
+        first: Copies to the device in the first step, which copies the permanent edits.
         to_device: Copies to the device in a later step.
         to_host: Copies to the host.
         waits: Times that the host waited.

@@ -230,7 +230,7 @@ def _is_idle(case: Case) -> bool:
 def _counted(
     case: Case, device: Device, step: Callable[[], object], most: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    """Return what a step launches.
+    """Return the kernels and copies that a step launches.
 
     Raises:
         RuntimeError: More than it may, and anything at all if it is idle.
@@ -246,7 +246,7 @@ def _counted(
 
 
 def draft_cases(rows: int) -> list[Case]:
-    """Return the cases that are measured with drafts, too."""
+    """Return the cases that are also measured with drafts."""
     return [idle(rows, 1024), forced(rows), ngram(rows, 1024, 3, 90, "loop")]
 
 
@@ -265,7 +265,7 @@ def _timed(
 
 
 def load_stock(file: Path) -> ModuleType:
-    """Load SGLang's processors from their file alone."""
+    """Load SGLang's processors from their file, without the rest of SGLang."""
     if importlib.util.find_spec("dill") is None:  # it pickles, which is not measured here
         sys.modules["dill"] = ModuleType("dill")
     spec = importlib.util.spec_from_file_location("stock_processors", file)

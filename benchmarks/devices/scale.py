@@ -1,4 +1,4 @@
-"""What the toolkit adds to a step of a large deployment, from measured pieces.
+"""Time that the toolkit adds to a step of a large deployment, from measured pieces.
 
 The time of a node is that of ``benchmarks/results/at-work.json``, the time of an idle step that of
 ``benchmarks/results/sleep.json``, and the time of a forward what SGLang's authors published
@@ -45,7 +45,7 @@ def lines(
 
 
 def line(name: str, host_ms: float, done_ms: float | None = None) -> str:
-    """Return what is printed of a processor: the host's time, and until the device is done."""
+    """Return the line of a processor: the host's time, and the time until the device is done."""
     done = "" if done_ms is None else f", until the device is done {done_ms:.2f} ms"
     return f"{name}: host {host_ms:.2f} ms a step{done}"
 

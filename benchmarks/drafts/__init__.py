@@ -1,1 +1,1 @@
-"""What a verify step of speculative decoding costs."""
+"""The cost of a verify step of speculative decoding."""

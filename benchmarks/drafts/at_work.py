@@ -1,4 +1,4 @@
-"""What every processor at work adds to a verify step: ``python -m benchmarks.drafts.at_work``.
+"""Time that each busy processor adds to a verify step: ``python -m benchmarks.drafts.at_work``.
 
 256 rows with chains of five nodes, and every row acts. As in :mod:`benchmarks.drafts.measure` the
 operations on the logits are left out, and so is what a GPU decides about them: what is left is the

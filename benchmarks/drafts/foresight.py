@@ -29,7 +29,7 @@ from support.settings import CPU_ARGUMENTS, environment
 
 __all__ = ["measure"]
 
-#: Title -> server of the tests, and what is different here.
+#: Title -> server of the tests, and the arguments that differ here.
 _ENGINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "DFLASH, blocks of 6": ("dflash", {}),
     "EAGLE, chains of 5": (

@@ -1,4 +1,4 @@
-"""What a verify step of speculative decoding adds, and what an idle budget: in own code.
+"""Time of the toolkit's code in a verify step, with busy processors and an idle budget.
 
 ``make bench PART=drafts`` calls the hooks as SGLang calls them: before the verify forward, and
 in ``eagle_sample``, where the grammar's mask stands. The few operations on the logits are left out,

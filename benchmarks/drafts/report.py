@@ -1,4 +1,4 @@
-"""What the stored results of :mod:`benchmarks.drafts` say, in tables."""
+"""Tables of the stored results of :mod:`benchmarks.drafts`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["PART", "Promise", "promises", "show"]
 
 #: Microseconds of a node, by rule.
 NODE_US = {"spent budget": 15.0, "forced sequence": 15.0, "n-gram rule": 40.0}
-#: Microseconds of a step while everybody sleeps.
+#: Microseconds of a step in which all rows sleep.
 IDLE_US = 50.0
 #: A long history may cost this much of a short one.
 GROWTH = 1.2
-#: Verify steps of forced tokens that drafts know, beside those where they do not.
+#: Verify steps of forced tokens with foresight, as a share of those without.
 FORESEEN = 1 / 3
-#: Own code beside a step of the engine.
+#: The toolkit's own code, as a share of a step of the engine.
 SHARE = 0.01
 _ENGINE = (
     *("engine", "processor", "steps", "waits", "delayed"),
@@ -29,7 +29,7 @@ _FORESIGHT = "engine", "answer", "steps", "steps without foresight", "share"
 
 
 class Promise(NamedTuple):
-    """What was promised, what came, and whether it was kept."""
+    """A promise, the measured value, and whether the promise was kept."""
 
     title: str
     came: str
@@ -131,7 +131,7 @@ PART = Part("drafts", "performance.md", page_block)
 
 
 def show(results: Mapping[str, Any]) -> int:
-    """Print what was promised and what came; return 1 if anything is missed, else 0."""
+    """Print the promises and the measured values; return 1 if a promise is missed, else 0."""
     kept = [*promises(results)]
     for one in kept:
         print(f"{one.title}: {one.came}, at most {one.limit}{'' if one.met else ': MISSED'}")

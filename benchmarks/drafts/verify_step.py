@@ -76,9 +76,9 @@ class VerifyStep:
         self.commit()
 
     def commit(self) -> None:
-        """Let SGLang process the result that waits, make the next one, and draft anew.
+        """Let SGLang process the pending result, make the next result, and draft anew.
 
-        Drafts are what the model will say: what repeats does so in a draft, too.
+        Drafts are the model's next tokens: a loop also loops in a draft.
         """
         for request, token_ids in zip(self.batch.requests, self._waiting, strict=True):
             for token_id in token_ids:

@@ -1,1 +1,1 @@
-"""What processors do to the answers of a model that speaks."""
+"""Effects of processors on the answers of a model that speaks."""

@@ -1,4 +1,4 @@
-"""What processors do on a model that speaks: ``make evidence``, an hour at most.
+"""Effects of processors on a model that speaks: ``make evidence``, an hour at most.
 
 Each server is started once, and asked what there is to ask it in every section, prompt by prompt,
 so that all arms have come as far when the time of a section is over. Answers are kept in

@@ -20,7 +20,7 @@ __all__ = ["Answer", "Ask", "Kept"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
+    """An answer, and how it ended.
 
     Attributes:
         text: Of the answer.
@@ -61,7 +61,7 @@ class Ask:
 
     @property
     def digest(self) -> str:
-        """What it is kept under."""
+        """The key under which its answer is kept."""
         what = [self.server, self.body, self.judged]
         return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
 

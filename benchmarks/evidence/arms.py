@@ -1,4 +1,4 @@
-"""What is asked: each section's arms, as requests to the servers."""
+"""The arms of each section, as requests to the servers."""
 
 from __future__ import annotations
 

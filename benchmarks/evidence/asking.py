@@ -85,7 +85,7 @@ def _launch(name: str) -> Iterator[Server]:
             Path(scratch),
             {**room, **arguments},
             paths=[PROBES],
-            # A thread that waits leaves its core to whoever works.
+            # A waiting thread leaves its core to the busy threads.
             variables={"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **variables},
         ) as server,
     ):
@@ -139,7 +139,7 @@ def _answer(http: httpx.Client, url: str, ask: Ask) -> Answer:
 def _nats(
     http: httpx.Client, url: str, prompt: Sequence[int], answer: Sequence[int]
 ) -> tuple[float, ...]:
-    """Return what the model itself thinks of each token of an answer, in nats."""
+    """Return the model's own logprob of each token of an answer, in nats."""
     body = {
         "input_ids": [*prompt, *answer],
         "sampling_params": {"temperature": 0, "max_new_tokens": 1},

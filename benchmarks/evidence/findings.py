@@ -1,4 +1,4 @@
-"""What the answers come to, arm by arm."""
+"""Findings from the answers, arm by arm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answers = Mapping[int, Answer]
 
 
 def findings(kept: Kept) -> dict[str, Any]:
-    """Return what the page says of each section; a section without answers is left out."""
+    """Return the findings of each section that has answers."""
     found: dict[str, Any] = {}
     for section in ("loops", "sampled", "tables"):
         found[section] = _loops(_whole(kept, section))
@@ -170,7 +170,7 @@ def _calls(answered: Mapping[str, Answers]) -> dict[str, Any]:
 
 
 def _name(arm: str, answer: Answer) -> str | None:
-    """Return the function's name; of an answer that is a name alone, what comes before a quote."""
+    """Return the function that an answer calls; arms of names answer with the name and a quote."""
     if arm.startswith("name"):
         return answer.text.partition('"')[0] or None
     said = _call(answer.text)

@@ -1,4 +1,4 @@
-"""What an answer is, judged by its text alone: nothing here is shared with what is judged."""
+"""Judges of an answer's text; they share no code with the processors."""
 
 from __future__ import annotations
 

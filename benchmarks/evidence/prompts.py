@@ -1,4 +1,4 @@
-"""What the model is asked: templates with something in them, always in the same order.
+"""Prompts: filled templates, always in the same order.
 
 The order is mixed, so that the first so many prompts are of all kinds: a run that its time cuts
 short asks fewer of each.

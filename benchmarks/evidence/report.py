@@ -1,4 +1,4 @@
-"""What ``docs/evidence.md`` says of the findings, in tables."""
+"""Tables of the findings for ``docs/evidence.md``."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MEASURED: Mapping[str, float] = {OURS: 0.1, STOCK: 0.05}
 
 
 def unanswered(kept: Kept, server: str, section: str) -> Sequence[Ask]:
-    """Return what a section has for a server and was not answered yet."""
+    """Return a section's requests for a server that have no answer yet."""
     asks = SECTIONS[section][0](kept)
     return [ask for ask in asks if ask.server == server and kept.get(ask) is None]
 

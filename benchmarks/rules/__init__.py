@@ -1,1 +1,1 @@
-"""What the operator's decisions cost a request, and strict thinking beside them."""
+"""The cost of the operator's decisions, and a comparison with strict thinking."""

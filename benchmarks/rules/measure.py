@@ -1,4 +1,4 @@
-"""What the operator's decisions cost a request, in each of the two gates.
+"""The cost of the operator's decisions for a request, in each of the two gates.
 
 Run it as ``make bench PART=rules``. It prints a table, stores it in
 ``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are of the CPU:
@@ -41,7 +41,7 @@ NOTHING = (None, None)
 BUDGET = (ThinkingBudgetLogitProcessor.to_str(), {**IDS, "thinking_budget": 100})
 BANS = (DisallowedTokensLogitsProcessor.to_str(), {"token_ids": [5]})
 
-#: What a policy decides, and what a request brings.
+#: Policies and requests.
 CASES: dict[str, tuple[Policy, tuple[Any, Any]]] = {
     "no decisions, no processor": (Policy(), NOTHING),
     "no decisions, a ban": (Policy(), BANS),

@@ -30,7 +30,7 @@ from support.servers.server import Server, launch
 
 QUESTION = next(iter(QUESTIONS))
 POLICY = Path(__file__).with_name("strict.toml")
-#: The operator's cap, as in the policy, and what a client asks for below and above it.
+#: The operator's cap, as in the policy, and a client's budgets below and above it.
 CAP, LESS, MORE = 32, 8, 1024
 
 
@@ -131,7 +131,7 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
 
 
 def measure() -> dict[str, dict[str, int | str]]:
-    """Return what came of each case on each server."""
+    """Return the thinking tokens of each case on each server."""
     model = ensure_model(DEFAULT_DIRECTORY)
     found: dict[str, dict[str, int | str]] = {}
     for name, (arguments, variables) in SERVERS.items():

@@ -1,4 +1,4 @@
-"""Random requests for ``make soak``: every processor, every endpoint, and what is refused."""
+"""Random requests for ``make soak``: every processor, every endpoint, and refused requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Ask:
-    """What one text asks for.
+    """The processor, parameters and tokens of one text.
 
     Attributes:
         prompt: Its tokens.

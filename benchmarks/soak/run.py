@@ -64,7 +64,7 @@ _NEVER_LOGGED = ("sglang-lp: a step failed", "internal error of sglang-lp", "cou
 
 
 class Answer(NamedTuple):
-    """What came back for one text of a request.
+    """The answer to one text of a request.
 
     Attributes:
         sent: The request.
@@ -79,7 +79,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Seen:
-    """What the clients saw.
+    """Answers and outcomes that the clients got.
 
     Attributes:
         outcomes: How many requests of each kind came to what.
@@ -219,7 +219,7 @@ class Checks:
         self._tokenizer = AutoTokenizer.from_pretrained(model)
 
     def wrong(self, answer: Answer) -> str | None:
-        """Return what is wrong with an answer, or ``None``."""
+        """Return the fault of an answer, or ``None``."""
         sent = answer.sent
         ask = sent.asks[answer.place // sent.copies]
         # What all texts of an OpenAI request share came with the first.
@@ -259,7 +259,7 @@ def _check(answers: Sequence[Answer]) -> list[str]:
 
 
 def check_all(answers: Sequence[Answer], model: Path) -> list[str]:
-    """Return what is wrong with any of many answers, on all cores."""
+    """Return the faults of many answers, checked on all cores."""
     parts = [answers[at : at + 100] for at in range(0, len(answers), 100)]
     with ProcessPoolExecutor(
         os.cpu_count(),

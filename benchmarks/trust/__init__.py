@@ -1,1 +1,1 @@
-"""What the trust boundary costs, and attempts to break it."""
+"""Costs of the trust boundary, and attempts to break it."""

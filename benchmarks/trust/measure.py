@@ -1,4 +1,4 @@
-"""What the trust boundary costs, beside SGLang's own deserializer, and what gets past it: nothing.
+"""Costs of the trust boundary, next to SGLang's own deserializer; no hostile payload passes.
 
 ``make bench PART=trust`` prints a table, stores it in ``benchmarks/results/trust.json``,
 and exits with 1 if anything was accepted, executed or imported that should not be. Times are
@@ -91,7 +91,7 @@ def mutated(random_: random.Random, texts: list[str]) -> str:
 
 
 def in_table(text: str, pickles: set[bytes], names: set[str]) -> bool:
-    """Tell by JSON and hex alone, independently of the verifier, whether a text is allowed."""
+    """Tell by JSON and hex, independently of the verifier, whether a text is allowed."""
     if text in names:
         return True
     try:

@@ -72,7 +72,7 @@ FORMS = tuple(
 
 
 class Ask(NamedTuple):
-    """What a request asks for.
+    """A request's processor and parameters.
 
     Attributes:
         prompt: Token ids.
@@ -165,7 +165,7 @@ def hostile_requests() -> Iterator[Request]:
 
 
 def outcome(server: Server, sent: Request, client: httpx.Client) -> tuple[str, Any]:
-    """Return what became of a request, in a few words, and its tokens if it was served."""
+    """Return a request's outcome in a few words, and its tokens if it was served."""
     headers = {"content-type": "application/json"}
     url = server.url + sent.form.path
     try:

@@ -1,1 +1,1 @@
-"""Plain forms of what SGLang computes on GPUs only, as plugins."""
+"""Plain forms of SGLang's GPU kernels for tests on a CPU, as plugins."""

@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["BIGRAM", "BLIND", "attend_to_blocks", "install"]
 
-#: File of a draft model: for each token the next one.
+#: File of a draft model: the successor of each token.
 BIGRAM = "bigram.json"
 #: Environment variable: processors are shown drafts in the wrong order.
 BLIND = "SGLANG_LP_TEST_BLIND"

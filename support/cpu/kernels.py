@@ -95,14 +95,14 @@ def tree_speculative_sampling_target_only(
 
 
 def top_k_renorm_prob(probs: Any, top_ks: Any) -> Any:
-    """Return each row with its ``top_ks`` likeliest tokens alone, adding up to 1."""
+    """Return each row with only its ``top_ks`` likeliest tokens, adding up to 1."""
     ranks = probs.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     kept = probs.masked_fill(ranks >= top_ks.view(-1, 1), 0.0)
     return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def top_p_renorm_prob(probs: Any, top_ps: Any) -> Any:
-    """Return each row with the likeliest tokens that reach ``top_ps`` alone, adding up to 1."""
+    """Return each row with only the likeliest tokens that reach ``top_ps``, adding up to 1."""
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
     ordered = ordered.masked_fill(before >= top_ps.view(-1, 1), 0.0)
@@ -239,7 +239,7 @@ def gather_spec_extras(
     output_tokens_buf: Any,
     hidden_states_buf: Any,
 ) -> Any:
-    """Return the rows of what a draft model goes on from."""
+    """Return the rows of hidden states from which a draft model continues."""
     hidden = None if hidden_states_buf is None else hidden_states_buf[indices]
     return topk_p_buf[indices], topk_index_buf[indices], output_tokens_buf[indices], hidden
 

@@ -66,7 +66,7 @@ def traced(attachment: Attachment, output: str, prompt: str = " how many") -> Tr
 
 
 def chained() -> Trace:
-    """A thinking budget of 6 that forces the end, beside a word ban that limits a step."""
+    """A chain of a thinking budget of 6 and a word ban."""
     both = attach([budget(6), attach("BadWordsLogitProcessor", words=["is a"])])
     return traced(both, "<think> one two three four five seven\n</think> the answer is five<|end|>")
 

@@ -1,4 +1,4 @@
-"""A batch as a server runs it: while SGLang adds nobody and drops nobody, its list is the same."""
+"""A batch as a server runs it: its list of requests is one object until a request leaves."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def make_eagle3(target: Path, directory: Path) -> Path:
     head["norm.weight"] = torch.ones(HIDDEN)
     head["fc.weight"] = torch.cat((eye, eye, eye), 1) / 3
     # Softer than the target: between a token of probability 1 and its child, SGLang's choice of
-    # the best nodes may take the child alone.
+    # the best nodes may take only the child.
     head["lm_head.weight"] = 0.3 * weights["lm_head.weight"]
     head["embed_tokens.weight"] = weights["model.embed_tokens.weight"]
     return _write(

@@ -1,4 +1,4 @@
-"""What processors should do, by their definitions: slow, in plain loops, without the toolkit."""
+"""Processors by their definitions: slow, in plain loops, without the toolkit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def ngram_bans(
     """Return the tokens that would repeat an n-gram of the window.
 
     Args:
-        tokens: Prompt and output so far, or the output alone.
+        tokens: Prompt and output so far, or only the output.
         ngram_size: Tokens of an n-gram.
         window_size: Number of last tokens that are searched.
         allowed: Tokens that may complete an n-gram again.
@@ -81,14 +81,14 @@ def bad_word_bans(words: Sequence[Sequence[int]], output: Sequence[int]) -> set[
 def scheduled_bias(
     position: int, bias: float | None, final_bias: float | None, start: int, end: int | None
 ) -> float:
-    """Return what is added to the logits of the tokens of a schedule.
+    """Return the bias on the tokens of a schedule.
 
     Args:
         position: Number of tokens generated so far.
         bias: At the first position; ``None`` for a ban.
         final_bias: At the last position; ``None`` for one that stays the same.
         start: First position.
-        end: The position behind the last one; ``None`` for no end.
+        end: The position after the last biased token; ``None`` for no end.
     """
     if position < start or (end is not None and position >= end):
         return 0.0

@@ -173,7 +173,7 @@ class Oracle:
             prompt: Token ids.
             answer: The generated token ids.
             rule: What was to be done to them.
-            sampled: Whether any token is right that the rule leaves, not the best one alone.
+            sampled: Whether any token that the rule leaves is right, not only the best.
         """
         assert answer, "no token came back"
         for position, row in enumerate(self.logits(prompt, answer)):

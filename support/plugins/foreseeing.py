@@ -1,4 +1,4 @@
-"""What processors foresee, replaced: a part of :mod:`support.cpu.speculation`.
+"""Replaces the tokens that processors foresee: a part of :mod:`support.cpu.speculation`.
 
 With ``VARIABLE`` set drafts are written over at random, and answers must not change.
 """

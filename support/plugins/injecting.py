@@ -40,7 +40,7 @@ _profile: Callable[[FrameType, str, Any], None] | None = None
 
 
 class Injected(RuntimeError):
-    """What a function raises that was told to."""
+    """The error that an injected fault raises."""
 
 
 def install() -> None:

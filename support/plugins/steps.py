@@ -19,7 +19,7 @@ _last: tuple[int, int, bool] | None = None
 
 
 class Steps(NamedTuple):
-    """What a server did in some time.
+    """A server's work in a period.
 
     Attributes:
         wall: Seconds of each step.
@@ -74,7 +74,7 @@ def file_of(record: Path) -> Path:
 
 
 def read(record: Path, start: int) -> Steps:
-    """Return what was written behind so many bytes."""
+    """Return the records after an offset in bytes."""
     wall, cpu, retracted = [], [], 0
     with file_of(record).open() as file:
         file.seek(start)

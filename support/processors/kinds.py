@@ -105,7 +105,7 @@ def banned(row: Row, ids: Collection[int]) -> Row:
 
 
 def forced(row: Row, token_id: int) -> Row:
-    """Return the row with one token alone."""
+    """Return the row with one possible token."""
     return [0.0 if i == token_id else -INF for i in range(len(row))]
 
 

@@ -49,7 +49,7 @@ class Recorder(LogitProcessor):
     """Write down what ``edit`` sees; with ``steering``, force what :func:`steer` says."""
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """Parameters of a request."""
 
         tag: str
         steering: bool = False
@@ -86,7 +86,7 @@ class Census(LogitProcessor):
     """
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """Parameters of a request."""
 
         tag: str
 
@@ -173,7 +173,7 @@ class Leaves(LogitProcessor):
     """Raise before the token at a position what would end a process."""
 
     class Params(_At, frozen=True):
-        """What a request may set."""
+        """Parameters of a request."""
 
         what: str
 
@@ -213,7 +213,7 @@ class OnlyAlong(LogitProcessor):
     """Force an answer, and raise at whatever is not a beginning of it."""
 
     class Params(Parameters, frozen=True):
-        """What a request may set."""
+        """Parameters of a request."""
 
         answer: TokenIds
 
@@ -256,7 +256,7 @@ class _Dense(LogitProcessor):
         return self.spoil(logits, due) if any(due) else logits
 
     def spoil(self, logits: Any, due: list[bool]) -> Any:
-        """Return what is wrong."""
+        """Return an invalid result."""
         raise NotImplementedError
 
 

@@ -17,7 +17,7 @@ class Scripted(LogitProcessor):
     example: ClassVar[dict[str, Any]] = {"script": [1, 2]}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """Parameters of a request.
 
         Attributes:
             script: The tokens.

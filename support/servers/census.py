@@ -17,7 +17,7 @@ _SECONDS = 300
 
 
 def census(server: Server, name: str) -> dict[str, Any]:
-    """Return what lives once the scheduler is at rest.
+    """Return the objects that are alive once the scheduler is idle.
 
     SGLang keeps its last batches until the next ones, so several requests ask, and ends requests
     whose client is gone some seconds late.

@@ -241,7 +241,7 @@ _ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains", "two ranks"})
 
 
 def command(name: str) -> Sequence[str | Path]:
-    """Return what starts a server."""
+    """Return the command that starts a server."""
     return STARTED_BY.get(name, SGLANG)
 
 

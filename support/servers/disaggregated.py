@@ -48,7 +48,7 @@ _DECODE = {
 
 
 def missing() -> str | None:
-    """Return what this machine lacks for such a pair, ``None`` if nothing."""
+    """Return the reason why this machine cannot run such a pair, or ``None``."""
     if not (PACKAGES / "mooncake").exists():
         return "needs Mooncake in .cache/fleet: make test SUITE=fleet installs it"
     for name in _LIBRARIES:
@@ -71,7 +71,7 @@ def install() -> None:
 
 
 class Answers(NamedTuple):
-    """What both servers say to one request; the client gets the decode server's."""
+    """Answers of both servers to one request; the client gets the decode server's."""
 
     prefill: Reply
     decode: Reply
@@ -91,7 +91,7 @@ class Pair:
         self._port = port
 
     def _room(self) -> dict[str, Any]:
-        """Return what a load balancer adds to a request, alike for both servers."""
+        """Return the fields that a load balancer adds to a request, the same for both servers."""
         return {
             "bootstrap_host": "127.0.0.1",
             "bootstrap_port": self._port,

@@ -16,7 +16,7 @@ _STORE = 100_000_000
 
 
 class Rollouts:
-    """What the actor runs."""
+    """The actor's class."""
 
     def __init__(self, model: str) -> None:
         from sglang import Engine

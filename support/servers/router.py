@@ -32,7 +32,7 @@ class Router:
     log: Path
 
     def workers(self) -> dict[str, Any]:
-        """Return what it knows of its workers, by their URL."""
+        """Return the router's record of each worker, by URL."""
         found = httpx.get(self.url + "/workers", timeout=10, trust_env=False).json()["workers"]
         return {worker["url"]: worker for worker in found}
 

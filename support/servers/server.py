@@ -113,7 +113,7 @@ class Server:
             return list(pool.map(send, range(len(requests))))
 
     def records(self, event: str, **wanted: Any) -> list[dict[str, Any]]:
-        """Return what was recorded so far: lines of one kind, with these values."""
+        """Return the records so far of one kind with these values."""
         if not self.record.exists():
             return []
         lines = map(orjson.loads, self.record.read_bytes().splitlines())
@@ -131,7 +131,7 @@ class Server:
         )
 
     def log_text(self) -> str:
-        """Return what the server wrote so far."""
+        """Return the server's log so far."""
         return self.log.read_text(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""What a trainer does with an engine or a server of its own: an actor's process, no main thread.
+"""A trainer with an engine or a server of its own: in an actor's process, on no main thread.
 
 An actor's worker starts as a new interpreter, and may run the actor's methods in threads.
 """
@@ -39,7 +39,7 @@ def act(job: dict[str, Any], answer: str) -> None:
 
 
 def _of_a_server(job: dict[str, Any]) -> Any:
-    """Return what verl's server answers: it forks, and no plugin was loaded before."""
+    """Return the answers of verl's server, which forks before any plugin is loaded."""
     from sglang.srt.entrypoints.http_server_engine import HttpServerEngineAdapter
 
     adapter = HttpServerEngineAdapter(**CPU_ARGUMENTS, model_path=job["model"], port=free_port())

@@ -1,4 +1,4 @@
-"""What is found in answers is what they were made to hold, and nothing is asked twice."""
+"""Findings in answers that were made to contain them; no request is sent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the evidence is judged by is right on texts whose answer is known."""
+"""The judges of the evidence are right on texts with known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``make test SUITE=canary`` says of another SGLang."""
+"""The report of ``make test SUITE=canary`` on another SGLang."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_every_query_is_whole():
 
 
 def scrapes():
-    """Return what a server would say whose counters grow evenly."""
+    """Return the metrics of a server whose counters grow evenly."""
     kinds = {
         'sglang_lp_requests_total|processor="A"': 2.0,
         'sglang_lp_requests_total|processor="B"': 3.0,

@@ -1,4 +1,4 @@
-"""What the pages of the documentation show is so."""
+"""Code, commands and file names on the pages of the documentation work."""
 
 from __future__ import annotations
 

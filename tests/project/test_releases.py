@@ -1,4 +1,4 @@
-"""The table of docs/versions.md is what the tests said on each supported SGLang."""
+"""The table of docs/versions.md has the stored test results of each supported SGLang."""
 
 import orjson
 

@@ -19,7 +19,7 @@ DOCS = "test_the_search_works_in_a_folder"
 
 
 class Collected:
-    """A plugin of pytest that keeps the names of what was selected."""
+    """A plugin of pytest that keeps the names of the selected tests."""
 
     names: set[str]
 

@@ -1,4 +1,4 @@
-"""What ``make`` starts leaves nothing running, however it ends."""
+"""``make`` leaves no process running, however it ends."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: An installed package is what is tested, never the checkout.
+#: The tests import the installed package, never the checkout.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
 
@@ -36,7 +36,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def clean(wheel, tmp_path_factory) -> Path:
-    """Install the wheel and what it requires, and nothing else, in a new environment."""
+    """Install only the wheel and its requirements in a new environment."""
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder)
     [packages] = folder.glob("lib/python*/site-packages")
@@ -51,7 +51,7 @@ def clean(wheel, tmp_path_factory) -> Path:
 
 
 def required(package: Distribution) -> set[str]:
-    """Return what a package requires without its extras, and what that requires."""
+    """Return a package's requirements without extras, and theirs."""
     names = set()
     for requirement in package.requires or ():
         if "extra ==" not in requirement:
