@@ -215,6 +215,11 @@ TARGETS = {
             ),
         ),
     ),
+    "hunt": Target(
+        "searches for a request that breaks a promise; MINUTES=10 SEED=1",
+        (*ENV, _python("a search for broken promises", "benchmarks.hunt")),
+        options=("MINUTES", "SEED"),
+    ),
     "evidence": Target(
         "what processors do to the answers of SmolLM2-135M: up to an hour",
         (

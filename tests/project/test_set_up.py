@@ -63,6 +63,7 @@ def test_the_makefile_has_the_targets_that_have_steps():
         (["bench", "PART="], [*TARGETS["bench"].choices]),
         (["test", "PART=bounds"], ["SUITE"]),
         (["check", "SUITE=drafts"], ["no variable"]),
+        (["hunt", "MINUTE=5"], ["MINUTES", "SEED"]),
     ],
 )
 def test_a_wrong_word_is_an_error_that_lists_the_right_ones(words, expected):
@@ -80,6 +81,13 @@ def test_a_word_chooses_its_steps_and_the_makefiles_python_none(name):
     assert steps_of(name, ["PYTHON=python3.12"]) == target.steps
     for word, choice in target.choices.items():
         assert steps_of(name, [f"{target.variable}={word}"]) == choice.steps
+
+
+def test_minutes_and_a_seed_are_options_of_the_hunt():
+    *_, last = steps_of("hunt", ["MINUTES=5", "SEED=3"])
+
+    assert last.command[-5:] == ("benchmarks.hunt", "--minutes", "5", "--seed", "3")
+    assert steps_of("hunt", [])[-1].command[-1] == "benchmarks.hunt"
 
 
 def test_every_module_that_a_step_runs_exists():
