@@ -233,6 +233,36 @@ def test_beams_do_not_shed_what_is_mandatory(server):
     assert server.post("/generate", body).status == 400
 
 
+CONFLICTS = {
+    "at the first token": {"token_ids": [FREQUENT[0]]},
+    "later": {"token_ids": [164, 325, FREQUENT[0]]},
+}
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS)
+@pytest.mark.parametrize("more", [{}, {"return_logprob": True, "top_logprobs_num": 3}], ids=str)
+@pytest.mark.parametrize("copies", [1, 2])
+def test_an_answer_that_ends_with_an_error_ends_before_the_banned_token(
+    server, conflict, more, copies
+):
+    body = generate("ForcedSequenceLogitProcessor", CONFLICTS[conflict], **more)
+    body["sampling_params"]["n"] = copies
+
+    events = server.stream("/generate", body).events
+
+    last = {event.get("index", 0): event for event in events}
+    assert len(last) == copies
+    for event in events:
+        assert FREQUENT[0] not in event["output_ids"]
+        assert f" w{FREQUENT[0]}" not in event["text"]
+        told = event["meta_info"].get("output_token_logprobs") or []
+        assert FREQUENT[0] not in [token_id for _, token_id, _ in told]
+        assert len(event["output_ids"]) == event["meta_info"]["completion_tokens"]
+    for event in last.values():
+        assert event["meta_info"]["finish_reason"]["type"] == "abort"
+        assert event["output_ids"] == CONFLICTS[conflict]["token_ids"][:-1]
+
+
 def test_what_a_request_brings_runs_beside_what_is_mandatory(server):
     params = {"token_ids": [FREQUENT[0], FREQUENT[1], END]}
 

@@ -6,6 +6,8 @@ takes it with the next result that it processes, and keeps what a verify step ac
 token. So the decision stays with the request until SGLang looks for an end among the tokens of
 the step. It counts if the tokens before it were committed, and unless a condition of SGLang's own
 (an end token, a stop string, ``max_new_tokens``) ended the request at an earlier token of the step.
+
+An error ends before its token, which was sampled without the edits that failed. No client gets it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["end_at_first", "end_request", "update_finish_state"]
+from sglang_lp.server.scheduler.reasons import is_error, withhold, withhold_unkept
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class _Ending(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the output, with the token that ends it."""
+        """Number of output tokens up to and including the one that the step samples."""
         return self.processed + len(self.expected) + 1
 
 
@@ -71,30 +73,31 @@ def update_finish_state(
     """Decide whether a request ends: around SGLang's own decision."""
     endings: list[_Ending] | None = getattr(req, _ENDINGS, None)
     if endings is None:
-        return original(req, new_accepted_len)
-    # What ends the request from outside, as a client that left, comes first.
+        original(req, new_accepted_len)
+        return withhold_unkept(req)
+    # An end that comes from outside of the answer, as of a client that left, comes first.
     decided_elsewhere = req.finished() or req.to_finish is not None
     original(req, new_accepted_len)
     output_ids = req.output_ids
     count = len(output_ids)
-    due = [one for one in endings if one.begun < count]
     rest = [one for one in endings if one.begun >= count]
     if rest and not req.finished():
         setattr(req, _ENDINGS, rest)
     else:
         delattr(req, _ENDINGS)
-    if decided_elsewhere:
-        return None
+    withhold_unkept(req)
     if req.finished():
         # SGLang leaves it open where the whole output stays.
         count = count if req.finished_len is None else req.finished_len
+    due = [one for one in endings if one.begun < len(output_ids)]
     for one in sorted(due, key=lambda one: one.length):
         if one.length > count:
             break
         if output_ids[one.processed : one.length - 1].tolist() == list(one.expected):
-            req.finished_reason, req.finished_len = one.reason, one.length
-            message = getattr(one.reason, "message", None)  # of an error
-            if message is not None:
-                logger.warning("request ended: %s", message)
+            if not decided_elsewhere:
+                req.finished_reason, req.finished_len = one.reason, one.length
+            if is_error(one.reason):
+                withhold(req, one.length - 1)
+                logger.warning("request ended: %s", one.reason.message)
             break
     return None

@@ -134,4 +134,7 @@ class _OnHost:
                 if from_signal(error):
                     raise
                 logger.exception("sglang-lp: raw logprobs cannot be told; their request ends")
-                (fail_finished if req.finished() else fail)(req)
+                if req.finished():
+                    fail_finished(req, len(req.output_ids))
+                else:
+                    fail(req)

@@ -16,10 +16,11 @@ from sglang_lp.errors import RequestError, SglangLpError
 if TYPE_CHECKING:
     from sglang_lp.edits import End
 
-__all__ = ["PROCESSOR_FAILED", "abort", "fail", "fail_finished", "finish_reason"]
-
 #: Attribute of SGLang's finish reason: whether a fault, ours or a processor's, is the reason.
 PROCESSOR_FAILED = "sglang_lp_processor_failed"
+
+#: Attribute of SGLang's finish reason: most output tokens that the client gets.
+_KEPT = "sglang_lp_kept"
 
 _INTERNAL = "internal error of sglang-lp: the request's processors did not run to its end"
 
@@ -61,30 +62,64 @@ def _truncation() -> type:
     return Truncation
 
 
+def is_error(reason: Any) -> bool:
+    """Tell whether a finish reason is an error that a request ends with."""
+    return hasattr(reason, PROCESSOR_FAILED)
+
+
+def withhold_unkept(req: Any) -> None:
+    """Withhold the tokens of a finished request that :func:`fail` did not keep."""
+    kept = getattr(req.finished_reason, _KEPT, None)
+    if kept is not None:
+        withhold(req, kept)
+
+
+def withhold(req: Any, kept: int) -> None:
+    """Withhold the last tokens of a request that has finished, with all that tells of them.
+
+    Args:
+        req: SGLang's request.
+        kept: Most output tokens that the client gets.
+    """
+    visible = len(req.output_ids) if req.finished_len is None else req.finished_len
+    if kept >= visible:
+        return
+    req.finished_len = kept
+    req.return_sampling_mask = False  # SGLang sends the masks of all tokens
+    if kept == 0:
+        req.return_logprob = False  # SGLang sends the logprob of the first token in any case
+
+
 def fail(req: Any, message: str = _INTERNAL) -> None:
     """End a request with HTTP 500 when SGLang processes its next result, or the one that waits.
+
+    The client gets the tokens that are processed already, and no others.
 
     Args:
         req: SGLang's request, or a proxy of it.
         message: For the client.
     """
     try:
-        req.to_finish = _abort(message)
+        reason = _abort(message)
+        setattr(reason, _KEPT, len(getattr(req, "output_ids", ())))
+        req.to_finish = reason
     except ReferenceError:  # the request itself is gone, and nobody waits for it
         return
 
 
-def fail_finished(req: Any, message: str = _INTERNAL) -> None:
+def fail_finished(req: Any, kept: int, message: str = _INTERNAL) -> None:
     """Turn the end of a request that SGLang holds for over into an error, if it is none.
 
     Args:
         req: SGLang's request.
+        kept: Most output tokens that the client gets.
         message: For the client.
     """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     if not isinstance(req.finished_reason, FINISH_ABORT):
         req.finished_reason = _abort(message)
+    withhold(req, kept)
 
 
 def _abort(message: str, *, blame_client: bool = False) -> Any:

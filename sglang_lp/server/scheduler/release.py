@@ -25,6 +25,7 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
     """Decide whether a request ends, and report on it: a hook around SGLang's decision."""
     if req.custom_logit_processor is None:
         return original(req, new_accepted_len)
+    sent = max(0, len(req.output_ids) - new_accepted_len)
     try:
         update_finish_state(original, req, new_accepted_len)
         if req.finished():
@@ -33,12 +34,12 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
             finally:
                 detach_row(req.sampling_params.custom_params)
     except SglangLpError as fault:
-        fail_finished(req, str(fault))
+        fail_finished(req, sent, str(fault))
     except BaseException as error:
         if from_signal(error):
             raise
         logger.exception("sglang-lp: a request could not be ended as it should; it ends here")
-        fail_finished(req)
+        fail_finished(req, sent)
 
 
 def abandon(_result: None, _scheduler: Any, req: Any) -> None:

@@ -40,6 +40,7 @@ def kept(processor=Keeps):
         output_ids=[],
         finished=lambda: req.finished_reason is not None,
         finished_reason=None,
+        finished_len=None,
     )
     return req, weakref.ref(row.request.state)
 
