@@ -215,10 +215,15 @@ class Reader:
             sampling["custom_params"] = self._with(sampling.get("custom_params"), found, None)
 
     def read_message(
-        self, chat_request: Any, _serving: Any, request: Any, *_args: Any, **_kwargs: Any
+        self,
+        chat_request: Any,
+        _serving: Any,
+        anthropic_request: Any,
+        *_args: Any,
+        **_kwargs: Any,
     ) -> None:
         """Read a message of Anthropic's after SGLang has made a chat of it."""
-        found = self._found(At.MESSAGE_FORM, request)
+        found = self._found(At.MESSAGE_FORM, anthropic_request)
         chat_request.custom_params = self._with(chat_request.custom_params, found, None)
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:

@@ -36,7 +36,7 @@ def expect(obj: Any) -> None:
     setattr(obj, _RUNS, True)
 
 
-def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any) -> None:
+def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_kwargs: Any) -> None:
     """Take the report out of a finished answer's reason, and turn one without into an error.
 
     It runs for each answer by itself, before SGLang looks for an error. What is raised here ends

@@ -60,20 +60,32 @@ class ChainSteps:
         self._step = _Step(copy, layout is not None, masked, known)
 
     def accept_block(
-        self, worker: Any, *, candidates: Any, next_token_logits: Any, **kwargs: Any
+        self,
+        worker: Any,
+        *,
+        candidates: Any,
+        next_token_logits: Any,
+        sampling_info: Any,
+        **_kwargs: Any,
     ) -> None:
         """Edit the logits that DFLASH accepts by."""
         known = self._step and self._step.known
         # What a selector's or LiLiCorr's drafts were drawn from, if these were.
         if known is not None and worker._selector_sample is not None:  # noqa: SLF001
             worker._selector_sample = known.make_drawn(*worker._selector_sample)  # noqa: SLF001
-        self._edit(candidates, next_token_logits, kwargs["sampling_info"])
+        self._edit(candidates, next_token_logits, sampling_info)
 
     def accept_and_finalize(
-        self, _executor: Any, *, verify_ids_2d: Any, target_logits: Any, **kwargs: Any
+        self,
+        _executor: Any,
+        *,
+        verify_ids_2d: Any,
+        target_logits: Any,
+        sampling_info: Any,
+        **_kwargs: Any,
     ) -> None:
         """Edit the logits that DSPARK accepts by."""
-        self._edit(verify_ids_2d, target_logits, kwargs["sampling_info"])
+        self._edit(verify_ids_2d, target_logits, sampling_info)
 
     def _edit(self, token_ids: torch.Tensor, logits: torch.Tensor, info: Any) -> None:
         step, self._step = self._step, None

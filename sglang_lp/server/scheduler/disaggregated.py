@@ -136,7 +136,8 @@ def make_ask(guard: Guard) -> Any:
     that was away.
     """
 
-    def ask(original: Callable[[Any, str], bool], manager: Any, address: str) -> bool:
+    def ask(original: Callable[[Any, str], bool], manager: Any, bootstrap_addr: str) -> bool:
+        address = bootstrap_addr
         if not original(manager, address):
             return False
         info = manager.prefill_info_table.get(address)

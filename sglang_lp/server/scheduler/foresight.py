@@ -167,22 +167,32 @@ def foresee_block(proposal: Any, _proposer: Any, *, batch: Any, **_given: Any) -
     return proposal
 
 
-def foresee_chain(
-    batch: Any, *drafted: Any, **given: Any
+def foresee_chain(  # noqa: PLR0913, PLR0917 - SGLang's signature
+    batch: Any,
+    draft_input: Any,
+    parent_list: Any,
+    top_scores_index: Any,
+    draft_tokens: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    *,
+    topk: int,
+    num_steps: int,
+    num_draft_tokens: int,
+    **given: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Change the chain that a draft model of EAGLE's kind has drafted; its trees stay."""
-    steps = given["num_steps"]
-    if given["topk"] != 1 or given["num_draft_tokens"] != steps + 1:
+    if topk != 1 or num_draft_tokens != num_steps + 1:
         return None
-    known = foresee(batch, steps)
+    known = foresee(batch, num_steps)
     if known is None:
         return None
-    *others, draft_tokens, draft_probs = drafted
     draft_tokens = draft_tokens.clone()  # it may lie in what a captured graph writes
     known.put(draft_tokens)
     if draft_probs is not None:
         known.make_certain(draft_probs)
-    return (batch, *others, draft_tokens, draft_probs), given
+    drafted = draft_input, parent_list, top_scores_index, draft_tokens, draft_probs
+    counts = {"topk": topk, "num_steps": num_steps, "num_draft_tokens": num_draft_tokens}
+    return (batch, *drafted), {**counts, **given}
 
 
 def foresee_trees(

@@ -64,15 +64,15 @@ def make_after_verify(steps: Steps) -> Any:
 
     def after_verify(
         _result: None,
-        _batch: Any,
+        batch: Any,  # noqa: ARG001 - SGLang's signature
         logits_output: Any,
-        token_ids: torch.Tensor,
+        predict: torch.Tensor,
         *,
         accept_index: torch.Tensor | None = None,
         **_kwargs: Any,
     ) -> None:
         places = None if accept_index is None else accept_index.long().flatten()
-        _send(steps, logits_output, token_ids, places)
+        _send(steps, logits_output, predict, places)
 
     return after_verify
 

@@ -51,14 +51,16 @@ class Steps:
         self._batch = Batch()
         self._pending = pending
 
-    def run(self, logits: torch.Tensor, info: Any, num_tokens_in_batch: int = 1) -> None:  # noqa: ARG002 - SGLang's
+    def run(
+        self, logits: torch.Tensor, sampling_batch_info: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
         """Edit the logits of a step in place, where SGLang's sampler would run processors.
 
         Args:
-            logits: Shape ``(requests * num_tokens_in_batch, vocab)``.
-            info: SGLang's ``SamplingBatchInfo``.
-            num_tokens_in_batch: Rows of each request: more than one in verify steps alone.
+            logits: Shape ``(requests, vocab)``.
+            sampling_batch_info: SGLang's ``SamplingBatchInfo``.
         """
+        info = sampling_batch_info
         if self.verified is not None:
             return  # too early: what was drafted is not shown here, and penalties are to come
         self.raw = None

@@ -64,8 +64,8 @@ def make_capture(steps: Steps) -> Any:
         _worker: Any,
         batch: Any = None,
         forward_batch: Any = None,
-        _pp_proxy_tensors: Any = None,
-        is_verify: bool = False,  # noqa: FBT001, FBT002 - SGLang's signature
+        pp_proxy_tensors: Any = None,  # noqa: ARG001 - SGLang's signature
+        is_verify: bool = False,  # noqa: FBT001, FBT002 - as above
         *_args: Any,
         **_kwargs: Any,
     ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from sglang_lp.errors import Unsupported
 from sglang_lp.server.scheduler.foresight import foresee_trees
 from sglang_lp.server.startup.attributes import has_attribute
+from sglang_lp.server.startup.signatures import mismatches
 
 __all__ = ["make_choose_worker"]
 
@@ -37,6 +38,11 @@ def make_choose_worker(names: Sequence[str]) -> Any:
         def foresee_found(self: Any, batch: Any) -> Any:
             return foresee_trees(find(self, batch), self, batch)
 
+        if differing := [*mismatches(foresee_found, "replace", find, is_method=True)]:
+            raise Unsupported(
+                f"--speculative-algorithm: expected an NGRAM worker whose {names[0]} takes batch, "
+                f"got one that differs in {', '.join(differing)}; choose another algorithm"
+            )
         return type(worker.__name__, (worker,), {names[0]: foresee_found})
 
     return choose_worker

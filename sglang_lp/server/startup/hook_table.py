@@ -32,8 +32,6 @@ from sglang_lp.server.versions import OLDEST
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = ["ATTRIBUTES", "HOOKS", "OF_NGRAM", "Hook", "Shared"]
-
 
 class Shared:
     """What the hooks of one process share.
@@ -63,21 +61,42 @@ def _reads_effort(guard: Guard) -> bool:
 
 
 class Hook(NamedTuple):
-    """A function of SGLang, and what stands there.
+    """A function of SGLang, and ours that stands there.
+
+    Ours declares the parameters that it reads in its signature, as SGLang names and places them;
+    ``sglang_lp.server.startup.signatures`` compares the two at start-up.
 
     Attributes:
-        target: The function, as ``module.function`` or ``module.Class.function``.
-        kind: On which side: ``"before"``, ``"after"``, ``"around"`` or ``"replace"``.
-        make: Returns ours.
-        since: The first supported SGLang that has the function.
-        serves: Tells from the guard whether this server needs the hook.
+        target: SGLang's function, as ``module.function`` or ``module.Class.function``.
+        kind: On which side ours runs: ``"before"``, ``"after"``, ``"around"`` or ``"replace"``.
+        make: Return ours.
+        since: The first SGLang that has the function in this form.
+        until: The last SGLang that has the function in this form; ``None``: the newest still has.
+        serves: Tell from the guard whether this server needs the hook.
     """
 
     target: str
     kind: str
     make: Callable[[Shared], Any]
     since: str = OLDEST
+    until: str | None = None
     serves: Callable[[Guard], bool] = _always
+
+
+class Uses(NamedTuple):
+    """Attributes that hooks use of the instances of one of SGLang's classes.
+
+    Attributes:
+        owner: The class, as ``module.Class``.
+        names: Of the attributes.
+        since: As for :class:`Hook`.
+        until: As for :class:`Hook`.
+    """
+
+    owner: str
+    names: tuple[str, ...]
+    since: str = OLDEST
+    until: str | None = None
 
 
 _SRT = "sglang.srt."
@@ -313,102 +332,147 @@ HOOKS: tuple[Hook, ...] = (
     ),
 )
 
-#: What the hooks use of SGLang's objects, by their class.
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    _ARGS + "ServerArgs": (
-        *("disaggregation_mode", "enable_custom_logit_processor", "encoder_only", "grpc_mode"),
-        *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
-        *("tokenizer_worker_num", "use_ray"),
+#: The attributes that hooks use of SGLang's objects.
+ATTRIBUTES = (
+    Uses(
+        _ARGS + "ServerArgs",
+        (
+            *("disaggregation_mode", "enable_custom_logit_processor", "encoder_only", "grpc_mode"),
+            *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
+            *("tokenizer_worker_num", "use_ray"),
+        ),
     ),
-    _OPENAI + "protocol.ChatCompletionRequest": ("continue_final_message", "messages"),
-    _OPENAI + "protocol.ResponsesRequest": ("metadata", "reasoning"),
-    _OPENAI + "serving_base.OpenAIServingBase": ("tokenizer_manager",),
-    _OPENAI + "serving_chat.OpenAIServingChat": ("reasoning_parser",),
-    _SRT + "parser.reasoning_parser.BaseReasoningFormatDetector": (
-        *("parse_streaming_increment", "think_end_token", "think_start_token"),
+    Uses(_OPENAI + "protocol.ChatCompletionRequest", ("continue_final_message", "messages")),
+    Uses(_OPENAI + "protocol.ResponsesRequest", ("metadata", "reasoning")),
+    Uses(_OPENAI + "serving_base.OpenAIServingBase", ("tokenizer_manager",)),
+    Uses(_OPENAI + "serving_chat.OpenAIServingChat", ("reasoning_parser",)),
+    Uses(
+        _SRT + "parser.reasoning_parser.BaseReasoningFormatDetector",
+        (*("parse_streaming_increment", "think_end_token", "think_start_token"),),
     ),
-    _SRT + "parser.reasoning_parser.StreamingParseResult": ("normal_text", "reasoning_text"),
-    _MANAGER[:-1]: (
-        *("generate_request", "model_config", "preferred_sampling_params", "server_args"),
-        "tokenizer",
+    Uses(_SRT + "parser.reasoning_parser.StreamingParseResult", ("normal_text", "reasoning_text")),
+    Uses(
+        _MANAGER[:-1],
+        (
+            *("generate_request", "model_config", "preferred_sampling_params", "server_args"),
+            "tokenizer",
+        ),
     ),
-    _SRT + "managers.tokenizer_manager.ReqState": ("obj",),
-    _SRT + "managers.io_struct.GenerateReqInput": (
-        *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
-        *("bootstrap_room", "custom_logit_processor", "decode_tp_size", "disagg_prefill_dp_rank"),
-        *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
-        *("parallel_sample_num", "return_logprob", "return_sampling_mask", "routed_dp_rank"),
-        *("sampling_params", "text"),
+    Uses(_SRT + "managers.tokenizer_manager.ReqState", ("obj",)),
+    Uses(
+        _SRT + "managers.io_struct.GenerateReqInput",
+        (
+            *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
+            *(
+                "bootstrap_room",
+                "custom_logit_processor",
+                "decode_tp_size",
+                "disagg_prefill_dp_rank",
+            ),
+            *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
+            *("parallel_sample_num", "return_logprob", "return_sampling_mask", "routed_dp_rank"),
+            *("sampling_params", "text"),
+        ),
     ),
-    _SRT + "managers.io_struct.TokenizedGenerateReqInput": (
-        *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
-        "sampling_params",
+    Uses(
+        _SRT + "managers.io_struct.TokenizedGenerateReqInput",
+        (
+            *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
+            "sampling_params",
+        ),
     ),
-    _SRT + "configs.model_config.ModelConfig": (
-        *("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),
+    Uses(
+        _SRT + "configs.model_config.ModelConfig",
+        (*("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),),
     ),
-    _PARAMS + "SamplingParams": (
-        *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
-        "top_k",
+    Uses(
+        _PARAMS + "SamplingParams",
+        (
+            *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
+            "top_k",
+        ),
     ),
-    _SCHEDULER[:-1]: (
-        *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
-        *("enable_overlap", "max_req_len", "max_running_requests", "metrics_reporter"),
-        *("model_config", "result_queue", "running_batch", "server_args", "spec_algorithm"),
-        *("tokenizer", "tp_worker", "waiting_queue"),
+    Uses(
+        _SCHEDULER[:-1],
+        (
+            *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
+            *("enable_overlap", "max_req_len", "max_running_requests", "metrics_reporter"),
+            *("model_config", "result_queue", "running_batch", "server_args", "spec_algorithm"),
+            *("tokenizer", "tp_worker", "waiting_queue"),
+        ),
     ),
-    _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter": (
-        "current_scheduler_metrics_enabled",
+    Uses(
+        _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter",
+        ("current_scheduler_metrics_enabled",),
     ),
-    _REQUEST[:-1]: (
-        *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender"),
-        *("finished", "finished_len", "finished_reason", "grammar", "inflight_middle_chunks"),
-        *("is_retracted", "kv", "origin_input_ids", "output_ids", "pending_bootstrap"),
-        *("return_logprob", "return_sampling_mask", "sampling_params", "set_finish_with_abort"),
-        *("to_finish", "tokenizer", "vocab_size"),
+    Uses(
+        _REQUEST[:-1],
+        (
+            *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender"),
+            *("finished", "finished_len", "finished_reason", "grammar", "inflight_middle_chunks"),
+            *("is_retracted", "kv", "origin_input_ids", "output_ids", "pending_bootstrap"),
+            *("return_logprob", "return_sampling_mask", "sampling_params", "set_finish_with_abort"),
+            *("to_finish", "tokenizer", "vocab_size"),
+        ),
     ),
-    _BATCH + "ReqKvInfo": ("kv_committed_len",),
-    _BATCH + "FINISH_ABORT": ("message", "status_code"),
-    _BATCH + "ScheduleBatch": (
-        *("forward_mode", "has_grammar", "is_empty", "reqs", "sampling_info", "seq_lens"),
-        *("spec_algorithm", "spec_info"),
+    Uses(_BATCH + "ReqKvInfo", ("kv_committed_len",)),
+    Uses(_BATCH + "FINISH_ABORT", ("message", "status_code")),
+    Uses(
+        _BATCH + "ScheduleBatch",
+        (
+            *("forward_mode", "has_grammar", "is_empty", "reqs", "sampling_info", "seq_lens"),
+            *("spec_algorithm", "spec_info"),
+        ),
     ),
-    _SRT + "model_executor.forward_batch_info.ForwardBatch": (
-        *("forward_mode", "sampling_info", "spec_info"),
+    Uses(
+        _SRT + "model_executor.forward_batch_info.ForwardBatch",
+        (*("forward_mode", "sampling_info", "spec_info"),),
     ),
-    _SRT + "model_executor.forward_batch_info.ForwardMode": ("is_decode", "is_idle"),
-    _SRT + "sampling.sampling_batch_info.SamplingBatchInfo": (
-        *("custom_params", "grammars", "has_custom_logit_processor", "is_all_greedy"),
-        *("temperatures", "vocab_size"),
+    Uses(_SRT + "model_executor.forward_batch_info.ForwardMode", ("is_decode", "is_idle")),
+    Uses(
+        _SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
+        (
+            *("custom_params", "grammars", "has_custom_logit_processor", "is_all_greedy"),
+            *("temperatures", "vocab_size"),
+        ),
     ),
-    _SRT + "layers.logits_processor.LogitsProcessorOutput": (
-        *("auxiliary_device_output", "next_token_logprobs"),
+    Uses(
+        _SRT + "layers.logits_processor.LogitsProcessorOutput",
+        (*("auxiliary_device_output", "next_token_logprobs"),),
     ),
-    _SRT + "managers.auxiliary_output.CommittedTokens": ("output_index", "token_ids"),
-    _SRT + "managers.utils.GenerationBatchResult": (
-        *("accept_lens", "copy_done", "next_token_ids", "speculative_num_draft_tokens"),
-        "speculative_output_stride",
+    Uses(_SRT + "managers.auxiliary_output.CommittedTokens", ("output_index", "token_ids")),
+    Uses(
+        _SRT + "managers.utils.GenerationBatchResult",
+        (
+            *("accept_lens", "copy_done", "next_token_ids", "speculative_num_draft_tokens"),
+            "speculative_output_stride",
+        ),
     ),
-    _SRT + "managers.tp_worker.TpModelWorker": ("model_runner",),
-    _SRT + "speculative.spec_info.SpeculativeAlgorithm": ("is_dflash", "is_ngram", "is_none"),
-    _SRT + "speculative.eagle_info.EagleVerifyInput": _DRAFTS,
-    _SRT + "speculative.ngram_info.NgramVerifyInput": _DRAFTS,
-    _SRT + "speculative.dflash_worker_v2.DFlashWorkerV2": ("_selector_sample",),
-    _SRT + "speculative.dspark_components.dspark_draft.DraftProposal": (
-        *("confidence", "draft_block"),
+    Uses(_SRT + "managers.tp_worker.TpModelWorker", ("model_runner",)),
+    Uses(_SRT + "speculative.spec_info.SpeculativeAlgorithm", ("is_dflash", "is_ngram", "is_none")),
+    Uses(_SRT + "speculative.eagle_info.EagleVerifyInput", _DRAFTS),
+    Uses(_SRT + "speculative.ngram_info.NgramVerifyInput", _DRAFTS),
+    Uses(_SRT + "speculative.dflash_worker_v2.DFlashWorkerV2", ("_selector_sample",)),
+    Uses(
+        _SRT + "speculative.dspark_components.dspark_draft.DraftProposal",
+        (*("confidence", "draft_block"),),
     ),
-    _SRT + "speculative.dspark_components.dspark_draft.DraftBlockResult": (
-        *("corrected_logits", "draft_tokens"),
+    Uses(
+        _SRT + "speculative.dspark_components.dspark_draft.DraftBlockResult",
+        (*("corrected_logits", "draft_tokens"),),
     ),
-    _SRT + "environ.Envs": ("SGLANG_SIMULATE_ACC_LEN",),
-    _CHAINS + "DFlashVerifyInput": ("draft_token", "draft_token_num", "ragged_verify_layout"),
-    _SRT + "speculative.ragged_verify.RaggedVerifyLayout": ("verify_lens",),
-    _CONNECTION + "BootstrapServer": ("app",),
-    _CONNECTION + "Manager": ("conclude_failure", "prefill_info_table", "record_failure"),
-    _CONNECTION + "Receiver": (
-        *("_send_abort_notification", "abort", "bootstrap_addr", "bootstrap_infos"),
-        *("bootstrap_room", "kv_mgr"),
+    Uses(_SRT + "environ.Envs", ("SGLANG_SIMULATE_ACC_LEN",)),
+    Uses(_CHAINS + "DFlashVerifyInput", ("draft_token", "draft_token_num", "ragged_verify_layout")),
+    Uses(_SRT + "speculative.ragged_verify.RaggedVerifyLayout", ("verify_lens",)),
+    Uses(_CONNECTION + "BootstrapServer", ("app",)),
+    Uses(_CONNECTION + "Manager", ("conclude_failure", "prefill_info_table", "record_failure")),
+    Uses(
+        _CONNECTION + "Receiver",
+        (
+            *("_send_abort_notification", "abort", "bootstrap_addr", "bootstrap_infos"),
+            *("bootstrap_room", "kv_mgr"),
+        ),
     ),
-    _CONNECTION + "Sender": ("kv_mgr",),
-    _DECODE + "DecodeRequest": ("req",),
-}
+    Uses(_CONNECTION + "Sender", ("kv_mgr",)),
+    Uses(_DECODE + "DecodeRequest", ("req",)),
+)

@@ -6,9 +6,10 @@ so whatever goes wrong here ends the process (see ``sglang_lp.server.install``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version  # comes with SGLang
 
@@ -19,9 +20,11 @@ from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.attributes import has_attribute
 from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Shared
 from sglang_lp.server.startup.installation import policy_in_force, refuse
+from sglang_lp.server.startup.signatures import mismatches
 from sglang_lp.server.versions import check_version
 
-__all__ = ["put_in_place"]
+if TYPE_CHECKING:
+    from sglang_lp.server.startup.hook_table import Hook, Uses
 
 
 def put_in_place() -> None:
@@ -32,7 +35,7 @@ def put_in_place() -> None:
     """
     if installation.installed:
         return
-    found = Version(check_version())
+    found = check_version()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.sampling import custom_logit_processor as stock
 
@@ -40,17 +43,24 @@ def put_in_place() -> None:
     stock.dill = NoLoads(stock.dill)
     guard = Guard(policy_in_force())
     shared = Shared(guard)
-    due = [hook for hook in HOOKS if Version(hook.since) <= found and hook.serves(guard)]
+    due = {hook: hook.make(shared) for hook in HOOKS if _is_due(hook, found) and hook.serves(guard)}
     stock.CustomLogitProcessor.register(LogitProcessor)
-    for hook in due:
-        made = hook.make(shared)
+    for hook, made in due.items():
         HookRegistry.register(hook.target, made, HookType(hook.kind))
         installation.installed.append((hook.target, made))
     installation.guard = guard
-    _verify_after(HookRegistry, {hook.target for hook in due if hook.kind == "replace"})
+    _verify_after(HookRegistry, due, found)
 
 
-def _verify_after(registry: Any, replaced: Iterable[str]) -> None:
+def _is_due(entry: Hook | Uses, found: str) -> bool:
+    """Tell whether an entry of the table is meant for an SGLang of this version."""
+    version = Version(found)
+    return Version(entry.since) <= version and (
+        entry.until is None or version <= Version(entry.until)
+    )
+
+
+def _verify_after(registry: Any, due: Mapping[Hook, Any], found: str) -> None:
     """Check the whole table once the registry has applied its hooks.
 
     The registry logs a hook that it cannot apply and goes on, and lets the last of several
@@ -61,25 +71,49 @@ def _verify_after(registry: Any, replaced: Iterable[str]) -> None:
     def apply_hooks() -> None:
         original()
         lost = {target for target, state in installation.status().items() if state != "live"}
-        for target in replaced:
+        for target in {hook.target for hook in due if hook.kind == "replace"}:
             last = [hook for kind, hook, _ in registry._hooks[target] if kind.value == "replace"]  # noqa: SLF001
             if (target, last[-1]) not in installation.installed:
                 lost.add(target)
         if lost:
-            refuse(f"not in place after SGLang applied its plugins: {', '.join(sorted(lost))}")
-        missing = sorted(_missing())
+            refuse(f"not in place after SGLang applied its plugins: {_listed(lost)}")
+        misread = {*_misread(due)}
+        if misread:
+            refuse(
+                f"SGLang {found} calls functions in another way than hooks read them, here with "
+                f"the parameters that differ: {_listed(misread)}"
+            )
+        missing = {*_missing(found)}
         if missing:
-            refuse(f"this SGLang does not have what hooks use: {', '.join(missing)}")
+            refuse(f"SGLang {found} does not have what hooks use: {_listed(missing)}")
 
     registry.apply_hooks = apply_hooks
 
 
-def _missing() -> Iterator[str]:
+def _misread(due: Mapping[Hook, Any]) -> Iterator[str]:
+    """Yield the functions whose hooks do not read them as SGLang calls them, with parameters."""
+    for hook, made in due.items():
+        path, _, name = hook.target.rpartition(".")
+        owner = resolve_name(path)
+        function = inspect.getattr_static(owner, name)
+        function = getattr(function, "__func__", function)  # of a classmethod
+        names = mismatches(made, hook.kind, function, is_method=isinstance(owner, type))
+        if differing := ", ".join(names):
+            yield f"{hook.target} ({differing})"
+
+
+def _missing(found: str) -> Iterator[str]:
     """Yield the attributes of the table that SGLang's classes do not have."""
-    for owner, names in ATTRIBUTES.items():
-        try:
-            kind: type = resolve_name(owner)
-        except (AttributeError, ImportError):
-            yield owner
+    for uses in ATTRIBUTES:
+        if not _is_due(uses, found):
             continue
-        yield from (f"{owner}.{name}" for name in names if not has_attribute(kind, name))
+        try:
+            kind: type = resolve_name(uses.owner)
+        except (AttributeError, ImportError):
+            yield uses.owner
+            continue
+        yield from (f"{uses.owner}.{name}" for name in uses.names if not has_attribute(kind, name))
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))

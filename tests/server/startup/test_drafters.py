@@ -14,7 +14,7 @@ NAMES = ("find", "draft_token_num")
 class Worker:
     draft_token_num = 4
 
-    def find(self, _batch):
+    def find(self, batch):
         return np.arange(4), np.eye(4, dtype=bool).flatten()
 
 
@@ -35,6 +35,15 @@ def test_what_ngrams_worker_finds_goes_through_foresight(monkeypatch):
 
 def test_other_workers_stay_what_they_are():
     assert chosen(Worker, ngram=False) is Worker
+
+
+def test_an_ngram_worker_that_finds_drafts_in_another_way_is_refused():
+    class Other(Worker):
+        def find(self, batches, more):
+            """Return nothing."""
+
+    with pytest.raises(Unsupported, match="takes batch, got one that differs in batch, batches, m"):
+        chosen(Other, ngram=True)
 
 
 def test_an_ngram_worker_that_lacks_something_is_refused_by_name():

@@ -17,7 +17,7 @@ from sglang_lp.server.front.fields import Reader
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.gate import NoLoads, SchedulerGate, refuse_to_load
 from sglang_lp.server.startup import hooks, installation
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS
+from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Uses
 from sglang_lp.server.startup.hooks import put_in_place
 from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
@@ -250,22 +250,55 @@ def test_a_function_is_not_missed_before_the_release_that_has_it(registry, monke
     assert newest.target not in dict(installation.installed)
 
 
+def test_of_a_function_with_two_forms_the_one_of_this_version_is_hooked(registry, monkeypatch):
+    newest = HOOKS[0]
+    forms = newest._replace(until="0.5.21"), newest._replace(target="json.loads", since="0.5.22")
+    monkeypatch.setattr(hooks, "HOOKS", forms)
+    monkeypatch.setattr(versions, "version", lambda _name: "0.5.22")
+    put_in_place()
+
+    assert [target for target, _ in installation.installed] == ["json.loads"]
+
+
+def test_a_parameter_that_sglang_renamed_keeps_a_server_from_starting(registry, monkeypatch, capfd):
+    from sglang.srt.managers.tp_worker import TpModelWorker
+
+    def forward_batch_generation(
+        self, batch, forward_batch=None, pp_proxy_tensors=None, verifies=False
+    ):
+        """Stand for another version's."""
+
+    monkeypatch.setattr(TpModelWorker, "forward_batch_generation", forward_batch_generation)
+    monkeypatch.setattr(versions, "version", lambda _name: "0.5.22")
+    put_in_place()
+    with pytest.raises(SystemExit):
+        registry.apply_hooks()
+
+    assert capfd.readouterr().err.endswith(
+        "SGLang 0.5.22 calls functions in another way than hooks read them, here with the "
+        "parameters that differ: sglang.srt.managers.tp_worker.TpModelWorker."
+        "forward_batch_generation (is_verify)\n"
+    )
+
+
 def test_attributes_that_sglang_renamed_are_all_named_and_the_process_ends(
     registry, monkeypatch, capfd
 ):
-    renamed = {
-        owner: tuple(f"{name}_renamed" for name in names) for owner, names in ATTRIBUTES.items()
-    }
-    gone = {"sglang.srt.managers.scheduler.SchedulerRenamed": ("server_args",)}
-    monkeypatch.setattr(hooks, "ATTRIBUTES", {**ATTRIBUTES, **renamed, **gone})
+    renamed = [
+        uses._replace(names=tuple(f"{name}_renamed" for name in uses.names)) for uses in ATTRIBUTES
+    ]
+    gone = Uses("sglang.srt.managers.scheduler.SchedulerRenamed", ("server_args",))
+    earlier = Uses("sglang.srt.managers.scheduler.Scheduler", ("gone",), until="0.5.0")
+    later = earlier._replace(since="9.9.9", until=None)
+    monkeypatch.setattr(hooks, "ATTRIBUTES", (*renamed, gone, earlier, later))
     put_in_place()
     with pytest.raises(SystemExit) as end:
         registry.apply_hooks()
 
     assert end.value.code == 78
     said = capfd.readouterr().err.rpartition("what hooks use: ")[2].strip().split(", ")
-    expected = {f"{owner}.{name}" for owner, names in renamed.items() for name in names}
-    assert {*said} == expected | gone.keys()
+    expected = {f"{uses.owner}.{name}" for uses in renamed for name in uses.names}
+    assert {*said} == expected | {gone.owner}
 
 
 @pytest.mark.parametrize("target", [hook.target for hook in HOOKED if hook.kind == "replace"])
