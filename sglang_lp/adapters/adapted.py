@@ -1,4 +1,4 @@
-"""What every adapted class is: a processor of this toolkit that runs one of another engine."""
+"""The base of adapted classes: a processor of this toolkit that runs another engine's class."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class AdaptedProcessor(LogitProcessor):
     """Base of the classes that :func:`sglang_lp.adapters.adapt` makes, one for each foreign class.
 
-    An adapter, a subclass of this one, says which interface it runs, and which classes are written
-    for it.
+    An adapter is a subclass. It says which interface it runs, and which classes are written for
+    that interface.
 
     Attributes:
         interface: Name of the interface, as the operator writes it.
@@ -35,7 +35,7 @@ class AdaptedProcessor(LogitProcessor):
     """
 
     Params = Arguments
-    can_fork = False  # nobody but the class itself knows its state
+    can_fork = False  # only the class itself knows its state
 
     interface: ClassVar[str]
     calling: ClassVar[str]
@@ -71,8 +71,8 @@ class AdaptedProcessor(LogitProcessor):
         raise NotImplementedError
 
     @classmethod
-    def runner(cls, found: Any) -> type[AdaptedProcessor]:  # noqa: ARG003 - for who overrides it
-        """Return what runs such a class: for most interfaces this adapter."""
+    def runner(cls, found: Any) -> type[AdaptedProcessor]:  # noqa: ARG003 - for subclasses
+        """Return the adapter that runs a class: for most interfaces this adapter."""
         return cls
 
     @classmethod
@@ -85,10 +85,10 @@ class AdaptedProcessor(LogitProcessor):
 
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
-        """Make what all requests of this process share, once its server is known.
+        """Make the objects that all requests of this process share, once its server is known.
 
         Args:
-            engine: What it may know of its server.
+            engine: The settings of the server.
 
         Raises:
             PolicyError: The class cannot be made.

@@ -1,4 +1,4 @@
-"""What a request and its server say to an adapted class: the arguments of its constructor."""
+"""The constructor arguments of an adapted class, from the request and from its server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Arguments(Parameters, frozen=True):
 
 
 class Setting(NamedTuple):
-    """What only the server knows of a request, for constructors that ask for it by name.
+    """The arguments that only the server knows, for constructors that name them.
 
     Attributes:
         tokenizer: The served model's, or ``None``.
@@ -45,9 +45,9 @@ class Setting(NamedTuple):
     prompt_length: int = 1
 
 
-#: Argument -> what the server gives there. A request cannot.
+#: Argument -> the server's value. A request cannot set these.
 _SERVERS = {"tokenizer": "tokenizer", "device": "device"}
-#: Argument -> what the server gives there unless the request does.
+#: Argument -> the server's value unless the request sets one.
 _DEFAULTS = {
     "batch_size": None,  # 1: a request has a processor of its own
     "num_beams": None,
@@ -157,7 +157,7 @@ class Constructor:
         return self._takes_any or key in self._parameters
 
     def filled(self, values: Mapping[str, Any], served: ServedModel) -> dict[str, Any]:
-        """Return the arguments of a request, with those that the served model answers.
+        """Return the arguments of a request, and the missing ones that the served model answers.
 
         Raises:
             InvalidParameter: ``vocab_size`` is another model's.

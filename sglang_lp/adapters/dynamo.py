@@ -51,7 +51,7 @@ class ForcedTokenSequenceSpec(ForcedSequenceLogitProcessor):
     """Force the tokens of a Dynamo entry, then its end token.
 
     ``custom_params`` is the entry as Dynamo serializes it. Dynamo's own processor counts its calls;
-    this one reads the position, so it is right on every server that this toolkit supports,
+    this processor reads the position, so it works on every server that this toolkit supports,
     with speculative decoding and with prefill and decode apart.
     """
 
@@ -63,7 +63,7 @@ class ForcedTokenSequenceSpec(ForcedSequenceLogitProcessor):
     }
 
     class Params(Parameters, frozen=True):
-        """What an entry holds.
+        """The fields of an entry.
 
         Attributes:
             kind: The kind of entry.

@@ -1,4 +1,4 @@
-"""What classes of other engines ask about the server when they are made."""
+"""The settings of a server that classes of other engines read when they are made."""
 
 from __future__ import annotations
 

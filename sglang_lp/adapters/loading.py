@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Entry points that name processors of other engines: vLLM's group, and one of this toolkit's own.
 GROUPS = ("sglang_lp.processors", "vllm.logits_processors")
 
-#: In the order in which they are asked whether a class is theirs.
+#: The adapters, in the order in which they are asked whether a class is theirs.
 _ADAPTERS: tuple[type[AdaptedProcessor], ...] = (
     VllmV1Processor,
     VllmV2Processor,
@@ -41,7 +41,7 @@ INTERFACES: Mapping[str, str] = {one.interface: one.calling for one in _ADAPTERS
 
 
 def _find_adapter(found: Any, interface: str | None, where: str) -> type[AdaptedProcessor]:
-    """Return what runs a class or function.
+    """Return the adapter that runs a class or function.
 
     Args:
         found: The class or function.

@@ -44,8 +44,8 @@ class Run(ABC):
         output_ids: Generated tokens: one list that grows.
         made: The object.
         called: Position of its last call.
-        before: Along a draft: the run that this one goes on from, until it is called itself.
-        drafted: The runs along a draft that go on from this one, by the token that follows.
+        before: Along a draft, the run that this run continues, until it is called itself.
+        drafted: The runs along a draft that continue this run, by the token that follows.
     """
 
     def __init__(self, processor: RowwiseProcessor, request: Request) -> None:
@@ -99,18 +99,18 @@ class Run(ABC):
         self._computed = row
 
     def fork(self) -> Self:
-        """Return a run for a draft that goes on from here, once this one has been called."""
+        """Return a run for a draft that continues this run, once this run has been called."""
         fork = copy(self)
         fork.part_from(self)
         return fork
 
     def part_from(self, before: Run) -> None:
-        """Have what changes for oneself: this is a copy of another run."""
+        """Copy the attributes that change: this is a shallow copy of another run."""
         self.output_ids = [*before.output_ids]
         self.before, self.drafted = before, {}
 
     def after(self, token_ids: Sequence[int]) -> Run:
-        """Return the run that goes on after generated tokens: this one, or one along a draft."""
+        """Return the run that continues after generated tokens: this run or a run along a draft."""
         run: Run = self
         for token_id in token_ids:
             drafted = run.drafted.get(token_id)
@@ -124,9 +124,9 @@ class Run(ABC):
         return run
 
     def rewind(self) -> None:
-        """Keep the computed row, but not those of the requests that shared its step.
+        """Copy the computed row out of the tensor of its step.
 
-        Those along drafts, too: what they belong to may have come.
+        Runs along drafts do so as well: their tokens may have been accepted.
         """
         if self._computed is not None:
             self._computed = self._computed.clone()
@@ -140,16 +140,16 @@ class Run(ABC):
         return self._prompt
 
     def outputs(self, position: int) -> list[int]:
-        """Return the list of the first generated tokens; if these are all, the one that grows."""
+        """Return the first generated tokens; if these are all, the list that grows."""
         return self.output_ids if position == len(self.output_ids) else self.output_ids[:position]
 
 
 class RowwiseProcessor(AdaptedProcessor):
     """Runs a class that takes one request at a time."""
 
-    #: Where it is not known better, a copy at a drafted token that cannot be made is a fault.
+    #: Unless a class is known not to be copyable, a copy that fails at a drafted token is a fault.
     can_fork = True
-    #: Class of what is at work on a request.
+    #: The class of the runs.
     run: ClassVar[type[Run]]
     #: Whether this server leaves the class out, because it only prefills.
     _idle: ClassVar[bool] = False
@@ -203,7 +203,7 @@ class RowwiseProcessor(AdaptedProcessor):
 
 
 class ConstructedProcessor(RowwiseProcessor):
-    """Runs a class that is made for each request, of what the request says.
+    """Runs a class that is made for each request, from the request's arguments.
 
     Attributes:
         library: The package whose base classes tell the interface, and their names.
@@ -241,7 +241,7 @@ class ConstructedProcessor(RowwiseProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Parameters:
-        """Fill in what the served model answers, and see whether the class takes the arguments."""
+        """Fill in the served model's answers, and check whether the class takes the arguments."""
         setting = Setting(served.tokenizer)
         values = cls.constructor.filled(params.values, served)
         cls.constructor.check(values, setting)
@@ -251,7 +251,7 @@ class ConstructedProcessor(RowwiseProcessor):
 
     @classmethod
     def _try(cls, values: Mapping[str, Any], setting: Setting) -> None:
-        """Make an object; the first one tells whether those of the class can be copied."""
+        """Make an object; the first shows whether objects of the class can be copied."""
         made = cls.constructor.make(values, setting)
         if "can_fork" not in vars(cls):
             cls.can_fork = _can_copy(made)
@@ -264,7 +264,7 @@ class ConstructedProcessor(RowwiseProcessor):
 def _can_copy(made: Any) -> bool:
     """Tell whether a copy of an object shares nothing with it that changes.
 
-    What cannot be written down (a closure, a generator, a lock) is what a copy would share.
+    A copy would share what cannot be pickled: a closure, a generator, a lock.
     """
     try:
         pickle.dumps(made)
@@ -274,7 +274,7 @@ def _can_copy(made: Any) -> bool:
 
 
 def checked(result: Any, row: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return what an object returned for a row.
+    """Return the row that an object returned, checked.
 
     Raises:
         ProcessorFault: Not floats of this shape on the device of the row.

@@ -23,7 +23,7 @@ _STOCK = "sglang.srt.sampling.custom_logit_processor"
 
 
 class SglangProcessor(AdaptedProcessor):
-    """Runs an allowed class that follows SGLang's contract alone.
+    """Runs an allowed class that follows only SGLang's contract.
 
     It gets its rows in a copy, as from SGLang itself; what it returns is checked before it goes
     back into the batch.
@@ -59,9 +59,9 @@ class SglangProcessor(AdaptedProcessor):
         return result
 
 
-@cache  # a class runs as the same one always, whose rows share a call
+@cache  # the rows of a class share a call, so it always has the same processor
 def as_processor(found: type) -> type[LogitProcessor]:
-    """Return what runs an allowed class: itself, if it is of this toolkit's kind."""
+    """Return the processor that runs an allowed class: the class itself, if it is a processor."""
     if issubclass(found, LogitProcessor):
         return found
     stock = found.__module__ == _STOCK and found.__name__ in builtins.__all__

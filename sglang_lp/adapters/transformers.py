@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _UNCONDITIONAL = "the logits of a second, unconditional request beside each"
 _CALLED = ("__init__", "__call__")
-#: Classes that cannot work in a server, and what they miss there.
+#: Classes that cannot work in a server, each with the input that a server lacks.
 _NEVER = {
     "ClassifierFreeGuidanceLogitsProcessor": _UNCONDITIONAL,
     "DiaClassifierFreeGuidanceLogitsProcessor": _UNCONDITIONAL,

@@ -1,7 +1,7 @@
 """Making an object of a foreign class to see whether it takes its arguments, in bounded time.
 
-A constructor is the class's own code, and the request says how much of it runs. So it runs beside
-the thread that serves everybody, which waits for it no longer than :data:`PATIENCE`.
+A constructor is the class's own code, and the request decides how long it runs. It therefore runs
+in a thread of its own, and the thread that serves all requests waits :data:`PATIENCE` at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST = 0.25
 #: Most seconds that the caller waits.
 PATIENCE = 1.0
 
-#: By the name of a class the constructor that nobody waits for any more; nothing can end it.
+#: By the name of a class, the thread of a constructor that was given up; it cannot be ended.
 _abandoned: dict[str, Thread] = {}
 
 

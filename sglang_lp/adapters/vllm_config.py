@@ -1,4 +1,4 @@
-"""vLLM's ``VllmConfig`` and ``SamplingParams``, made of what SGLang has."""
+"""vLLM's ``VllmConfig`` and ``SamplingParams``, made from SGLang's settings and parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 #: SGLang's top_k of a request that has none.
 _ALL = 1 << 30
 
-#: SGLang's fields for what is ``structured_outputs`` in vLLM.
+#: SGLang's fields for vLLM's ``structured_outputs``.
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
@@ -31,7 +31,7 @@ class _Part:
 
 
 def make_config(engine: EngineSettings) -> Any:
-    """Return the settings of the engine, those that processors read."""
+    """Return the engine settings that processors read."""
     device = engine.device
     return _Part(
         "vllm_config",
@@ -82,7 +82,7 @@ def make_params(values: dict[str, Any], sampling: Any, engine: EngineSettings | 
 
 
 def _known(sampling: Any) -> dict[str, Any]:
-    """Return what SGLang's parameters say by vLLM's names."""
+    """Return SGLang's sampling parameters under vLLM's names."""
     stop, greedy = sampling.stop_strs, is_greedy(sampling)
     return {
         "n": sampling.n,

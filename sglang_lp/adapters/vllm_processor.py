@@ -1,4 +1,4 @@
-"""What classes of vLLM have in common: parameters, and an object that is made for the engine."""
+"""The base of adapters for vLLM's classes: parameters, and an object made for the engine."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class VllmProcessor(AdaptedProcessor):
         """Make the object of the engine.
 
         Args:
-            engine: What it may know of its server.
-            states: What the constructor takes beside the settings.
+            engine: The settings of the server.
+            states: The constructor's arguments after the settings.
 
         Raises:
             PolicyError: The class raises.

@@ -1,6 +1,7 @@
 """vLLM's request-level processors: ``(output_ids, row)`` or ``(prompt_ids, output_ids, row)``.
 
-They come alone, or from an ``AdapterLogitsProcessor``, which makes one for each request.
+A request-level processor is a class of its own, or is made for each request by an
+``AdapterLogitsProcessor``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from sglang_lp.adapters.arguments import Setting
     from sglang_lp.adapters.engine_settings import EngineSettings
 
-#: Number of arguments of a processor that takes the prompt, too.
+#: Number of arguments of a processor that also takes the prompt.
 _WITH_PROMPT = 3
 
 
@@ -42,7 +43,7 @@ class _Run(Run):
 
 
 class VllmRequestProcessor(ConstructedProcessor):
-    """Runs a request-level processor that comes alone: a class, made for each request."""
+    """Runs a request-level processor that is a class of its own, made for each request."""
 
     interface = "vllm-request"
     calling = "processor(output_ids, row) or processor(prompt_ids, output_ids, row)"

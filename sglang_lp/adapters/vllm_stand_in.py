@@ -27,7 +27,7 @@ class MoveDirectionality(enum.Enum):
 
 @dataclass(frozen=True)
 class BatchUpdate:
-    """What changed in the batch since the step before.
+    """The changes of the batch since the step before.
 
     Attributes:
         batch_size: Number of rows now.
@@ -127,7 +127,7 @@ def process_dict_updates(
 
 @dataclass(frozen=True)
 class LogitsProcRequestState:
-    """What a processor of the V2 interface can read of all requests, by slot.
+    """The tokens of all requests by slot, for a processor of the V2 interface.
 
     Attributes:
         device: Where the tensors are.

@@ -2,8 +2,8 @@
 
 The object has a batch of its own, whose rows stay where they are while SGLang merges, filters and
 sorts: each step's logits are gathered in that order. A request that leaves is removed; one that
-joins takes the lowest index that was freed, or the next one; what stays empty is filled from the
-end, by moves. ``BatchUpdate`` tells all that as vLLM does.
+joins takes the lowest index that was freed, or the next index; an index that stays empty is filled
+from the end, by moves. ``BatchUpdate`` lists these changes as vLLM does.
 
 SGLang prefills some requests while the others wait, and vLLM's interface knows no request that
 waits. The newcomers' first step therefore runs on a second object. When they join the others they
@@ -69,7 +69,7 @@ class Member:
 
 
 class Change(NamedTuple):
-    """What changed in a batch: the fields of ``BatchUpdate``.
+    """The changes of a batch: the fields of ``BatchUpdate``.
 
     Attributes:
         removed: Indices that became empty, largest first.
@@ -83,7 +83,7 @@ class Change(NamedTuple):
 
 
 class Members:
-    """The batch of one object: who is in which row, without gaps. Keeps nobody alive.
+    """The batch of one object: each member's row, without gaps, by weak references.
 
     Attributes:
         index: From the serial number of each member to its row.
@@ -185,7 +185,7 @@ class VllmV1Processor(VllmProcessor):
 
     @classmethod
     def runner(cls, found: Any) -> type[AdaptedProcessor]:
-        """Return what runs a class: of an ``AdapterLogitsProcessor`` each request's callable."""
+        """Return the adapter of a class; an ``AdapterLogitsProcessor`` runs as its callables."""
         adapter = name(cls.module, "AdapterLogitsProcessor")
         if not issubclass(found, adapter):
             return cls
@@ -211,7 +211,7 @@ class VllmV1Processor(VllmProcessor):
         request.state.output_ids.extend(token_ids)
 
     def rewind(self, request: Any) -> None:
-        """Be another member, which is added anew: the object may have counted the dropped token."""
+        """Become a new member, to be added anew: the object may have counted the dropped token."""
         old = request.state
         request.state = Member(old.params, old.prompt_ids, [*old.output_ids], request.sampling)
 
@@ -232,7 +232,7 @@ class VllmV1Processor(VllmProcessor):
                 return logits
             return self._apply(used, logits, members)
         except BaseException:
-            # Whatever it knew, nobody can tell now: the others are added to a new one.
+            # The object's state is unknown now: the other requests are added to a new object.
             self._objects[self._objects.index(used)] = _Object(self.make_v1_object(self._engine))
             raise
 

@@ -1,7 +1,7 @@
 """vLLM's V2 interface: one object for the engine, whose requests keep a slot as long as they run.
 
-A step names the slot of each of its rows, so it does not matter which requests are in it. What a
-request has generated stands in tensors on the device, by slot.
+A step names the slot of each of its rows, so any requests may be in it. The tokens of a request are
+in tensors on the device, by slot.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Object:
         return len(tokens)
 
     def _take(self, member: _Member, step: Sequence[_Member]) -> int:
-        """Return a free slot; if there is none, the oldest of those who are not in this step."""
+        """Return a free slot, or else the oldest slot of a request that is not in this step."""
         if not self._free:
             self._free = [slot for slot, one in self._taken.items() if one() is None]
         if not self._free:
@@ -197,7 +197,7 @@ class VllmV2Processor(VllmProcessor):
         requests: Sequence[Any],
         custom_params: Sequence[Any],  # noqa: ARG002 - for classes of SGLang's contract
     ) -> Any:
-        """Add who has no slot, and let the object compute the rows that it wants, in float32."""
+        """Add requests without a slot, and compute the rows that the object wants, in float32."""
         members: list[_Member] = [request.state for request in requests]
         used = self._object
         try:
@@ -207,7 +207,7 @@ class VllmV2Processor(VllmProcessor):
                     used.admit(member, params, members)
             return self._apply(used, logits.float(), members)
         except BaseException:
-            # Whatever it knew, nobody can tell now: the others are added to a new one.
+            # The object's state is unknown now: the other requests are added to a new object.
             type(self).begin(self._engine)
             raise
 

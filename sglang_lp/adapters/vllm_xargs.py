@@ -8,10 +8,10 @@ from sglang_lp.errors import RequestError, shown
 
 
 def merge_xargs(values: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with those in ``vllm_xargs``, vLLM's field for them, beside the others.
+    """Return parameters with those inside ``vllm_xargs`` merged into them.
 
     Raises:
-        RequestError: No object of parameters, or one that is given beside them, too.
+        RequestError: ``vllm_xargs`` is no object, or repeats a parameter that is outside of it.
     """
     if "vllm_xargs" not in values:
         return values

@@ -89,7 +89,7 @@ class ChainLogitProcessor(LogitProcessor):
     }
 
     class Params(Parameters, frozen=True):
-        """What a request may set, in addition to the parameters of the links.
+        """The parameters of a request, in addition to the parameters of the links.
 
         Attributes:
             chain: Names of the links, 1 to 8. The first is number 0, and its parameter

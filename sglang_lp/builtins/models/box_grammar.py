@@ -20,7 +20,7 @@ _POINT, _BOX = 2, 4
 
 
 class _Lists(NamedTuple):
-    """The tokens that may come at one place in a box or another."""
+    """The tokens that may come in a box, by place."""
 
     coordinates: tuple[int, ...]
     coordinates_or_none: tuple[int, ...]
@@ -38,8 +38,8 @@ def _lists(first: int, last: int, none: int, end: int) -> _Lists:
     )
 
 
-class _Body:
-    """What was generated of the newest box."""
+class _Box:
+    """The generated part of the newest box."""
 
     __slots__ = ("coordinates", "is_open", "says_none")
 
@@ -56,9 +56,9 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
     coordinates or four of them, and then the end of the box. Outside of one nothing is edited.
     Only generated tokens count.
 
-    Same as SGLang 0.5.23's class of this name (``sglang.srt.models.locate_anything``), except that
-    it does not read the history at every step, and that missing ids are refused: SGLang does
-    nothing without a word then.
+    It has the same effect as SGLang 0.5.23's class of this name
+    (``sglang.srt.models.locate_anything``), with one exception: missing ids are refused, where
+    SGLang silently does nothing. It does not read the history at every step.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -73,14 +73,14 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
     }
 
     class Params(Parameters, frozen=True):
-        """What a request may set; the names are those of the model's configuration.
+        """The parameters of a request; the names are those of the model's configuration.
 
         Attributes:
             box_start_token_id: Opens a box.
-            box_end_token_id: Closes it.
+            box_end_token_id: Closes a box.
             coord_start_token_id: The first of the coordinates, whose ids follow one another.
-            coord_end_token_id: The last of them.
-            none_token_id: Stands in a box without a place.
+            coord_end_token_id: The last of the coordinates.
+            none_token_id: The content of a box without a place.
         """
 
         box_start_token_id: TokenId
@@ -90,7 +90,7 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
         none_token_id: TokenId
 
         def __post_init__(self) -> None:
-            """Refuse coordinates that are none, or too many."""
+            """Refuse an empty range of coordinates, and too many."""
             count = self.coord_end_token_id - self.coord_start_token_id + 1
             if not 1 <= count <= MAX_TOKEN_IDS:
                 raise ValueError(
@@ -101,7 +101,7 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
 
         @property
         def lists(self) -> _Lists:
-            """What may come in a box."""
+            """The tokens that may come in a box."""
             return _lists(
                 self.coord_start_token_id,
                 self.coord_end_token_id,
@@ -116,13 +116,13 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:  # noqa: ARG003 - they are ids
-        """List what may come in a box now, while no step waits for it."""
+        """List the tokens that may come in a box now, while no step waits."""
         own = {name: getattr(params, name) for name in params.__struct_fields__}
         return cls._Fitted(**own, allowed=params.lists)
 
-    def start(self, request: Request) -> _Body:  # noqa: ARG002 - the prompt does not count
+    def start(self, request: Request) -> _Box:  # noqa: ARG002 - the prompt does not count
         """Begin outside of a box."""
-        return _Body()
+        return _Box()
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the newest box."""
@@ -136,12 +136,12 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
                 body.coordinates += first <= token_id <= last
                 body.says_none = body.says_none or token_id == params.none_token_id
 
-    def fork(self, request: Request) -> _Body:
-        """Copy what there is of the box."""
+    def fork(self, request: Request) -> _Box:
+        """Copy the state of the box."""
         return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Allow what the box can go on with."""
+        """Allow the tokens that can continue the box."""
         body, params = request.state, request.params
         if not body.is_open:
             return

@@ -43,7 +43,7 @@ class _Prompt:
         self.prompt = prompt
         self._ends = ends
         token_ids = np.frombuffer(prompt, dtype=np.int64)
-        # Sorted together, the last place of each token comes last: a fifth of np.unique's time.
+        # Sorted together, the last place of each token comes last.
         bits = len(token_ids).bit_length()
         packed = token_ids << bits | np.arange(len(token_ids))
         packed.sort()
@@ -51,12 +51,12 @@ class _Prompt:
         np.not_equal(packed[1:] >> bits, packed[:-1] >> bits, out=last[:-1])
         places = packed[last] & ((1 << bits) - 1)
         places.sort()
-        #: Those that came last come first.
+        #: The tokens of the prompt, the latest first.
         self._distinct: Numbers = token_ids[places[::-1]]
         self._found: dict[int, Iterable[int]] = {}
 
     def ids(self, vocab_size: int) -> Iterable[int]:
-        """Return those that are below this, in order: pad values of images are not."""
+        """Return the tokens in order, without pad values of images: they are in no vocabulary."""
         found = self._found.get(vocab_size)
         if found is None:
             cited = self._distinct[self._distinct < vocab_size][:MAX_CITED].tolist()
@@ -73,10 +73,10 @@ class CiteFromPromptLogitProcessor(LogitProcessor):
     A positive ``bias`` draws an answer to the words of its prompt: names, figures, quotes. A
     negative one draws it to other words.
 
-    Of a prompt with more than 2,048 different tokens it is those that came last.
+    Of a prompt with more than 2,048 different tokens, the last 2,048 get the bias.
 
     The rule is that of ``CiteFromPromptLogitsProcessor`` in NVIDIA's logits-processor-zoo 0.2.1,
-    which takes all of them.
+    which biases all tokens of the prompt.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -86,12 +86,12 @@ class CiteFromPromptLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"bias": 1.5}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
-            bias: What is added to the logits of those tokens, at most 10,000 either way.
-            eos_token_ids: Tokens that get the same, so that an answer ends as easily as without.
-                Left out: the end tokens of the served model. None at all: ``[]``.
+            bias: Added to the logits of the prompt's tokens, at most 10,000 either way.
+            eos_token_ids: Tokens that also get the bias, so that an answer ends as easily as
+                without it. Left out: the end tokens of the served model. None at all: ``[]``.
         """
 
         bias: Bias = 1.0
@@ -104,13 +104,13 @@ class CiteFromPromptLogitProcessor(LogitProcessor):
         return msgspec.structs.replace(params, eos_token_ids=ends)
 
     def start(self, request: Request) -> _Prompt:
-        """Take in the prompt."""
+        """Read the prompt."""
         ends = request.params.eos_token_ids
         tokens = numbers_of(request.prompt_ids)
         return _prompts.of(tokens, (ends,), lambda prompt: _Prompt(prompt, ends))
 
     def fork(self, request: Request) -> _Prompt:
-        """Return the same: it does not change."""
+        """Return the state itself, which does not change."""
         return request.state  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:

@@ -1,4 +1,4 @@
-"""What was read of a prompt, once for all copies of a request."""
+"""Caches of what was derived from a prompt, shared by the copies of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Read(Protocol):
-    """What was read of a prompt.
+    """An object derived from a prompt.
 
     Attributes:
         prompt: The bytes of its tokens.
@@ -27,7 +27,7 @@ _Read = TypeVar("_Read", bound=Read)
 
 
 class ReadPrompts(Generic[_Read]):
-    """What was read of the prompts of running requests. Weak: it goes with the last of them."""
+    """Weak cache of objects that are derived from the prompts of running requests."""
 
     __slots__ = ("_read",)
 
@@ -38,15 +38,14 @@ class ReadPrompts(Generic[_Read]):
         return len(self._read)
 
     def of(self, tokens: Numbers, key: tuple[Any, ...], read: Callable[[bytes], _Read]) -> _Read:
-        """Return what was read of a prompt, the same object as before while that lives.
+        """Return the object derived from a prompt, the cached one if it is still alive.
 
         Args:
             tokens: The prompt, contiguous.
-            key: What else decides.
-            read: Takes the bytes of its tokens.
+            key: Everything else that the object depends on.
+            read: From the bytes of the prompt's tokens to the object.
         """
-        # A few tokens find it, and all of them have to be the same. To compare bytes takes half
-        # the time that numpy needs.
+        # A sample of the tokens is the key; then all bytes are compared.
         sample = tokens[:: len(tokens) // 64 + 1].tobytes(), tokens[-16:].tobytes()
         place = len(tokens), *key, *sample
         found = self._read.get(place)

@@ -199,7 +199,7 @@ class DRYLogitProcessor(LogitProcessor):
     reads_prompt = True
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             dry_multiplier: Penalty at ``dry_allowed_length`` tokens, in logits.

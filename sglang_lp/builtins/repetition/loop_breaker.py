@@ -121,7 +121,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"preset": "reasoning", "action": "end"}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             preset: Published settings, in place of those parameters that are left out:
@@ -143,7 +143,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         action: Action = Action.BAN
 
         def __post_init__(self) -> None:
-            """Fill in what is left out, and refuse a smallest size above the largest."""
+            """Fill in missing parameters, and refuse a smallest size above the largest."""
             setting: Mapping[str, int] = {"min_pattern_size": 1}
             if self.preset is not None or (
                 self.max_pattern_size is None and self.min_count is None

@@ -158,7 +158,7 @@ class Window:
         return self._new + self._before + 1 - self._third_size if self._third_size else 0
 
     def fork(self, history: Request | History) -> Drafted:
-        """Return the window as it moves along a draft; this one must not move meanwhile."""
+        """Return a window that moves along a draft; the request's must not move meanwhile."""
         self._enter(history)  # once for all forks
         return Drafted(self, self._end, self._end)
 

@@ -33,7 +33,7 @@ class Scope(StrEnum):
 
 
 class Preset(StrEnum):
-    """A model, and what it reads."""
+    """A model, and a kind of document."""
 
     DEEPSEEK_OCR = "deepseek-ocr"
     DEEPSEEK_OCR_PDF = "deepseek-ocr-pdf"
@@ -92,7 +92,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     reads_prompt = True
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             ngram_size: Tokens per n-gram, 1 to 256. Required without a preset.
@@ -153,7 +153,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
             edits.ban(token_ids)
 
     def explain(self, request: Request) -> str:
-        """Say what would be repeated."""
+        """Say how many tokens would be repeated."""
         params = request.params
         return (
             f"each would repeat {params.ngram_size} tokens in a row of the last "

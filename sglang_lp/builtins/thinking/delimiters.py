@@ -13,7 +13,7 @@ from sglang_lp.builtins.thinking.known import FAMILIES, Family
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.encoding import encode
 
-#: What opens and closes thinking in the models with a reasoning parser in SGLang 0.5.23
+#: The start and the end of thinking in the models with a reasoning parser in SGLang 0.5.23
 #: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
 PAIRS = (
     ("<think>", "</think>"),
@@ -40,11 +40,11 @@ class Delimiters(NamedTuple):
     """A pair of delimiters in one tokenizer.
 
     Attributes:
-        start: What opens a thinking block.
-        start_ids: Its tokens.
-        end: What closes it.
-        end_ids: Its tokens.
-        new_line_id: What is forced before ``end``, or ``None``.
+        start: Opens a thinking block.
+        start_ids: The tokens of ``start``.
+        end: Closes a thinking block.
+        end_ids: The tokens of ``end``.
+        new_line_id: The token that is forced before ``end``, or ``None``.
         family: The known family with these ids, or ``None``.
     """
 
@@ -64,9 +64,9 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
 
     Args:
         tokenizer: Of ``transformers`` or ``tokenizers``.
-        start: What opens a block; ``None`` to find the only pair of ``PAIRS`` whose control
+        start: Opens a block; ``None`` to find the only pair of ``PAIRS`` whose control
             tokens this tokenizer has.
-        end: What closes it; given exactly if ``start`` is.
+        end: Closes a block; given exactly if ``start`` is.
 
     Raises:
         RequestError: The tokenizer has no tokens for them, or several known pairs.
@@ -83,13 +83,13 @@ def find_tool_starts(tokenizer: Any, texts: tuple[str, ...]) -> tuple[int, ...]:
 
     Args:
         tokenizer: Of ``transformers`` or ``tokenizers``.
-        texts: What opens a tool call.
+        texts: Texts that open a tool call.
     """
     return tuple(token_id for text in texts for token_id in _find_single(tokenizer, text))
 
 
 def forget_answers() -> None:
-    """Forget what tokenizers answered: a client may have added tokens since.
+    """Clear the caches of this module: a client may have added tokens since.
 
     A server never does, and checking whether its tokenizer has grown may take 75 ms
     (tokenizers 0.22).
@@ -101,7 +101,7 @@ def forget_answers() -> None:
 
 @lru_cache(maxsize=64)
 def _resolve(tokenizer: Any, start: str | None, end: str | None) -> Delimiters | str:
-    """Return what ``resolve`` does, or the message of its error, so that both are cached."""
+    """Return the result of ``resolve``, or the message of its error, so that both are cached."""
     if start is not None and end is not None:
         named = _look_up(tokenizer, start, end)
         if isinstance(named, str):
@@ -131,10 +131,11 @@ def check_family(tokenizer: Any, family: Family) -> None:
 
     Args:
         tokenizer: The served model's.
-        family: The one that the request's processor is for.
+        family: The family of the request's processor.
 
     Raises:
-        RequestError: It is another model's. The message names the class for it, if there is one.
+        RequestError: The tokenizer is another model's. The message names the class for that model,
+            if a class exists.
     """
     if problem := _find_mismatch(tokenizer, family):
         raise RequestError(problem)
@@ -238,7 +239,7 @@ def _find_id(tokenizer: Any, token: str) -> int | None:
 
 
 def _find_token(tokenizer: Any, token_id: int) -> str | None:
-    """Return what a tokenizer calls a token; ``None`` if it has no such id."""
+    """Return the name of a token in a tokenizer; ``None`` if it has no such id."""
     ask = getattr(tokenizer, "convert_ids_to_tokens", None) or getattr(
         tokenizer, "id_to_token", None
     )

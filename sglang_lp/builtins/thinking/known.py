@@ -1,31 +1,31 @@
-"""How the known families of models write that they think."""
+"""The thinking delimiters of the known model families."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-#: What opens a tool call without an end of the block before it, in the reasoning parsers of
-#: SGLang 0.5.23; for models of which the tokenizer alone is known.
+#: Texts that open a tool call, and so end a block, in the reasoning parsers of SGLang 0.5.23; for
+#: models of which only the tokenizer is known.
 TOOL_STARTS = ("<tool_call>", "<tool_calls>", "<|tool_calls_section_begin|>")
 
 
 class Family(NamedTuple):
-    """How the models of a family write that they think.
+    """The thinking delimiters of a model family.
 
     Attributes:
-        processor: Name of the built-in class for them.
-        models: Which models.
-        start: What opens a thinking block. A tokenizer may add a suffix, ``<think:...>``.
+        processor: Name of the family's built-in class.
+        models: Names of the models.
+        start: Opens a thinking block. A tokenizer may add a suffix, ``<think:...>``.
         start_ids: The tokens of ``start``, usually one.
-        end: What closes it.
+        end: Closes a thinking block.
         end_ids: The tokens of ``end``.
         new_line_id: The token of a single newline, forced before ``end`` as SGLang does;
-            ``None`` if it is not known or the family writes none there.
+            ``None`` if it is not known or the family writes no newline there.
         source: Where the figures come from. Issues and pull requests without a repository are
             those of sgl-project/sglang.
-        tool_starts: What opens a tool call that ends a block.
-        native: Whether the ids are the model's own alphabet: its tokenizer may give the strings
-            other ids, and says nothing about these.
+        tool_starts: Texts that open a tool call, and so end a block.
+        native: Whether the ids are the model's own alphabet. Its tokenizer may have other ids for
+            the texts, which does not make these wrong.
     """
 
     processor: str

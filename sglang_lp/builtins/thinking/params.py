@@ -32,7 +32,7 @@ END = "thinking_end_token_id", "thinking_end_token_ids", "thinking_end"
 
 
 class BudgetParams(Parameters, frozen=True):
-    """What a request may set. Numbers are tokens; ``None`` means the class's own id.
+    """The parameters of a request. Numbers are tokens; ``None`` means the class's own id.
 
     Attributes:
         thinking_budget: Tokens that a block may have before it is closed. Left out, ``None``

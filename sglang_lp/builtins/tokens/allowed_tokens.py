@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 class AllowedTokensLogitProcessor(LogitProcessor):
     """Set the logits of all tokens but the chosen ones to ``-inf`` at every step.
 
-    The chosen ones keep their logits. With ``texts`` they are the tokens that are one of these,
-    and the end tokens of the served model. With ``token_ids`` alone an end token must be among
-    them if the model is to end its answer before ``max_new_tokens``: the same as
-    ``allowed_token_ids`` in vLLM.
+    The chosen tokens keep their logits. With ``texts`` these are the tokens that are one of the
+    texts, and the end tokens of the served model. With ``token_ids`` only, include an end token if
+    the model is to end its answer before ``max_new_tokens``, as with ``allowed_token_ids`` in vLLM.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -35,7 +34,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"texts": ["yes", "no"]}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             token_ids: Ids in ``[0, vocab)``, at least one.
@@ -55,7 +54,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
-        """Add the tokens of the served model that are a text, and those that end an answer."""
+        """Add the tokens of the served model that are a text, and its end tokens."""
         given: Any = params
         if given.texts is None:
             return super().fit_params(params, served)

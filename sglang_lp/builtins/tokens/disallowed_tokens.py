@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class DisallowedTokensLogitsProcessor(LogitProcessor):
     """Set the logits of chosen tokens to ``-inf`` at every step.
 
-    Same as SGLang 0.5.23's class of this name, except that requests of one batch may have
-    different lists; there they end the server.
+    It has the same effect as SGLang 0.5.23's class of this name, with one exception: requests of
+    one batch may have different lists, which end the server in SGLang.
 
-    With ``texts`` it bans every token that holds one, such as an emoji or a line break. A text
-    that several tokens spell together comes through; ``BadWordsLogitProcessor`` bans that, too.
+    With ``texts`` it bans every token that contains one of them, such as an emoji or a line break.
+    A text that several tokens spell together is not banned; ``BadWordsLogitProcessor`` bans it.
 
     With ``unmapped`` it bans the ids with which a model pads its vocabulary: they are no token of
     the tokenizer and spell nothing, but can be sampled.
@@ -40,13 +40,13 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"texts": ["😀", "\u2014"]}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
-            token_ids: Ids in ``[0, vocab)``; none at all does nothing.
+            token_ids: Ids in ``[0, vocab)``; an empty list does nothing.
             texts: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8.
-            unmapped: Whether to ban the ids that are no token of the served tokenizer, but for
-                those that end an answer.
+            unmapped: Whether to ban the ids that are no token of the served tokenizer, except end
+                tokens.
         """
 
         token_ids: TokenIds | None = None
@@ -62,7 +62,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
-        """Add the tokens of the served model that hold a text, and the ids that are no token."""
+        """Add the tokens of the served model that contain a text, and the ids that are no token."""
         given: Any = params
         token_ids: list[int] = [*(given.token_ids or ())]
         changes: dict[str, Any] = {}

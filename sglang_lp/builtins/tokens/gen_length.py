@@ -1,4 +1,4 @@
-"""An answer that is drawn to its end, or kept from it, the more the longer it is."""
+"""A bias on the end of the answer that grows with the length of the answer."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 _Ends = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=64)]
 Power = Annotated[int, Meta(ge=0, le=8)]
 
-#: The length at which the bias is the parameter's.
+#: The length at which the bias is ``bias``.
 _UNIT = 10
 
-#: What a sentence ends with; all stops of languages that have another one than the full stop.
+#: The ends of a sentence: all stops of languages that do not use the full stop are included.
 _STOPS = tuple(stop.encode() for stop in ".!?\n…。！？।۔؟")  # noqa: RUF001 - those are meant
 #: Most tokens of a stop: one for each byte.
 _LONGEST_STOP = 3
 
 
 class GenLengthLogitProcessor(LogitProcessor):
-    """Make the end of the answer likelier the longer it is, or less likely.
+    """Make the end of the answer likelier, or less likely, as the answer grows.
 
     After ``n`` generated tokens the tokens that end the answer get ``bias * (n / 10) ** power``
     added to their logits: ``bias`` at the tenth token, four times as much at the twentieth.
-    A negative one makes answers longer. With ``text`` another token than the end gets it, such as
-    ``</think>``, until it comes.
+    A negative ``bias`` makes answers longer. With ``text`` another token gets the bias in place of
+    the end, such as ``</think>``, until it has come.
 
-    The rule is that of ``GenLengthLogitsProcessor`` in NVIDIA's logits-processor-zoo 0.2.1. There
-    a sentence ends with a token that is a full stop or a line break, here with what the text says.
+    The rule is that of ``GenLengthLogitsProcessor`` in NVIDIA's logits-processor-zoo 0.2.1, with
+    one exception: here the text decides where a sentence ends, there a token that is a full stop or
+    a line break does.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -50,16 +51,16 @@ class GenLengthLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"bias": 0.01, "complete_sentences": True}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
-            bias: What is added at the tenth token, at most 10,000 either way; so are all others.
-            power: How fast it grows, 0 to 8: 1 is linear.
-            complete_sentences: Whether it is added only where a sentence has ended: after a full
-                stop, a question or exclamation mark, an ellipsis or a line break.
-            eos_token_ids: The tokens that get it, at most 64. Left out, and without ``text``: the
-                end tokens of the served model.
-            text: What gets it in their place, one token of the served model.
+            bias: Added at the tenth token. No bias is more than 10,000 either way.
+            power: Growth of the bias, 0 to 8: 1 is linear.
+            complete_sentences: Whether the bias is added only where a sentence has ended: after a
+                full stop, a question or exclamation mark, an ellipsis or a line break.
+            eos_token_ids: The tokens that get the bias, at most 64. Left out, and without ``text``:
+                the end tokens of the served model.
+            text: One token of the served model that gets the bias instead.
         """
 
         bias: Bias
@@ -69,7 +70,7 @@ class GenLengthLogitProcessor(LogitProcessor):
         text: Text | None = None
 
         def __post_init__(self) -> None:
-            """Refuse two things that get the bias."""
+            """Refuse both ``text`` and ``eos_token_ids``."""
             if self.text is not None and self.eos_token_ids is not None:
                 raise ValueError("text: given together with eos_token_ids; give one")
 
@@ -102,7 +103,7 @@ class GenLengthLogitProcessor(LogitProcessor):
             request.state = any(i in request.params.eos_token_ids for i in token_ids)
 
     def fork(self, request: Request) -> bool:
-        """Return the same: it is no object."""
+        """Return the state, which is immutable."""
         return bool(request.state)
 
     def edit(self, request: Request, edits: Edits) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class MinLengthLogitProcessor(LogitProcessor):
     """Keep the end-of-sequence tokens out of the first ``min_tokens`` generated tokens.
 
-    The answer may end with the token after those. SGLang's own ``min_new_tokens`` does the same
-    for the end tokens that the server knows; this one takes any token, such as a block's end.
+    The answer may end with the next token. SGLang's own ``min_new_tokens`` does so for the end
+    tokens that the server knows; this processor takes any token, such as a block's end.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -31,7 +31,7 @@ class MinLengthLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             min_tokens: Number of generated tokens without any of ``eos_token_ids``.
@@ -46,7 +46,7 @@ class MinLengthLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
-        """Take the end tokens of the served model if the request names none."""
+        """Fill in the end tokens of the served model if the request names no tokens."""
         given: Any = params
         ends = ends_for(cls.__name__, "eos_token_ids", given.eos_token_ids, served)
         fitted: Parameters = msgspec.structs.replace(given, eos_token_ids=ends)

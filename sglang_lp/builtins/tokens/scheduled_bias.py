@@ -22,9 +22,9 @@ Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 class ScheduledBiasLogitProcessor(LogitProcessor):
     """Add to the logits of chosen tokens, or ban them, between two positions of the answer.
 
-    The bias is the same at every position from ``start`` up to ``end``, or changes linearly from
-    ``bias`` at the first of them to ``final_bias`` at the last. Without ``bias`` the tokens are
-    banned there. For several schedules in one request, chain several of these.
+    The bias is constant from ``start`` up to ``end``, or changes linearly from ``bias`` at the
+    first position to ``final_bias`` at the last. Without ``bias`` the tokens are banned there. For
+    several schedules in one request, chain several of these processors.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -39,15 +39,15 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
     }
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             token_ids: Ids in ``[0, vocab)``, at least one, none of them twice.
-            bias: What is added to each of their logits. Left out: they are banned.
+            bias: Added to each of their logits. Left out: the tokens are banned.
             final_bias: Bias at the last position, ``end - 1``; needs ``bias`` and ``end``. Left
                 out: ``bias`` stays the same.
             start: First position, in generated tokens: 0 is the first token.
-            end: Position before which it ends. Left out: it never does.
+            end: Position before which the schedule ends. Left out: it does not end.
         """
 
         token_ids: FewTokenIds
@@ -83,7 +83,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
         return made
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Apply the bias of this position, or sleep until there is one."""
+        """Apply the bias of this position, or sleep until the schedule starts."""
         params, position = request.params, request.position
         if position < params.start:
             edits.wake_at(params.start)
@@ -99,7 +99,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
                 edits.hold_until(NEVER if params.end is None else params.end)
 
     def explain(self, request: Request) -> str:
-        """Say where the schedule runs."""
+        """Say at which positions the schedule runs."""
         params = request.params
         upto = "" if params.end is None else f" up to {params.end}"
         return f"from position {params.start}{upto}"

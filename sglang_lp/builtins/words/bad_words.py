@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Progress:
-    """Where the output stands among the words."""
+    """How much of a word the output has begun."""
 
     __slots__ = ("declared", "end", "sequences", "state", "texts")
 
@@ -40,22 +40,21 @@ class _Progress:
         self.sequences = sequences
         self.state = 0
         self.texts = texts
-        #: What of the output may be the beginning of a word.
+        #: The end of the output that may be the beginning of a word.
         self.end = end
-        #: Whether what may never come, wherever the output stands, is banned for good.
+        #: Whether the tokens that contain a word have been banned for the whole request.
         self.declared = False
 
 
 class BadWordsLogitProcessor(LogitProcessor):
     """Keep words out of the output, whichever tokens would spell them.
 
-    With ``words``, texts as the client gets them: none is ever in the output, also not inside a
-    longer word, unless ``whole_words`` is set. Each token that would complete one is banned, and
-    no other, so that a model that was about to write ``foobar`` may come as far as ``fooba`` and
-    go on otherwise.
+    ``words`` are texts as the client gets them. None of them is ever in the output, not even inside
+    a longer word, unless ``whole_words`` is set. Exactly the tokens that would complete a word are
+    banned: a model that was about to write ``foobar`` may write ``fooba`` and continue otherwise.
 
-    With ``token_ids``, sequences of tokens, as ``bad_words`` in vLLM: a word comes through as soon
-    as other tokens spell it. Only generated tokens count.
+    ``token_ids`` are sequences of tokens, as ``bad_words`` in vLLM: a word spelled by other tokens
+    is not banned. Only generated tokens count.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -64,21 +63,21 @@ class BadWordsLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"words": ["as an AI", "foobar"], "ignore_case": True}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             words: Texts of up to 256 characters, together up to 32,768 bytes of UTF-8.
-            ignore_case: Whether words are banned in upper and lower case alike, as Unicode folds
-                it: ``straße`` is ``STRASSE``, and all forms of sigma are one, but ``I`` is ``i``
-                in Turkish, too.
-            whole_words: Whether a word counts only where no letter, mark, number or ``_`` stands
-                before or after it: ``cat`` is in ``cat-like``, not in ``cats``. The model may
-                write a word to its end then, and has to go on with one of these; an answer that
-                ``max_new_tokens`` cuts there ends with it.
+            ignore_case: Whether words are banned in upper and lower case, as Unicode folds case:
+                ``straße`` equals ``STRASSE``, all forms of sigma are equal, and ``I`` equals ``i``,
+                in Turkish as well.
+            whole_words: Whether a word counts only without a letter, mark, number or ``_`` directly
+                before or after it: ``cat`` is in ``cat-like``, not in ``cats``. The model may then
+                write a word to its end, and must continue with one of those characters. An answer
+                that ``max_new_tokens`` cuts there ends with the word.
             normalize: Whether a word is banned in every form that is canonically equivalent in
-                Unicode: ``café`` with one character at its end, or with ``e`` and an accent. A
-                word may have 1,000 forms, and all words 3,072 of up to 32,768 bytes together.
-            across_prompt: Whether a word may not begin in the prompt and end in the output either.
+                Unicode: ``café`` with one character at its end, or with ``e`` and an accent. At
+                most 1,000 forms of a word, and 3,072 of all words, of 32,768 bytes together.
+            across_prompt: Whether a word that begins in the prompt is banned as well.
             eos_token_ids: With ``whole_words``, the tokens that end an answer, because none may
                 come right after a word. Left out: the end tokens of the served model.
             token_ids: The ids of all sequences, one sequence after the other.
@@ -95,7 +94,7 @@ class BadWordsLogitProcessor(LogitProcessor):
         lengths: Lengths | None = None
 
         def __post_init__(self) -> None:
-            """Refuse nothing to ban, and what belongs to something that is missing."""
+            """Refuse an empty list, and parameters whose counterpart is missing."""
             if self.words is None:
                 for name in ("ignore_case", "whole_words", "normalize", "across_prompt"):
                     if getattr(self, name):
@@ -116,7 +115,7 @@ class BadWordsLogitProcessor(LogitProcessor):
 
     @classmethod
     def warm(cls, vocabulary: Vocabulary) -> None:
-        """Look up where the words of all tokens begin and end, and what composes in Unicode."""
+        """Find where words begin and end in all tokens, and which characters compose."""
         prepare(vocabulary)
         joining()
 
@@ -132,6 +131,7 @@ class BadWordsLogitProcessor(LogitProcessor):
 
     @classmethod
     def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | WholeWords | None:
+        """Return the automaton of the words."""
         if params.words is None:
             return None
         words = params.words
@@ -144,6 +144,7 @@ class BadWordsLogitProcessor(LogitProcessor):
 
     @classmethod
     def _sequences(cls, params: Any) -> Automaton | None:
+        """Return the automaton of the token sequences."""
         return automaton_of(params.token_ids, params.lengths) if params.token_ids else None
 
     def start(self, request: Request) -> _Progress:
@@ -165,11 +166,11 @@ class BadWordsLogitProcessor(LogitProcessor):
                 progress.end = progress.texts.after(progress.end, token_id)
 
     def fork(self, request: Request) -> _Progress:
-        """Return where the output stands, among the same words."""
+        """Copy the state; the automata are shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban what would complete a word that the output has begun, or holds one."""
+        """Ban the tokens that would complete a begun word, or contain a word."""
         progress = request.state
         sequences, texts = progress.sequences, progress.texts
         if not progress.declared:
@@ -191,5 +192,5 @@ class BadWordsLogitProcessor(LogitProcessor):
                 edits.ban(request.params.eos_token_ids)
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
-        """Say what is banned."""
+        """Say why the tokens are banned."""
         return "each would complete a banned word"

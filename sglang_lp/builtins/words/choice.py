@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Kept:
-    """What is allowed at each place, kept once for all requests with these choices and ends."""
+    """The tokens allowed at each place, cached for all requests with these choices and ends."""
 
     def __init__(self, choices: Choices, eos: tuple[int, ...] | None, vocab_size: int) -> None:
         self._choices, self._eos, self._vocab_size = choices, eos, vocab_size
@@ -41,7 +41,7 @@ class _Kept:
         return lasting([*dict.fromkeys((*known, *(ends or ())))])
 
 
-class _Path:
+class _Progress:
     """How far into the choices the output is."""
 
     __slots__ = ("choices", "done", "kept", "place")
@@ -49,7 +49,7 @@ class _Path:
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.place = choices.start
-        #: What is allowed at each place, once that is asked for.
+        #: The tokens allowed at each place, once they are needed.
         self.kept: _Kept | None = None
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
@@ -58,11 +58,11 @@ class _Path:
 class ChoiceLogitProcessor(LogitProcessor):
     """Let the model generate exactly one of several texts, or of several token sequences.
 
-    At every step the tokens that continue one of the choices keep their logits and all others
-    are set to ``-inf``, so that the model's own probabilities choose. With ``choices``, texts as
-    the client gets them, that is each token that a choice can go on with, whichever tokens spell
-    it. After a choice only ``eos_token_ids`` may come; with ``token_ids`` and without those the
-    model goes on by itself.
+    At every step the tokens that continue a choice keep their logits and all others are set to
+    ``-inf``, so that the model's own probabilities choose. ``choices`` are texts as the client gets
+    them: every token counts with which a choice can continue, whichever tokens spell it. After a
+    choice only ``eos_token_ids`` may come. With ``token_ids`` and without ``eos_token_ids`` the
+    model continues freely.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -71,16 +71,16 @@ class ChoiceLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"choices": ["yes", "no", "I do not know"]}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
-            choices: Texts of up to 256 characters, together up to 8,192 bytes of UTF-8. Either
-                these or ``token_ids``.
+            choices: Texts of up to 256 characters, together up to 8,192 bytes of UTF-8. Give
+                ``choices`` or ``token_ids``.
             token_ids: The ids of all choices, one choice after the other.
             lengths: For each choice its number of tokens, together as many as ``token_ids``.
             eos_token_ids: Tokens that end the answer; one of them comes after a choice. Left out:
                 with ``choices`` the end tokens of the served model; with ``token_ids`` the answer
-                goes on, and no choice may be a prefix of another.
+                continues, and no choice may be a prefix of another.
         """
 
         renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
@@ -91,7 +91,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
-            """Refuse lengths that do not fit, and a choice that others begin with unmarked."""
+            """Refuse lengths that do not fit, and without end tokens a choice that is a prefix."""
             if (self.choices is None) == (self.token_ids is None):
                 raise ValueError("choices: expected either these, or token_ids and lengths")
             if self.choices is not None:
@@ -116,66 +116,69 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     @classmethod
     def _choices(cls, params: Any, tokenizer: Any) -> Choices:
+        """Return the compiled choices."""
         if params.choices is not None:
             return text_choices(cls.__name__, tokenizer, params.choices)
         return token_choices(params.token_ids, params.lengths)
 
-    def start(self, request: Request) -> _Path:
+    def start(self, request: Request) -> _Progress:
         """Begin before the first token of a choice."""
-        return _Path(self._choices(request.params, request.tokenizer))
+        return _Progress(self._choices(request.params, request.tokenizer))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the choices."""
-        path, eos = request.state, request.params.eos_token_ids
+        progress, eos = request.state, request.params.eos_token_ids
         for token_id in token_ids:
-            if path.done:
+            if progress.done:
                 return
-            after = path.choices.after(path.place, token_id)
+            after = progress.choices.after(progress.place, token_id)
             if after is not None:
-                path.place = after
-                path.done = eos is None and path.choices.is_complete(after)
-            elif eos is not None and token_id in eos and path.choices.is_complete(path.place):
-                path.done = True
+                progress.place = after
+                progress.done = eos is None and progress.choices.is_complete(after)
+            elif (
+                eos is not None and token_id in eos and progress.choices.is_complete(progress.place)
+            ):
+                progress.done = True
             else:
                 raise ProcessorFault(
                     f"token {token_id} was generated, which is none of the choices"
                 )
 
-    def fork(self, request: Request) -> _Path:
-        """Copy how far the output is."""
+    def fork(self, request: Request) -> _Progress:
+        """Copy the state; the choices are shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Allow what continues a choice, or ends it."""
-        path, eos = request.state, request.params.eos_token_ids
-        if path.done:
+        """Allow the tokens that continue a choice, or end it."""
+        progress, eos = request.state, request.params.eos_token_ids
+        if progress.done:
             edits.rest()
             return
-        path.kept = path.kept or _Kept(path.choices, eos, edits.vocab_size)
-        edits.allow_only(path.kept.at(path.place))
+        progress.kept = progress.kept or _Kept(progress.choices, eos, edits.vocab_size)
+        edits.allow_only(progress.kept.at(progress.place))
 
     def foresee(self, request: Request) -> Iterator[int]:
-        """Name the tokens up to where there is more than one way."""
-        path = request.state
-        place = path.place
-        while not path.done and path.kept is not None:
-            allowed = path.kept.at(place)
+        """Name the tokens up to the first place with more than one allowed token."""
+        progress = request.state
+        place = progress.place
+        while not progress.done and progress.kept is not None:
+            allowed = progress.kept.at(place)
             if len(allowed) != 1:
                 return
             (token_id,) = allowed
             yield token_id
-            place = path.choices.after(place, token_id)
+            place = progress.choices.after(place, token_id)
             if place is None:  # the answer ends
                 return
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
-        """Say what is allowed."""
+        """Say which tokens are allowed."""
         return "what continues a choice, or ends it"
 
 
 @shared_by_copies
 def _ids_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
-    """Return what :class:`_Kept` keeps for all requests alike."""
+    """Return the cache of :class:`_Kept`, one for all requests with these choices and ends."""
     return KeptIds()
 
 
@@ -185,7 +188,7 @@ def _check_prefixes(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
     Raises:
         ValueError: There is one.
     """
-    # Sorted, what begins with a choice comes right after it.
+    # Sorted, a choice that begins with another comes right after it.
     for first, after in pairwise(sorted(map(tuple, split(token_ids, lengths)))):
         if first == after[: len(first)] and len(first) < len(after):
             raise ValueError("eos_token_ids: required, because one choice is a prefix of another")

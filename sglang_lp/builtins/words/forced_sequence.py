@@ -32,14 +32,14 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"text": "Sure, here is the list:\n"}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
-            text: The text, of up to 4,096 characters. Its tokens are those that the served
-                tokenizer writes it with. Either this or ``token_ids``.
+            text: The text, of up to 4,096 characters, in the tokens that the served tokenizer
+                writes it with. Give ``text`` or ``token_ids``.
             token_ids: The sequence.
             eos_token_ids: Tokens that end the answer; one of them comes after the sequence. Left
-                out: the model goes on by itself.
+                out: the model continues freely.
         """
 
         renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
@@ -49,7 +49,7 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
-            """Refuse nothing to force, and two things."""
+            """Refuse a request with neither text nor tokens, and with both."""
             if self.text is not None:
                 check_texts("text", [self.text])
             if (self.text is None) == (self.token_ids is None):
@@ -90,6 +90,6 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
             yield eos[0]
 
     def explain(self, request: Request) -> str:
-        """Say how far the sequence is."""
+        """Say which token of the sequence comes next."""
         position, length = request.position, len(request.params.token_ids)
         return f"token {position + 1} of {length}" if position < length else "the sequence is over"

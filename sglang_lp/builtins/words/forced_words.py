@@ -31,9 +31,9 @@ _MAX_BYTES = MAX_SEQUENCE_IDS
 class ForcedWordsLogitProcessor(LogitProcessor):
     """Keep the answer from ending until it holds every one of several words.
 
-    With ``words``, texts as the client gets them, a word counts wherever the generated text holds
+    ``words`` are texts as the client gets them. A word counts wherever the generated text contains
     it, whichever tokens spell it; it is forced in the tokens that the tokenizer writes it with.
-    With ``token_ids`` it counts where the generated tokens hold its own. Either way it may stand
+    With ``token_ids`` a word counts where the generated tokens contain its tokens. A word may be
     inside another word or overlap one. Words in the prompt do not count.
 
     While words are missing, the first of them in the given order is forced, token by token, if one
@@ -43,16 +43,17 @@ class ForcedWordsLogitProcessor(LogitProcessor):
     2. ``within_tokens`` leaves room for no more than the missing words, one after the other.
     3. The likeliest token is one of ``eos_token_ids``.
 
-    Otherwise ``eos_token_ids`` are banned and the model continues by itself. When no word is
-    missing, nothing is edited.
+    Otherwise ``eos_token_ids`` are banned and the model continues freely. When no word is missing,
+    nothing is edited.
 
-    Because of rule 1 a word that begins with an everyday token comes as soon as the model writes
-    that token; put it last, or let it begin with a rarer one. Without ``within_tokens`` a stop
-    condition of the request, such as ``max_new_tokens``, may end the answer while words are
-    missing. For one answer the same as ``force_words_ids`` for a beam search in Transformers.
+    - Because of rule 1 a word that begins with an everyday token comes as soon as the model writes
+      that token. Put such a word last, or let it begin with a rarer token.
+    - Without ``within_tokens`` a stop condition of the request, such as ``max_new_tokens``, may end
+      the answer while words are missing.
+    - Rule 3 does not wait for the device, except while the next word waits for the end of a
+      character that the model spells in single bytes.
 
-    Nobody waits for the device on account of rule 3, unless the next word has to wait for the end
-    of a character that the model spells in single bytes.
+    ``force_words_ids`` of a beam search in Transformers does this for several answers.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -64,18 +65,18 @@ class ForcedWordsLogitProcessor(LogitProcessor):
     }
 
     class Params(Parameters, frozen=True, dict=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             words: Texts of up to 256 characters, together up to 4,096 bytes of UTF-8, in the order
-                in which they are forced. Either these or ``token_ids``. Nothing is put between
-                them: let a word begin with a space where it needs one.
+                in which they are forced. Give ``words`` or ``token_ids``. Nothing is put between
+                words: let a word begin with a space where it needs one.
             token_ids: The ids of all words, one word after the other, in that order.
             lengths: For each word its number of tokens, together as many as ``token_ids``.
             eos_token_ids: All tokens that end the answer, at most 1,024. None may be in a word.
                 Left out: the end tokens of the served model.
-            within_tokens: Number of generated tokens that must hold all words, at least as many as
-                those have; give the request's ``max_new_tokens`` or less. Left out: no limit.
+            within_tokens: Number of generated tokens that must contain all words, at least as many
+                as the words have; the request's ``max_new_tokens`` or less. Left out: no limit.
         """
 
         words: Texts | None = None
@@ -128,6 +129,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
     @classmethod
     def _words(cls, params: Any, tokenizer: Any) -> Words:
+        """Return the compiled words."""
         given = params.token_ids, params.lengths
         if params.words is None:
             return words_of(*given)
@@ -143,7 +145,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         request.state.read(token_ids)
 
     def fork(self, request: Request) -> MissingWords:
-        """Copy which words there are."""
+        """Copy the state; the words are shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
@@ -171,5 +173,5 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             edits.ban(runs.listed)
 
     def explain(self, request: Request) -> str:
-        """Say how much is missing."""
+        """Say how many tokens are missing."""
         return f"{request.state.missing} tokens of the words are missing"

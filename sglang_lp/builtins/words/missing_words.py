@@ -18,8 +18,8 @@ class _Word(NamedTuple):
 
     Attributes:
         token_ids: Its tokens.
-        path: The states of its prefixes, each with its number of tokens, itself included.
-        end: The last of them.
+        path: From the states of its prefixes, itself included, to their numbers of tokens.
+        end: The state in which it is complete.
     """
 
     token_ids: Sequence[int]
@@ -31,7 +31,7 @@ class _Texts:
     """The words as texts, to find them whichever tokens spell them.
 
     Attributes:
-        automaton: Follows them, byte by byte.
+        automaton: Automaton of the texts, byte by byte.
         newest: For each state, the nearest one on its way to shorter prefixes, itself included,
             at which a word is complete; 0 if there is none.
     """
@@ -54,17 +54,17 @@ class _Texts:
 
 
 class Words:
-    """The words of a request, the same for all its copies.
+    """The compiled words of a request, shared by its copies.
 
     Attributes:
-        automaton: Follows them.
-        byte_runs: Those of the vocabulary that spells the texts.
+        automaton: Automaton of the words' tokens.
+        byte_runs: Byte runs of the vocabulary that spells the texts.
         words: Each of them once, in the given order.
-        lengths: For the state in which a word ends its number of tokens.
-        total: How many tokens all words have together.
-        spare: How many more may be needed before the first of them.
-        texts: The words as texts, if they were given so.
-        spelled: For each state of ``texts`` in which one is complete, the state in which its
+        lengths: From the state in which a word is complete to its number of tokens.
+        total: Number of tokens of all words together.
+        spare: Number of further tokens that may be needed before the first word.
+        texts: The words as texts, if they were given as texts.
+        spelled: From each state of ``texts`` in which a word is complete to the state in which its
             tokens are.
     """
 
@@ -96,6 +96,7 @@ class Words:
             }
 
     def _word(self, token_ids: Sequence[int]) -> _Word:
+        """Return the states of a word."""
         children, state = self.automaton.children, 0
         path = {0: 0}
         for begun, token_id in enumerate(token_ids, 1):
@@ -119,9 +120,9 @@ class MissingWords:
     """Which words the output holds, and how far it has written the next missing one.
 
     Attributes:
-        words: What is asked for.
-        missing: How many tokens the missing words have together.
-        is_open: Whether a word stands only if the run of byte tokens that it ends goes no further.
+        words: The words.
+        missing: Number of tokens of the missing words together.
+        is_open: Whether a word counts only if the run of byte tokens that it ends goes no further.
     """
 
     __slots__ = ("_held", "_next", "_said", "_state", "_unsettled", "is_open", "missing", "words")
@@ -134,20 +135,20 @@ class MissingWords:
         #: because it is copied for every drafted token.
         self._state = 0
         self._held = 1
-        #: The state of the output as text, and what keeps its last run of bytes from being whole.
+        #: The state of the output as text, and the unfinished end of its last run of bytes.
         self._said = 0
         self._unsettled = b""
         #: Index of the word that is forced next.
         self._next = 0
 
     def read(self, token_ids: Sequence[int]) -> None:
-        """Take in generated tokens."""
+        """Read generated tokens."""
         words = self.words
         automaton, lengths, texts = words.automaton, words.lengths, words.texts
         for token_id in token_ids:
-            if texts is not None:  # before the tokens: a text holds all that its tokens do
+            if texts is not None:  # first: a text contains every word that its tokens do
                 self._read_text(texts, token_id)
-            # What is broken holds no word and begins none.
+            # A broken run contains no word and begins none.
             state = 0 if self._unsettled == BROKEN else automaton.step(self._state, token_id)
             self._state = state
             # Stops at the first known state, so a token takes a constant time on average.
@@ -184,7 +185,7 @@ class MissingWords:
         return path[state]
 
     def next_of(self, begun: int) -> int | None:
-        """Return the token that continues it, ``None`` if a run of bytes has to end before."""
+        """Return the token that continues the word, ``None`` if a run of bytes must end before."""
         token_id = self.words.words[self._next].token_ids[begun]
         if self._unsettled and not begun and token_id in self.words.byte_runs.ids:
             return None

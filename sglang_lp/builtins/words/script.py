@@ -27,15 +27,15 @@ _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class _Progress:
-    """Where the output of a request stands."""
+    """The thinking block, and the unfinished character, that the output ends in."""
 
     __slots__ = ("banned", "block", "declared", "pending")
 
     def __init__(self, banned: BannedScripts, block: Progress | None, pending: bytes) -> None:
         self.banned = banned
-        #: The thinking, where it matters.
+        #: The thinking, if ``where`` depends on it.
         self.block = block
-        #: What there is of an unfinished character.
+        #: The first bytes of an unfinished character.
         self.pending = pending
         self.declared = False
 
@@ -44,16 +44,20 @@ class ScriptLogitProcessor(LogitProcessor):
     """Keep the letters of some scripts out of the output, or of all others.
 
     With ``mode="ban"`` no letter of ``scripts`` comes out, with ``mode="allow"`` no letter of any
-    other. What belongs to no script stays free: digits, punctuation, spaces, emoji, combining
-    marks (Common and Inherited in Unicode), and what is not assigned. Han are the characters that
-    Chinese, Japanese and Korean share; Japanese needs ``Han``, ``Hiragana`` and ``Katakana``.
+    other script. Han are the characters that Chinese, Japanese and Korean share; Japanese needs
+    ``Han``, ``Hiragana`` and ``Katakana``.
 
-    It holds for characters, whichever tokens spell them: banned is each token that holds such a
-    letter, completes one that the output has begun, or begins one that could become nothing else.
-    Special tokens stay free, and so does added markup, such as ``<think>`` or ``<tool_call>``.
+    A character counts whichever tokens spell it. A token is banned if it contains a banned letter,
+    completes one that the output has begun, or begins one that can become nothing else.
 
-    With ``where`` it holds only inside of thinking blocks (``"thinking"``) or only outside of
-    them (``"answer"``).
+    Never banned are:
+
+    - characters of no script: digits, punctuation, spaces, emoji, combining marks (Common and
+      Inherited in Unicode), and unassigned characters;
+    - special tokens, and added markup, such as ``<think>`` or ``<tool_call>``.
+
+    With ``where`` the ban applies only inside of thinking blocks (``"thinking"``) or only outside
+    of them (``"answer"``).
     """
 
     __module__ = "sglang_lp.builtins"
@@ -63,15 +67,15 @@ class ScriptLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"scripts": ["Han"], "mode": "ban", "where": "answer"}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
             scripts: Up to 64 names of Unicode scripts, such as ``Han``, ``Latin`` or ``Cyrillic``.
-            mode: Whether these are banned, or all others.
-            where: In which part of the output.
-            thinking_start: What opens a thinking block; left out: the only known pair of
-                delimiters that the served tokenizer has.
-            thinking_end: What closes it, given exactly if ``thinking_start`` is.
+            mode: ``"ban"`` bans these scripts, ``"allow"`` all others.
+            where: The part of the output to which the ban applies.
+            thinking_start: Opens a thinking block. Left out: the only known pair of delimiters
+                that the served tokenizer has.
+            thinking_end: Closes a thinking block; given exactly if ``thinking_start`` is.
         """
 
         scripts: _Scripts
@@ -81,7 +85,7 @@ class ScriptLogitProcessor(LogitProcessor):
         thinking_end: _DelimiterText | None = None
 
         def __post_init__(self) -> None:
-            """Refuse a delimiter without the other one, or without a use."""
+            """Refuse a single delimiter, and delimiters without a use."""
             if (self.thinking_start is None) != (self.thinking_end is None):
                 name = "thinking_start" if self.thinking_start is None else "thinking_end"
                 raise ValueError(f"{name}: required, because the other one is given")
@@ -90,7 +94,7 @@ class ScriptLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
-        """Refuse unknown scripts, and what leaves the served model no way to write or to think."""
+        """Refuse unknown scripts, and bans that leave the served model no way to write or think."""
         cls._banned(params, served.tokenizer)
         cls._delimiters(params, served.tokenizer)
         return super().fit_params(params, served)
@@ -117,7 +121,7 @@ class ScriptLogitProcessor(LogitProcessor):
         return found
 
     def start(self, request: Request) -> _Progress:
-        """Look up what is banned, and find out whether the prompt leaves a block open."""
+        """Compile the ban, and find out whether the prompt leaves a block open."""
         params, tokenizer = request.params, request.tokenizer
         found, block = self._delimiters(params, tokenizer), None
         if found is not None:
@@ -127,20 +131,20 @@ class ScriptLogitProcessor(LogitProcessor):
         return _Progress(banned, block, banned.pending(b"", request.prompt_ids[-3:]))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Follow the thinking, and the character that is not finished."""
+        """Follow the thinking and the unfinished character."""
         progress = request.state
         progress.pending = progress.banned.pending(progress.pending, token_ids)
         if progress.block is not None:
             progress.block.read(token_ids)
 
     def fork(self, request: Request) -> _Progress:
-        """Return where the output stands, under the same bans."""
+        """Copy the state; the ban is shared."""
         forked: _Progress = copy(request.state)
         forked.block = copy(forked.block)
         return forked
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ban what holds, completes or begins a letter that may not come."""
+        """Ban the tokens that contain, complete or begin a banned letter."""
         progress, where = request.state, request.params.where
         banned = progress.banned
         if where == "everywhere":

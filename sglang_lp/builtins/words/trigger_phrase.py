@@ -29,22 +29,23 @@ if TYPE_CHECKING:
     from sglang_lp.served_model import ServedModel
     from sglang_lp.text.byte_runs import ByteRuns
 
-#: Tokens that may come before they are read: 100 rows that wake at once read them in 10 ms.
+#: Most tokens that may come before a sleeping request reads them: it bounds the work of a step in
+#: which many rows wake.
 _LONGEST_SLEEP = 128
 
 
 class _Trigger(Protocol):
-    """Waits for a trigger; how much of it there is, is a number or a text."""
+    """Waits for a trigger; the part that has come is a number of tokens, or a text."""
 
     @property
     def start(self) -> Any:
-        """How much there is before the first token, and after a trigger."""
+        """The part that has come before the first token, and after a trigger."""
 
     def after(self, begun: Any, token_id: int) -> Any:
-        """Return how much there is after one more token, ``None`` if it completes the trigger."""
+        """Return the part after one more token, ``None`` if the token completes the trigger."""
 
     def lacking(self, begun: Any) -> int:
-        """Return how many tokens complete it at the earliest."""
+        """Return how many tokens complete the trigger at the earliest."""
 
 
 class _Tokens:
@@ -62,7 +63,7 @@ class _Tokens:
         return None if self._automaton.complete[state] else state
 
     def lacking(self, begun: int) -> int:
-        """Return how many it has more."""
+        """Return how many tokens are missing."""
         return self._length - begun
 
 
@@ -76,7 +77,7 @@ class _Text:
         self._text = text.encode()
 
     def after(self, begun: bytes, token_id: int) -> bytes | None:
-        """Return the last bytes of the output that may be its beginning, or that of a character."""
+        """Return the last bytes of the output that may begin the trigger, or a character."""
         said = self._runs.joined(begun, token_id)
         return None if self._text in said else said[-max(len(self._text) - 1, MOST_LACKING) :]
 
@@ -92,12 +93,12 @@ class _Progress:
 
     def __init__(self, trigger: _Trigger, runs: ByteRuns) -> None:
         self.trigger = trigger
-        #: Those of the served model, and what keeps the last one from being whole.
+        #: Byte runs of the served model, and the unfinished end of the last run.
         self.runs = runs
         self.unsettled = b""
-        #: Whether the phrase stands only if the run of bytes that it ends with goes no further.
+        #: Whether the phrase counts only if the run of bytes that it ends with goes no further.
         self.is_open = False
-        #: How much there is of the trigger.
+        #: The part of the trigger that has come.
         self.begun = trigger.start
         #: How many tokens of the phrase were generated, or -1 outside of it.
         self.said = -1
@@ -105,28 +106,28 @@ class _Progress:
         self.times = 0
 
     def follow(self, token_id: int) -> None:
-        """Take in how a generated token leaves the run of bytes, if the vocabulary has any."""
+        """Follow the run of bytes after a generated token, if the vocabulary has runs."""
         said = self.runs.joined(self.unsettled, token_id)
         self.is_open &= said == self.unsettled
         self.unsettled = self.runs.unsettled(said)
 
     def is_early(self, phrase: Sequence[int]) -> bool:
-        """Tell whether a run of bytes has to end first, which would take the phrase with it."""
+        """Tell whether a run of bytes must end first, because it would spoil the phrase."""
         return bool(self.unsettled) and self.said <= 0 and phrase[0] in self.runs.ids
 
 
 class TriggerPhraseLogitProcessor(LogitProcessor):
     """Force a phrase after each trigger that the model generates, or before it ends its answer.
 
-    With ``trigger``, a text as the client gets it, or ``trigger_token_ids`` the phrase follows
-    right after the token that completes the trigger. Only what is generated counts; the phrase
-    itself is no part of a trigger, nor is the rest of the token that completes one.
+    With ``trigger``, a text as the client gets it, or with ``trigger_token_ids``, the phrase
+    follows right after the token that completes the trigger. Only generated tokens count. The
+    phrase is no part of a trigger, nor is the rest of the token that completes a trigger.
 
-    Without a trigger the phrase comes in place of the first token that ends the answer: until then
-    the first token of the phrase gets the sum of their probabilities in place of its own, and they
-    get none. So let the phrase begin with a token that answers do not use.
+    Without a trigger the phrase comes in place of the first token that ends the answer. Until then
+    the first token of the phrase gets the sum of the end tokens' probabilities in place of its own,
+    and the end tokens get none. Let the phrase begin with a token that answers do not use.
 
-    After the phrase the model continues by itself.
+    After the phrase the model continues freely.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -134,10 +135,10 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"trigger": "</think>", "phrase": "\nIn short:"}
 
     class Params(Parameters, frozen=True):
-        """What a request may set.
+        """The parameters of a request.
 
         Attributes:
-            phrase: The text to force, of up to 4,096 characters. Either this or
+            phrase: The text to force, of up to 4,096 characters. Give ``phrase`` or
                 ``phrase_token_ids``.
             phrase_token_ids: The tokens to force, one after the other.
             trigger: The text to wait for, of up to 256 characters, whichever tokens spell it.
@@ -155,7 +156,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         max_times: PositiveInt = 1
 
         def __post_init__(self) -> None:
-            """Refuse no phrase or two, and what belongs to another way to use it."""
+            """Refuse no phrase or two, and parameters that do not go together."""
             if (self.phrase is None) == (self.phrase_token_ids is None):
                 raise ValueError("phrase: expected either this or phrase_token_ids")
             names = ("trigger", "trigger_token_ids", "before_token_ids")
@@ -197,6 +198,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
 
     @classmethod
     def _trigger(cls, params: Any, tokenizer: Any) -> _Trigger:
+        """Return the compiled trigger."""
         if params.trigger is not None:
             vocabulary = served_vocabulary(cls.__name__, "trigger", tokenizer)
             if not vocabulary.exact.alphabet.issuperset(params.trigger.encode()):
@@ -242,7 +244,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                 progress.is_open = bool(progress.runs.after(phrase))
 
     def fork(self, request: Request) -> _Progress:
-        """Copy how far the trigger and the phrase are."""
+        """Copy the state; the trigger is shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
@@ -273,7 +275,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         return () if progress.said < 0 or progress.is_early(phrase) else phrase[progress.said :]
 
     def explain(self, request: Request) -> str:
-        """Say how far the phrase is."""
+        """Say which token of the phrase comes next."""
         progress, params = request.state, request.params
         if progress.said >= 0:
             return f"token {progress.said + 1} of {len(params.phrase_token_ids)} of the phrase"
