@@ -89,7 +89,7 @@ def test_the_files_that_a_page_sends_its_reader_to_exist(page):
 
 #: Changes whose place a stranger must find in ten seconds.
 CHANGES = (
-    "a function or an attribute that SGLang renamed",
+    "a function, a parameter or an attribute that SGLang renamed",
     "a thinking family",
     "a built-in with a text parameter",
     "the message of a ceiling",
