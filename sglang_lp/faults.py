@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from logging import Logger
     from types import FrameType
 
-__all__ = ["as_fault", "from_signal", "interrupt", "show_interrupts"]
-
 
 def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     """Raise ``KeyboardInterrupt``: Python's own handler, but one that a traceback shows."""

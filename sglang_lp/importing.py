@@ -7,8 +7,6 @@ from typing import Any
 
 from sglang_lp.errors import PolicyError, shown
 
-__all__ = ["import_named", "parse_entry"]
-
 
 def parse_entry(entry: str, where: str = "entry") -> tuple[str, str]:
     """Split ``module:Class``.

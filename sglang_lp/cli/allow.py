@@ -19,8 +19,6 @@ from sglang_lp.importing import parse_entry
 from sglang_lp.policy import Policy, classes
 from sglang_lp.trust import Pin, Verifier
 
-__all__ = ["add"]
-
 
 def add(verbs: Any) -> None:
     """Add the verb's parser."""

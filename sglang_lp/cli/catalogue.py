@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.catalogue.index import Index
 
-__all__ = ["add"]
-
 #: Items that ``inspect`` shows, and most of those that share their tokens.
 _SHOWN = 3
 

@@ -12,8 +12,6 @@ import orjson
 
 from sglang_lp import builtins
 
-__all__ = ["Parameter", "find_base", "list_parameters", "summary", "write_page"]
-
 #: SGLang keeps numbers in 32 bits; repeating that bound for each would be noise.
 _NO_BOUND = 2**31 - 1
 

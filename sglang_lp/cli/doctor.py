@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
-from sglang_lp.cli import asking, policy_option
+from sglang_lp.cli import policy_option, server_checks
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError, shown
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Sequence
-
-__all__ = ["add"]
 
 
 def add(verbs: Any) -> None:
@@ -56,13 +54,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _ask(urls: Sequence[str]) -> int:
     if len(urls) == 1:
-        return _report(asking.checks(urls[0]))
+        return _report(server_checks.checks(urls[0]))
     code = 0
     for url in urls:
         say(f"{url}:")
-        code |= _report(asking.checks(url))
+        code |= _report(server_checks.checks(url))
     say("all of them:")
-    return code | _report([("the same policy", partial(asking.check_same_policy, urls))])
+    return code | _report([("the same policy", partial(server_checks.check_same_policy, urls))])
 
 
 def _report(checks: Iterable[tuple[str, Callable[[], str]]]) -> int:
@@ -70,7 +68,7 @@ def _report(checks: Iterable[tuple[str, Callable[[], str]]]) -> int:
     for name, check in checks:
         try:
             say(f"ok      {name}: {check()}")
-        except asking.Skipped as why:
+        except server_checks.Skipped as why:
             say(f"--      {name}: {why}")
         except SglangLpError as error:
             failed += 1

@@ -13,8 +13,6 @@ from sglang_lp.trust import Verifier
 if TYPE_CHECKING:
     from sglang_lp.policy import Policy
 
-__all__ = ["add"]
-
 
 def add(verbs: Any) -> None:
     """Add the verb's parser."""

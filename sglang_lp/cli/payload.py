@@ -10,8 +10,6 @@ from sglang_lp.cli.terminal import say
 from sglang_lp.errors import UsageError, shown
 from sglang_lp.importing import parse_entry
 
-__all__ = ["add"]
-
 
 def add(verbs: Any) -> None:
     """Add the verb's parser."""

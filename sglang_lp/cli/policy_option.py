@@ -8,8 +8,6 @@ from sglang_lp.policy import Policy, Rules
 from sglang_lp.server.startup.installation import POLICY_VARIABLE, policy_in_force
 from sglang_lp.trust import Verifier
 
-__all__ = ["add_option", "check", "choose", "parse_file"]
-
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--policy`` to a verb that uses the policy of a server."""

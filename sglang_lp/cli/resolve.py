@@ -9,8 +9,6 @@ import orjson
 
 from sglang_lp.cli.terminal import say
 
-__all__ = ["add"]
-
 
 def add(verbs: Any) -> None:
     """Add the verb's parser."""

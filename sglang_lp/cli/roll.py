@@ -10,15 +10,13 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from sglang_lp.cli import asking
+from sglang_lp.cli import http, server_checks
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import SglangLpError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-
-__all__ = ["add"]
 
 _OK, _ACCEPTED = 200, 202
 #: Seconds between two looks at a worker.
@@ -79,7 +77,7 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    router = asking.base_of(arguments.router, "--router")
+    router = http.base_of(arguments.router, "--router")
     command = _parse(arguments.restart)
     key_hosts = {urlsplit(router).hostname, *(host.lower() for host in arguments.key_host)}
     found = _workers(router)
@@ -122,9 +120,9 @@ def _roll(router: str, worker: _Worker, command: list[str], seconds: float, *, k
         SglangLpError: Something went wrong; the worker may be out of service.
     """
     url = worker.url.rstrip("/")
-    answer = asking.request("DELETE", router, f"/workers/{quote(worker.id, safe='')}")
+    answer = http.request("DELETE", router, f"/workers/{quote(worker.id, safe='')}")
     if answer.status not in {_OK, _ACCEPTED}:
-        raise SglangLpError(f"the router does not let go: {asking.told(answer)}")
+        raise SglangLpError(f"the router does not let go: {http.told(answer)}")
     _wait(lambda: worker.url not in _workers(router), seconds, "the router still lists it")
     say("  out of the router")
     for _ in range(_IDLE_LOOKS):
@@ -133,16 +131,16 @@ def _roll(router: str, worker: _Worker, command: list[str], seconds: float, *, k
     say("  idle")
     _restart(url, command)
     _wait(lambda: _is_up(url, key=key), seconds, "it does not answer /health")
-    say(f"  restarted; {asking.check_guard(url, key=key)}")
-    answer = asking.request("POST", router, "/workers", {"url": worker.url})
+    say(f"  restarted; {server_checks.check_guard(url, key=key)}")
+    answer = http.request("POST", router, "/workers", {"url": worker.url})
     if answer.status not in {_OK, _ACCEPTED}:
-        raise SglangLpError(f"the router does not take it: {asking.told(answer)}")
+        raise SglangLpError(f"the router does not take it: {http.told(answer)}")
     _wait(lambda: _is_healthy(router, worker.url), seconds, "the router does not call it healthy")
     say("  back in the router")
 
 
 def _workers(router: str) -> dict[str, _Worker]:
-    answer = asking.request("GET", router, "/workers")
+    answer = http.request("GET", router, "/workers")
     try:
         listed = msgspec.convert(answer.body, _Listed)
     except msgspec.ValidationError as error:
@@ -159,7 +157,7 @@ def _is_healthy(router: str, url: str) -> bool:
 
 
 def _is_idle(url: str, *, key: bool) -> bool:
-    answer = asking.request("GET", url, "/v1/loads?include=core", key=key)
+    answer = http.request("GET", url, "/v1/loads?include=core", key=key)
     try:
         return all(
             load["num_running_reqs"] + load["num_waiting_reqs"] == 0
@@ -167,13 +165,13 @@ def _is_idle(url: str, *, key: bool) -> bool:
         )
     except (KeyError, TypeError):
         raise SglangLpError(
-            f"expected its load from {url}/v1/loads, got {asking.told(answer)}"
+            f"expected its load from {url}/v1/loads, got {http.told(answer)}"
         ) from None
 
 
 def _is_up(url: str, *, key: bool) -> bool:
     try:
-        return asking.request("GET", url, "/health", key=key).status == _OK
+        return http.request("GET", url, "/health", key=key).status == _OK
     except SglangLpError:
         return False
 

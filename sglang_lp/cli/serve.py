@@ -14,8 +14,6 @@ from sglang_lp.server.startup.installation import POLICY_VARIABLE
 from sglang_lp.server.startup.serve import check_environment, run
 from sglang_lp.server.versions import NEWEST, OLDEST
 
-__all__ = ["add"]
-
 _FLAG = "--enable-custom-logit-processor"
 
 

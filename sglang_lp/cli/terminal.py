@@ -13,8 +13,6 @@ from typing import TextIO
 from sglang_lp import wire
 from sglang_lp.errors import RequestError, escaped, shown
 
-__all__ = ["ask", "complain", "decode", "explain", "printing", "read", "say"]
-
 #: Longest payload text that is read.
 _MAX_CHARS = 4 << 20
 

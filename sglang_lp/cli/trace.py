@@ -16,8 +16,6 @@ from sglang_lp.trust import Verifier
 if TYPE_CHECKING:
     from sglang_lp.trace import Trace
 
-__all__ = ["add"]
-
 #: Largest file that is read.
 _MAX_BYTES = 256 << 20
 

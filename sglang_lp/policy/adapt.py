@@ -11,8 +11,6 @@ from sglang_lp.adapters import INTERFACES, AdaptedProcessor, adapt, find_entry_p
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import parse_entry
 
-__all__ = ["Adapt", "Adapted", "adapt_all"]
-
 
 class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One class of another engine.

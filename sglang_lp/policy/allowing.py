@@ -12,8 +12,6 @@ from sglang_lp.policy.classes import load, load_pin
 from sglang_lp.policy.stock import MODEL_STOCK, STOCK, STOCK_MODULE, Stock, advise
 from sglang_lp.trust.allow_list import AllowedClass, AllowList, Pin
 
-__all__ = ["make_allow_list"]
-
 _BUILTINS = builtins.__name__
 
 

@@ -17,8 +17,6 @@ from sglang_lp.processor import LogitProcessor
 if TYPE_CHECKING:
     from sglang_lp.policy.links import Link
 
-__all__ = ["check_names", "lower", "refusal"]
-
 
 def refusal(processor: type[Any], name: str, most: float, got: object) -> InvalidParameter:
     """Return the error of a request that asks for more than a ceiling."""

@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from sglang_lp.policy.decisions import Chosen, Profile
     from sglang_lp.processor import LogitProcessor
 
-__all__ = [
-    "LoadedChoice",
-    "LoadedProfile",
-    "fields_of",
-    "load_always",
-    "load_choice",
-    "load_profile",
-]
-
 
 class LoadedChoice(NamedTuple):
     """A class that the operator chose.

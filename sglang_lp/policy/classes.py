@@ -16,8 +16,6 @@ from sglang_lp.processor import LogitProcessor
 if TYPE_CHECKING:
     from sglang_lp.trust.allow_list import Pin
 
-__all__ = ["check", "load", "load_pin"]
-
 #: A processor of this toolkit overrides at least one of these methods.
 _WORK = ("edit", "__call__", "serving")
 

@@ -15,8 +15,6 @@ import msgspec
 
 from sglang_lp.errors import PolicyError, shown
 
-__all__ = ["LEVELS", "Above", "Ceiling", "Chosen", "Decisions", "Profile"]
-
 #: Levels of effort that a request can send: SGLang's ``reasoning_effort`` (0.5.20 to 0.5.23) and
 #: ``output_config.effort`` of the Anthropic endpoint.
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")

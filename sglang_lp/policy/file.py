@@ -21,8 +21,6 @@ from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
 from sglang_lp.trust.audit import Limits
 
-__all__ = ["Policy", "PolicyFile"]
-
 #: A policy is a page of text; a larger file is not a policy.
 _MAX_FILE_BYTES = 1 << 20
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["Link", "fit_link", "parse_link", "parts", "same_params"]
-
 
 class Link(NamedTuple):
     """A processor and its parameters.

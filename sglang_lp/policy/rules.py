@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["Asked", "Decided", "Rules"]
-
 
 class Asked(NamedTuple):
     """The fields of a request that the rules read.

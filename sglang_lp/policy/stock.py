@@ -7,8 +7,6 @@ from enum import StrEnum
 from sglang_lp.errors import RefusalReason
 from sglang_lp.trust.allow_list import Advice
 
-__all__ = ["MODEL_STOCK", "STOCK", "STOCK_MODULE", "Stock", "advise"]
-
 #: SGLang's module of processors.
 STOCK_MODULE = "sglang.srt.sampling.custom_logit_processor"
 

@@ -18,17 +18,6 @@ from sglang_lp.served_model import ReasoningFormat, ServedModel
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
 
-__all__ = [
-    "BUDGET",
-    "TOTAL",
-    "ProposedBudgets",
-    "ThinkingRules",
-    "begin_inside",
-    "decide_budget",
-    "is_thinking_budget",
-    "thinks",
-]
-
 #: The parameter for one thinking block.
 BUDGET = "thinking_budget"
 #: The parameter for all thinking blocks of an answer together.

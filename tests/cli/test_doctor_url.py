@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sglang_lp.cli import asking, main
+from sglang_lp.cli import main, server_checks
 from support.servers.listening import Answered, listening
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
@@ -204,7 +204,7 @@ def test_the_odd_payload_is_a_harmless_class_of_sglangs_own():
 
     from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
-    assert pickle.loads(asking._ODD_REFERENCE) is DisallowedTokensLogitsProcessor
+    assert pickle.loads(server_checks._ODD_REFERENCE) is DisallowedTokensLogitsProcessor
 
 
 def test_no_redirect_is_followed_with_the_key(capsys, monkeypatch):

@@ -83,7 +83,7 @@ SAME_NAMES = {"foresight.py"}
 
 #: What a process keeps in variables of modules, and why it may. A key is a file and a name.
 STATE = {
-    "asking._open": "opens URLs without following redirects; never changes",
+    "http._open": "opens URLs without following redirects; never changes",
     "cite_from_prompt._prompts": "prompts that were read, while a request of them lives",
     "clock.clock": "one clock for a process, see its module",
     "copies.shared_by_copies": "a decorator",
