@@ -456,7 +456,7 @@ def test_no_processor_opens_a_token_that_a_grammar_masked(processor):
     logits = torch.zeros(3, VOCAB)
     logits[0, 3:] = -math.inf
 
-    Batch().step(logits, rows_of(requests), requests, masked=[0])
+    Batch().step(logits, rows_of(requests), requests, grammar_rows=[0])
 
     assert (logits[0, 3:] == -math.inf).all()
     assert logits[0].isfinite().any()
@@ -502,7 +502,7 @@ def test_a_request_whose_grammar_and_processor_leave_no_token_ends(processor):
     logits[0, 3:] = -math.inf
     before = logits.clone()
 
-    Batch().step(logits, rows_of(requests), requests, masked=[0])
+    Batch().step(logits, rows_of(requests), requests, grammar_rows=[0])
 
     assert torch.equal(logits[0], before[0])
     assert "grammar" in requests[0]["__req__"].to_finish.message
@@ -515,6 +515,6 @@ def test_a_grammar_that_comes_later_binds_edits_that_never_change():
     logits = torch.zeros(1, VOCAB)
     logits[0, 3] = -math.inf
 
-    batch.step(logits, rows_of([params]), [params], masked=[0])
+    batch.step(logits, rows_of([params]), [params], grammar_rows=[0])
 
     assert logits[0, 3] == -math.inf

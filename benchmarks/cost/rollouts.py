@@ -48,7 +48,7 @@ def _stepper(case: Case, how: str) -> Callable[[], float]:
     batch.info.is_all_greedy = True
     hosts = [row.host for row in rows_of(batch.info.custom_params) if row is not None]
     for host in hosts:
-        host.masked = how == "masked" and case.stock_serves
+        host.returns_sampling_mask = how == "masked" and case.stock_serves
         host.raw = RawLogprobs() if how == "raw" else None
     steps = Steps(PendingResults())
     unedited = torch.randn(case.rows, VOCAB)
@@ -90,7 +90,7 @@ def answer(*, raw: bool) -> dict[str, Any]:
         if row is None:
             raise RuntimeError("the request has no row")
         for position in range(0, TOKENS, 2):
-            row.acts.note(position, forced=position % 4 == 0)
+            row.edit_log.add(position, forced=position % 4 == 0)
         if raw:
             row.host.raw = RawLogprobs()
             row.host.raw.add(0, [-1.2345678806304932] * (TOKENS // 2))

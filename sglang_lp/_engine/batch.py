@@ -1,13 +1,15 @@
-"""One decoding step over the rows of a batch: who acts, what they want, and one application.
+"""A batch of rows: which rows are asked at a step, and how their edits are applied.
 
-Rows that cannot act yet sleep. The clock counts the tokens that a request can have got at most:
-one for each ordinary step, and as many as a draft has nodes for each verify step. So a row that
-sleeps for ``n`` tokens is never woken late, whatever the batch looks like meanwhile; woken early,
-it looks and goes back to sleep. There is one clock for the process: a stock server hands rows from
-one processor instance, and so one batch, to another.
+The scheduler's sampler calls it, and so does a processor that is called directly.
 
-While all rows of a batch sleep, so does the batch: a step is one comparison, and the edits that
-hold, until the first row wakes, or anything happens to any row of the process.
+Rows that cannot act yet sleep. The clock counts the most tokens that a request can have got: one
+for each ordinary step, and the number of nodes of a draft for each verify step. So a row that
+sleeps for ``n`` tokens never wakes late, whatever the batch does meanwhile; if it wakes early, it
+is asked and goes back to sleep. The process has one clock, because a stock server moves rows from
+one processor instance to another, and so from one batch to another.
+
+While all rows of a batch sleep, the batch sleeps: a step is one comparison and the persistent
+edits, until the first row wakes or any row of the process changes.
 """
 
 from __future__ import annotations
@@ -16,18 +18,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.device import index_on
-from sglang_lp._engine.apply.placing import Cells, place, place_standing
 from sglang_lp._engine.apply.plan import Plan
+from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
-from sglang_lp._engine.apply.raw import take_raw
-from sglang_lp._engine.apply.reading import Logits
 from sglang_lp._engine.apply.whole_rows import compute, spoiled, write_back
+from sglang_lp._engine.draft_walk import edit_computed, visit_drafts
 from sglang_lp._engine.history.clock import clock
-from sglang_lp._engine.history.drafts import edit_computed, visit_drafts
 from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.raw_rows import raw_rows
 from sglang_lp._engine.step import Step, ask, end, schedule
 from sglang_lp.edits import NEVER
-from sglang_lp.errors import ProcessorFault, Unsupported
+from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.drafts import Drafts
     from sglang_lp._engine.history.row import Row
 
-__all__ = ["Batch"]
-
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE = History.NONE
 
@@ -46,135 +45,69 @@ _NONE = History.NONE
 class Batch:
     """Runs the processors of whatever rows it is given, step by step.
 
-    One for a scheduler process; a processor that is called directly keeps its own.
+    A scheduler process has one; a processor that is called directly has its own.
     """
 
     def __init__(self) -> None:
+        #: The persistent edits, the rows to guard, and what both depend on.
+        self._persistent: tuple[Plan | None, list[int]] = (None, [])
         self._key: tuple[object, ...] = ()
         self._layout: tuple[object, ...] = ()
-        self._unchanged: tuple[Plan | None, list[int]] = (None, [])
-        #: The batch that was asked for last, with its length: SGLang adds to such lists.
+        #: The batch of the last step, with its length: SGLang appends to such lists.
         self._params: Sequence[Any] = ()
         self._length = 0
-        #: Reading of the clock before which none of its rows acts, as of so many changes.
+        #: Reading of the clock before which none of its rows wakes, at a version of the clock.
         self._until = 0
-        self._changes = 0
+        self._version = 0
 
-    def rests(
+    def step_asleep(
         self,
         logits: torch.Tensor,
         custom_param_list: Sequence[Any],
         width: int,
         *,
-        masked: bool = False,
+        has_grammar: bool = False,
     ) -> bool:
-        """Do the whole of a step in which nobody acts, if that is known: make the edits that hold.
-
-        Call :meth:`step` if it is not, with the same list.
+        """Run a step in which all rows sleep: apply the persistent edits, and advance the clock.
 
         Args:
             logits: As for :meth:`step`.
-            custom_param_list: For each request SGLang's ``custom_params``. Known by its identity
-                and its length: nothing in it is replaced.
+            custom_param_list: For each request SGLang's ``custom_params``. Compared by identity
+                and length: SGLang replaces no item of such a list.
             width: As for :meth:`step`.
-            masked: Whether a grammar masks any row.
+            has_grammar: Whether a grammar masks any row.
+
+        Returns:
+            Whether the step was run. If not, call :meth:`step` with the same list.
         """
-        if self._sleeps(custom_param_list, width):
-            standing, _ = self._unchanged
-            if standing is None:
+        if self._is_asleep(custom_param_list, width):
+            persistent, _ = self._persistent
+            if persistent is None:
                 clock.now += width
                 return True
-            if not masked and self._layout == _layout(logits, width):
+            if not has_grammar and self._layout == _layout(logits, width):
                 clock.now += width
-                standing.apply(logits)
+                persistent.apply(logits)
                 return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
         return False
 
-    def _sleeps(self, custom_param_list: Sequence[Any], width: int) -> bool:
+    def _is_asleep(self, custom_param_list: Sequence[Any], width: int) -> bool:
         return (
             clock.now + width <= self._until
             and custom_param_list is self._params
             and len(custom_param_list) == self._length
-            and clock.changes == self._changes
+            and clock.version == self._version
         )
 
-    def step(  # noqa: PLR0913 - a step has this many parts
-        self,
-        logits: torch.Tensor,
-        rows: Sequence[Row | None],
-        custom_param_list: Sequence[Any],
-        masked: Sequence[int] = (),
-        *,
-        repeated: bool = False,
-        drafts: Callable[[], Drafts] | None = None,
-        width: int = 1,
-        temperatures: torch.Tensor | None = None,
-    ) -> RawRows | None:
-        """Let every processor edit its rows, in place.
+    def may_wake(self, custom_param_list: Sequence[Any], width: int) -> bool:
+        """Tell whether the next step will read the drafted tokens of these requests.
 
         Args:
-            logits: Shape ``(len(rows) * width, vocab)``, any float dtype. Request ``i`` has the
-                rows from ``i * width`` on.
-            rows: The requests, ``None`` for one without a processor.
-            custom_param_list: For each request SGLang's ``custom_params``, for processors that
-                override ``__call__``.
-            masked: Indices of rows of ``logits`` that a grammar has masked already.
-            repeated: Whether ``rows`` names a request several times in a row, for drafted tokens
-                that cannot be seen. Only processors without history can serve those.
-            drafts: Returns the drafted tokens; called at most once, and only if a row is awake.
-            width: How many tokens a request can get in this step: the nodes of its draft.
-            temperatures: What logits are divided by for logprobs, shape ``(len(rows), 1)``;
-                ``None`` for 1.
-
-        Returns:
-            What the model says in edited rows, if a request with a processor asks for it.
-        """
-        step = Step(logits, rows, custom_param_list, masked, width, clock.now)
-        reach = clock.now + width - 1
-        clock.now += width
-        sleeps = True
-        for index, row in enumerate(rows):
-            if row is None:
-                continue
-            wake = row.wake
-            if wake > reach and (wake >= NEVER or not repeated):
-                continue
-            sleeps = False
-            if repeated and row.needs is not _NONE:
-                _refuse_repeated(row)
-            elif width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
-                step.drafts = step.drafts or drafts()
-                visit_drafts(step, index, row, step.drafts)
-            else:
-                _visit(step, index, row)
-        raw = take_raw(step, temperatures)
-        if step.dense:
-            compute(step)
-            step.read = Logits(logits, at_once=not logits.is_cpu)  # what was read is stale
-            for index in step.dense:
-                _edit_computed(step, index)
-        if step.copied:
-            _put_back(step, step.copied)
-        self._apply(step)
-        standing, guarded = self._unchanged
-        if (
-            sleeps
-            and custom_param_list is self._params
-            and (standing is None or (raw is None and not guarded and not masked))
-        ):
-            self._until = min((row.wake for row in rows if row is not None), default=NEVER)
-            self._changes = clock.changes
-        return None if raw is None else raw.compared_with(logits)
-
-    def may_act(self, custom_param_list: Sequence[Any], width: int) -> bool:
-        """Tell whether the next step will read what was drafted for these requests.
-
-        Args:
-            custom_param_list: As for :meth:`rests`.
+            custom_param_list: As for :meth:`step_asleep`.
             width: As for :meth:`step`.
         """
-        if self._sleeps(custom_param_list, width):
+        if self._is_asleep(custom_param_list, width):
             return False
         reach = clock.now + width - 1
         return any(
@@ -182,52 +115,129 @@ class Batch:
             for row in rows_of(custom_param_list)
         )
 
+    def step(  # noqa: PLR0913 - a step has this many parts
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row | None],
+        custom_param_list: Sequence[Any],
+        grammar_rows: Sequence[int] = (),
+        *,
+        repeated: bool = False,
+        drafts: Callable[[], Drafts] | None = None,
+        width: int = 1,
+        temperatures: torch.Tensor | None = None,
+    ) -> RawRows | None:
+        """Ask the rows that are awake for their edits, and apply all edits in place.
+
+        Args:
+            logits: Shape ``(len(rows) * width, vocab)``, any float dtype. Request ``i`` has the
+                rows from ``i * width`` on.
+            rows: The requests, ``None`` for a request without a processor.
+            custom_param_list: For each request SGLang's ``custom_params``, for processors that
+                override ``__call__``.
+            grammar_rows: Indices of rows of ``logits`` that a grammar has masked.
+            repeated: Whether ``rows`` names a request several times in a row, for drafted tokens
+                that cannot be seen. Only processors without history can serve those.
+            drafts: Returns the drafted tokens; called at most once, and only if a row is awake.
+            width: The most tokens that a request can get in this step: the nodes of its draft.
+            temperatures: Divisors of the logits for logprobs, shape ``(len(rows), 1)``; ``None``
+                for 1.
+
+        Returns:
+            The raw logprobs of edited rows, if an edited request asks for them.
+        """
+        step = Step(logits, rows, custom_param_list, grammar_rows, width, clock.now)
+        reach = clock.now + width - 1
+        clock.now += width
+        asleep = True
+        for index, row in enumerate(rows):
+            if row is None:
+                continue
+            wake = row.wake
+            if wake > reach and (wake >= NEVER or not repeated):
+                continue
+            asleep = False
+            if repeated and row.needs is not _NONE:
+                _refuse_repeated(row)
+            elif width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
+                step.drafts = step.drafts or drafts()
+                visit_drafts(step, index, row, step.drafts)
+            else:
+                _visit(step, index, row)
+        raw = raw_rows(step, temperatures)
+        if step.dense:
+            _compute(step)
+        if step.copied:
+            _put_back(step, step.copied)
+        self._apply(step)
+        persistent, guarded = self._persistent
+        if (
+            asleep
+            and custom_param_list is self._params
+            and (persistent is None or (raw is None and not guarded and not grammar_rows))
+        ):
+            self._until = min((row.wake for row in rows if row is not None), default=NEVER)
+            self._version = clock.version
+        return None if raw is None else raw.compared_with(logits)
+
     def _apply(self, step: Step) -> None:
+        """Apply all edits of a step, in this order.
+
+        1. The device answers questions, which are about the logits before any edit.
+        2. Pools, which add up probabilities that no other edit has changed.
+        3. Rows whose step edits leave no token end. An ended row has no persistent edits, so this
+           comes before those are collected.
+        4. Persistent edits, before step edits: a bias of the step is rounded on top of theirs.
+        5. Step edits.
+        6. Rows whose persistent edits leave no token end.
+        7. Guarded rows that have lost their last finite logit get their logits back, and end.
+        """
         logits = step.logits
-        acting = _planned(step) if step.acting else None
-        if acting is not None:
-            acting.decide(step.read, step.answers)
+        step_plan = _plan_step(step) if step.edits else None
+        if step_plan is not None:
+            step_plan.decide(step.read, step.answers)
         pool(logits, step.pools)
-        if acting is not None:
-            _end_conflicts(step, acting)  # first: what such a row holds for good goes, too
-        standing, guarded = self._standing(step)
-        if standing is None and acting is None and not step.pools:
+        if step_plan is not None:
+            _end_conflicts(step, step_plan)
+        persistent, guarded = self._plan_persistent(step)
+        if persistent is None and step_plan is None and not step.pools:
             return
         guarded = [*{*guarded, *step.rewritten}]
         rows = index_on(logits.device, guarded) if guarded else None
         before = None if rows is None else logits.index_select(0, rows)
-        for plan in (standing, acting):
+        for plan in (persistent, step_plan):
             if plan is not None:
                 plan.apply(logits)
-        if standing is not None:
-            _end_conflicts(step, standing)
+        if persistent is not None:
+            _end_conflicts(step, persistent)
         if before is not None and rows is not None:
-            _undo_dead(step, guarded, rows, before)
+            _restore_spoiled(step, guarded, rows, before)
 
-    def _standing(self, step: Step) -> tuple[Plan | None, list[int]]:
-        """Return what changes only when the batch does.
+    def _plan_persistent(self, step: Step) -> tuple[Plan | None, list[int]]:
+        """Return the plan of the persistent edits, built anew only if the batch has changed.
 
         Returns:
-            The edits that hold at every step; and the rows in which edits and what SGLang masks
-            could together leave no token.
+            The plan; and the rows to guard: those in which edits could leave no token together
+            with what SGLang masks.
         """
-        logits, rows, masked, width = step.logits, step.rows, step.masked, step.width
+        logits, rows, grammar_rows, width = step.logits, step.rows, step.grammar_rows, step.width
         layout = _layout(logits, width)
-        key = ([row and row.serial for row in rows], *layout, *masked)
+        key = ([row and row.version for row in rows], *layout, *grammar_rows)
         if key != self._key:
-            cells, guarded, some = Cells(logits), [], False
+            builder, guarded, exist = PlanBuilder(logits), [], False
             for request, row in enumerate(rows):
                 if row is None:
                     continue
                 for index in range(request * width, (request + 1) * width):
-                    if row.host.restricted or index in masked:
+                    has_grammar = index in grammar_rows
+                    if row.host.restricted or has_grammar:
                         guarded.append(index)
-                    if row.standing is not None:
-                        some = True
-                        place_standing(cells, index, row.standing, keep_masked=index in masked)
+                    if row.persistent is not None:
+                        exist = True
+                        builder.add_persistent(index, row.persistent, has_grammar=has_grammar)
             self._key, self._layout = key, layout
-            self._unchanged = Plan(cells, logits) if some else None, guarded
-        return self._unchanged
+            self._persistent = Plan(builder, logits) if exist else None, guarded
+        return self._persistent
 
 
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
@@ -236,16 +246,16 @@ def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
 
 
 def _visit(step: Step, index: int, row: Row) -> None:
-    """Let one request's processor look at its step."""
+    """Ask the processor of a request for its edits of this step."""
     try:
-        if not row.look():
+        if not row.accept_tokens():
             return
         if row.dense:
             step.dense[index] = row.processor.wholes(row.request, step.custom_params[index])
         elif row.needs is _NONE:
             recording = row.ask(step.vocab_size)
             recording.act()
-            row.settle(recording)
+            row.rest_on(recording)
         else:
             _edit(step, index, row)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
@@ -253,23 +263,33 @@ def _visit(step: Step, index: int, row: Row) -> None:
 
 
 def _edit(step: Step, index: int, row: Row) -> None:
-    """Take down what a row's processor wants, until when, and whether the request ends."""
+    """Ask a row for its edits, and for how long it sleeps and whether its request ends."""
     recording = ask(step, index, row)
     schedule(step, row, recording)
     if recording.end is not None:
         row.host.finish(recording.end)
 
 
+def _compute(step: Step) -> None:
+    """Compute whole rows, then ask for the edits of these rows."""
+    for index, error in compute(step.logits, step.dense, step.grammar_rows).items():
+        del step.dense[index]
+        _end(step, index, error)
+    step.read_anew()
+    for index in step.dense:
+        _edit_computed(step, index)
+
+
 def _edit_computed(step: Step, index: int) -> None:
-    """Let a processor edit a row after others computed it."""
+    """Ask a processor for the edits of a row that other processors computed."""
     row = step.rows[index // step.width]
     if row is None:
         return
     position, path = step.nodes.get(index, (row.request.position, None))
     if path is None:
-        row.acts.note(position, forced=False)
+        row.edit_log.add(position, forced=False)
     else:
-        row.acts.note_drafted(position, path, forced=False)
+        row.edit_log.add_drafted(position, path, forced=False)
     if not row.processor.edits:
         return
     step.rewritten.append(index)
@@ -283,32 +303,34 @@ def _edit_computed(step: Step, index: int) -> None:
 
 
 def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
-    """Put rows back that processors changed themselves, with one wait for all of them."""
+    """Write back rows that processors changed themselves, with one wait for all of them."""
     import torch
 
     indices = [index for index, _ in copied]
     try:
         rows = index_on(step.logits.device, indices)
-        write_back(step, indices, rows, torch.stack([row for _, row in copied]))
+        changed = torch.stack([row for _, row in copied])
+        write_back(step.logits, indices, rows, changed, step.grammar_rows)
     except Exception as error:  # noqa: BLE001 - a processor may leave anything in its row
         if len(copied) == 1:
-            _end(step, indices[0], error)
-            step.acting = [(index, own) for index, own in step.acting if index != indices[0]]
-        else:  # find out whose fault it was
+            _fail(step, indices[0], error)
+            step.edits = [(index, own) for index, own in step.edits if index != indices[0]]
+        else:  # one row at a time, to find the request that fails
             for one in copied:
                 _put_back(step, [one])
 
 
-def _planned(step: Step) -> Plan:
-    """Put the edits of this step together."""
-    cells = Cells(step.logits)
-    for index, recording in step.acting:
+def _plan_step(step: Step) -> Plan:
+    """Return the plan of the step edits."""
+    builder = PlanBuilder(step.logits)
+    for index, recording in step.edits:
         row = step.rows[index // step.width]
-        standing = None if row is None else row.standing
-        kept = place(cells, index, recording, standing, keep_masked=index in step.masked)
+        persistent = None if row is None else row.persistent
+        has_grammar = index in step.grammar_rows
+        compiled = builder.add_step(index, recording, persistent, has_grammar=has_grammar)
         if row is not None:
-            row.acting = kept
-    return Plan(cells, step.logits)
+            row.step_compiled = compiled
+    return Plan(builder, step.logits)
 
 
 def _end_conflicts(step: Step, plan: Plan) -> None:
@@ -316,13 +338,15 @@ def _end_conflicts(step: Step, plan: Plan) -> None:
         _end_conflict(step, index, why)
 
 
-def _undo_dead(step: Step, indices: list[int], rows: torch.Tensor, before: torch.Tensor) -> None:
-    """Restore rows in which edits and what is masked already together leave no token."""
+def _restore_spoiled(
+    step: Step, indices: list[int], rows: torch.Tensor, before: torch.Tensor
+) -> None:
+    """Restore rows without a finite logit, and end their requests."""
     highest = step.logits.index_select(0, rows).amax(-1)
     if bool(highest.isfinite().all()):
         return
-    for i, (index, dead) in enumerate(zip(indices, spoiled(highest, before), strict=True)):
-        if dead:
+    for i, (index, is_spoiled) in enumerate(zip(indices, spoiled(highest, before), strict=True)):
+        if is_spoiled:
             step.logits[index] = before[i]
             _end_conflict(
                 step,
@@ -333,20 +357,25 @@ def _undo_dead(step: Step, indices: list[int], rows: torch.Tensor, before: torch
 
 
 def _end_conflict(step: Step, index: int, why: str) -> None:
-    _end(step, index, ProcessorFault(f"no token is left: {why}"))
+    _fail(step, index, ProcessorFault(f"no token is left: {why}"))
 
 
-def _end(step: Step, index: int, fault: Exception) -> None:
-    """End the request of a row of the logits, along a draft only if that is accepted."""
+def _fail(step: Step, index: int, fault: Exception) -> None:
+    """End the request of a row of the logits with a fault of its processor."""
     row = step.rows[index // step.width]
-    if row is None:
-        return
-    position, _ = step.nodes.get(index, (None, None))
-    end(step, index, row, row.fault(fault, position))
+    if row is not None:
+        position, _ = step.nodes.get(index, (None, None))
+        end(step, index, row, row.fault(fault, position))
+
+
+def _end(step: Step, index: int, error: SglangLpError) -> None:
+    row = step.rows[index // step.width]
+    if row is not None:
+        end(step, index, row, error)
 
 
 def _refuse_repeated(row: Row) -> None:
-    """Refuse rows of drafted tokens, whose histories nobody can see."""
+    """End a request whose drafted tokens cannot be seen."""
     row.end(
         Unsupported(
             f"{row.name} needs the history of its request, which speculative "

@@ -1,12 +1,16 @@
-"""What one decoding step works on, and asking one row of it for its edits."""
+"""One decoding step: its inputs, the edits that rows declare, and how one row is asked.
+
+The batch makes a step, asks its rows, and applies their edits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.apply.answers import Answers, Told
+from sglang_lp._engine.apply.answers import Answers, PendingAnswer
 from sglang_lp._engine.apply.deciding import decide
+from sglang_lp._engine.apply.device import device_of
 from sglang_lp._engine.apply.reading import Logits
 from sglang_lp.edits import NEVER
 
@@ -21,36 +25,38 @@ if TYPE_CHECKING:
     from sglang_lp.processor import Whole
     from sglang_lp.request import Request
 
-__all__ = ["Step", "ask", "end", "schedule"]
-
 
 class Step:
-    """What one step works on, and what comes of it.
+    """The inputs of one step, and what its rows declared. Indices are rows of the logits.
 
     Attributes:
+        logits: As for :meth:`~sglang_lp._engine.batch.Batch.step`, like ``rows``,
+            ``custom_params``, ``grammar_rows`` and ``width``.
         now: Reading of the clock.
-        drafts: The drafted tokens, once asked for.
-        acting: Rows of the logits with the edits of this step.
-        answers: What the device says of these rows.
-        pools: As :func:`sglang_lp._engine.apply.pools.pool` takes them.
-        copied: Rows of the logits that a processor changed itself, as it left them.
-        dense: For each row of the logits that is computed whole, what computes it.
+        drafts: The drafted tokens, once a row needed them.
+        edits: Indices and their step edits.
+        answers: The device's answers to questions of these edits.
+        pools: Pools of the step, as :func:`sglang_lp._engine.apply.pools.pool` takes them.
+        copied: Indices of rows that a processor changed through ``request.logits``, and the
+            changed copies.
+        dense: For each row that is computed whole, the processors that compute it.
         read: The logits, for processors that read them.
-        rewritten: Rows whose logits a processor changed itself. Its edits may take what it left.
-        nodes: For rows of drafted tokens, how many tokens their history has, and which of these
-            are drafts.
-        views: The request as it was at each of those rows that is computed whole.
+        rewritten: Rows whose logits a processor changed itself, so that its edits could leave no
+            finite logit.
+        nodes: For rows of drafted tokens, the number of tokens of their history, and the drafted
+            ones among these.
+        views: The request as it was at each drafted row that is computed whole.
     """
 
     __slots__ = (
-        "acting",
         "answers",
         "copied",
         "custom_params",
         "dense",
         "drafts",
+        "edits",
+        "grammar_rows",
         "logits",
-        "masked",
         "nodes",
         "now",
         "pools",
@@ -67,20 +73,20 @@ class Step:
         logits: torch.Tensor,
         rows: Sequence[Row | None],
         custom_params: Sequence[Any],
-        masked: Sequence[int],
+        grammar_rows: Sequence[int],
         width: int,
         now: int,
     ) -> None:
         self.logits = logits
-        self.read = Logits(logits, at_once=not logits.is_cpu)
+        self.read_anew()
         self.rows = rows
         self.custom_params = custom_params
-        self.masked = masked
+        self.grammar_rows = grammar_rows
         self.width = width
         self.now = now
         self.vocab_size = self.read.vocab_size
         self.drafts: Drafts | None = None
-        self.acting: list[tuple[int, Recording]] = []
+        self.edits: list[tuple[int, Recording]] = []
         self.answers = Answers()
         self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
         self.dense: dict[int, Sequence[Whole]] = {}
@@ -89,11 +95,15 @@ class Step:
         self.nodes: dict[int, tuple[int, list[int]]] = {}
         self.views: dict[int, Request] = {}
 
+    def read_anew(self) -> None:
+        """Forget what was read of the logits, which have changed."""
+        self.read = Logits(self.logits, at_once=not device_of(self.logits).ROW_BY_ROW)
+
 
 def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording:
-    """Ask for the edits of a row of the logits, and take them down.
+    """Ask for the edits of a row of the logits, and add them to the step.
 
-    Along a draft even those that hold at later steps are edits of this step.
+    Along a draft, edits that hold at later steps count as step edits too: each node is asked.
     """
     request = row.request
     recording, copied = _ask(step, index, row)
@@ -103,32 +113,32 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
     if drafted:
         recording.act()
     elif recording.holds:
-        # Not a part of a draft: every node of it asks for itself.
+        # They have to hold for the whole draft, or each of its nodes is asked.
         if request.position + step.width <= (recording.wake or 0):
-            row.hold(recording)
+            row.set_held(recording)
             return recording
         recording.wake = None
     if row.held is not None and not drafted:
-        row.hold(None)
+        row.set_held(None)
     is_empty = recording.is_empty
     if is_empty and copied is None:
         return recording
-    _note(step, index, row, recording, drafted=drafted)
+    _log(step, index, row, recording, drafted=drafted)
     if recording.pooled:
-        _take_pools(step, index, row, recording)
+        _add_pools(step, index, row, recording)
     if not is_empty:
-        step.acting.append((index, recording))
+        step.edits.append((index, recording))
     return recording
 
 
 def _ask(step: Step, index: int, row: Row) -> tuple[Recording, torch.Tensor | None]:
-    """Lend a processor its row; return what it wants, and the copy of the row if it made one."""
+    """Ask a processor while it can read its row; return its edits, and its copy of the row."""
     request = row.request
     request.lent, request.index = step.read, index
     try:
         recording = row.ask(step.vocab_size)
         if recording.conditional:
-            decide(recording, row.standing, here=request.copied is not None)
+            decide(recording, row.persistent, on_host=request.copied is not None)
         return recording, request.copied
     finally:
         if request.read is not None:
@@ -136,32 +146,34 @@ def _ask(step: Step, index: int, row: Row) -> tuple[Recording, torch.Tensor | No
         request.lent = request.copied = request.read = None
 
 
-def _note(step: Step, index: int, row: Row, recording: Recording, *, drafted: bool) -> None:
-    forced: bool | Told = recording.forced is not None
+def _log(step: Step, index: int, row: Row, recording: Recording, *, drafted: bool) -> None:
+    """Log the edits of a row."""
+    forced: bool | PendingAnswer = recording.forced is not None
     if recording.conditional:
-        forced = Told(step.answers, index, is_edited=recording.edits_else)
+        forced = PendingAnswer(step.answers, index, is_edited=recording.edits_else)
     if drafted:
         position, path = step.nodes[index]
-        row.acts.note_drafted(position, path, forced=forced)
+        row.edit_log.add_drafted(position, path, forced=forced)
     else:
-        row.acts.note(row.request.position, forced=forced)
+        row.edit_log.add(row.request.position, forced=forced)
 
 
-def _take_pools(step: Step, index: int, row: Row, recording: Recording) -> None:
+def _add_pools(step: Step, index: int, row: Row, recording: Recording) -> None:
+    """Move the pools of a row to the turns of the step."""
     for turn, (ids, into) in enumerate(recording.pooled):
         if turn == len(step.pools):
             step.pools.append([])
         step.pools[turn].append((index, ids, into))
     recording.pooled = ()
-    if row.standing is not None or recording.standing is not None or not recording.is_empty:
+    if row.persistent is not None or recording.standing is not None or not recording.is_empty:
         step.rewritten.append(index)  # together with its other edits it may leave no token
 
 
 def schedule(step: Step, row: Row, recording: Recording) -> None:
-    """Keep what holds from now on, and let the row sleep as long as its processor promised."""
-    row.forces = recording.leaves_one
+    """Keep new persistent edits, and let the row sleep as long as its processor promised."""
+    row.leaves_one = recording.leaves_one
     if recording.standing is not None:
-        row.keep(recording.standing)
+        row.add_always(recording.standing)
     if recording.wake is None:
         row.wake = 0
     elif recording.wake >= NEVER:
@@ -171,7 +183,7 @@ def schedule(step: Step, row: Row, recording: Recording) -> None:
 
 
 def end(step: Step, index: int, row: Row, error: SglangLpError) -> None:
-    """End the request of a row of the logits, along a draft only if that is accepted."""
+    """End the request of a row of the logits; along a draft, only if the draft is accepted."""
     if index in step.nodes:
         row.host.end_at(*step.nodes[index], error)
     else:

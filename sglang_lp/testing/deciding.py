@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from sglang_lp._engine import batch, step
+from sglang_lp._engine import step
 from sglang_lp._engine.apply import answers
 from sglang_lp._engine.apply.device import Copy
 from sglang_lp._engine.apply.reading import Logits
@@ -52,7 +52,6 @@ def decided_as_on_a_gpu() -> Iterator[None]:
     """
     with ExitStack() as stack:
         for owner, name, changed in (
-            (batch, "Logits", _Apart),
             (step, "Logits", _Apart),
             (answers, "Copy", _Late),
             (Batch, "step", _step),

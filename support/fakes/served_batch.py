@@ -43,6 +43,8 @@ class ServedBatch(Batch):
         ):
             self._list = []
         self._list.extend(params[len(self._list) :])
-        if not self.rests(logits, self._list, width, masked=bool(how.get("masked"))):
+        if not self.step_asleep(
+            logits, self._list, width, has_grammar=bool(how.get("grammar_rows"))
+        ):
             self.looked += 1
             self.step(logits, rows_of(self._list), self._list, width=width, **how)

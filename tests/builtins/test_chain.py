@@ -344,7 +344,7 @@ def test_a_link_that_computes_on_whole_rows_lifts_neither_a_grammars_mask_nor_an
     for _ in range(2):
         logits = torch.ones(1, VOCAB)
         logits[0, :2] = -math.inf
-        Batch().step(logits, rows_of([params]), [params], masked=[0])
+        Batch().step(logits, rows_of([params]), [params], grammar_rows=[0])
         assert logits[0].tolist() == [-math.inf] * 3 + [0.0] * (VOCAB - 3)
         params["__req__"].append(3)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history import row as rows_module
+from sglang_lp._engine.history import lag as lag_module
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import (
@@ -372,7 +372,7 @@ def test_a_forced_sequence_needs_no_value_of_the_newest_token():
 
 
 def test_a_processor_that_cannot_see_its_history_says_so_once(caplog, monkeypatch):
-    monkeypatch.setattr(rows_module, "_reported_lag", set())
+    monkeypatch.setattr(lag_module, "_reported", set())
     blind = type("Blind", (Recorder,), {"log": []})
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -510,7 +510,7 @@ def test_copies_share_what_their_long_lists_amount_to():
     logits = torch.zeros(3, 302)
     DisallowedTokensLogitsProcessor()(logits, custom_params)
 
-    one, copy, other = (row.standing for row in rows_of(custom_params))
+    one, copy, other = (row.persistent for row in rows_of(custom_params))
     assert one is copy
     assert other is not one
     assert [row.count(0.0) for row in logits.tolist()] == [2, 2, 1]
@@ -585,7 +585,7 @@ def test_a_row_that_its_processor_changes_is_read_anew():
 def test_a_processor_starts_when_its_request_arrives():
     request, params, log = recorded()
     (row,) = rows_of([params])
-    row.arrive()
+    row.start()
     assert log == [("start", [1, 2, 3])]
 
     request.append(7)
@@ -596,7 +596,7 @@ def test_a_processor_starts_when_its_request_arrives():
 def test_a_prompt_that_is_replaced_after_the_arrival_is_read_again():
     request, params, log = recorded()
     (row,) = rows_of([params])
-    row.arrive()
+    row.start()
     request.origin_input_ids = array("q", [1, 1_000_000, 3])
     step(params)
 

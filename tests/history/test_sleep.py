@@ -171,7 +171,7 @@ def test_edits_that_hold_are_made_in_logits_of_another_layout():
 def test_rows_whose_edits_hold_are_looked_at_where_a_grammar_masks():
     batch, requests = holding()
     for _ in range(3):
-        assert step(batch, requests, masked=[0]) == [True, True]
+        assert step(batch, requests, grammar_rows=[0]) == [True, True]
         generate(requests)
 
     assert batch.looked == 3

@@ -153,8 +153,8 @@ def outcome(params, steps, masked=(), width=1, *, processor=ChainLogitProcessor)
     told = []
     for host, row in zip(hosts, rows_of(given), strict=True):
         output_ids = host.request.output_ids
-        row.acts.finish(output_ids)
-        told.append(row.acts.told(0, len(output_ids)))
+        row.edit_log.finish(output_ids)
+        told.append(row.edit_log.report(0, len(output_ids)))
     return edited, [host.ends for host in hosts], told
 
 
@@ -307,7 +307,7 @@ def test_what_was_forced_is_known_when_its_token_is(needs):
             else:
                 request.append(1)
         batch.step(ROW.clone(), [row], params)  # its token never comes
-        row.acts.finish(request.output_ids)
+        row.edit_log.finish(request.output_ids)
 
-    assert row.acts.told(0, 3)["forced_at"] == [[2, 3]]
-    assert row.acts.told(0, 3)["forced"] == 1
+    assert row.edit_log.report(0, 3)["forced_at"] == [[2, 3]]
+    assert row.edit_log.report(0, 3)["forced"] == 1

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine.apply import placing as placing_module
-from sglang_lp._engine.apply.placing import Cells, place, place_standing
+from sglang_lp._engine.apply import plan_builder as builder_module
 from sglang_lp._engine.apply.plan import Plan
+from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
 from sglang_lp._engine.compiled import biases as biases_module
-from sglang_lp._engine.compiled import standing as standing_module
-from sglang_lp._engine.compiled.standing import DENSE, Standing
+from sglang_lp._engine.compiled import edits as compiled_module
+from sglang_lp._engine.compiled.edits import WIDE, CompiledEdits
 from sglang_lp.edits import MAX_BIAS, NEVER
 from sglang_lp.edits import ids as ids_module
 from sglang_lp.edits.ids import lasting
@@ -35,17 +35,17 @@ def recorded(vocab, calls):
     return rows
 
 
-def planned(tensor, rows, keep_masked=()):
-    cells = Cells(tensor)
+def planned(tensor, rows, has_grammar=()):
+    builder = PlanBuilder(tensor)
     for row, recording in rows.items():
-        place(cells, row, recording, None, keep_masked=row in keep_masked)
-    return Plan(cells, tensor)
+        builder.add_step(row, recording, None, has_grammar=row in has_grammar)
+    return Plan(builder, tensor)
 
 
-def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), keep_masked=()):
+def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), has_grammar=()):
     """Apply calls such as ``(row, "ban", [1])``; return the rows and the conflicts."""
     tensor = torch.tensor(logits)
-    plan = planned(tensor, recorded(tensor.shape[1], calls), keep_masked)
+    plan = planned(tensor, recorded(tensor.shape[1], calls), has_grammar)
     plan.apply(tensor)
     return tensor.tolist(), plan.conflicts
 
@@ -112,7 +112,7 @@ def test_a_contradiction_is_reported_and_leaves_its_row_alone(calls):
 def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
     calls = [(0, "force", 1), (1, "force", 1)]
 
-    rows, _ = edited(*calls, logits=[[1.0, -INF], [1.0, -INF]], keep_masked=[0])
+    rows, _ = edited(*calls, logits=[[1.0, -INF], [1.0, -INF]], has_grammar=[0])
 
     assert rows == [[-INF, -INF], [-INF, 0.0]]
 
@@ -333,23 +333,23 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     with (
         patch.object(ids_module, "LONG", 1 + seed % 4),
         patch.object(biases_module, "LONG", 1 + seed % 5),
-        patch.object(placing_module, "DENSE", 1 + seed % 6),
-        patch.object(standing_module, "DENSE", 1 + seed % 6),
+        patch.object(builder_module, "WIDE", 1 + seed % 6),
+        patch.object(compiled_module, "WIDE", 1 + seed % 6),
     ):
         calls = sharing(calls, seed)
         now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
         always = recorded(vocab, [c for i, c in enumerate(calls) if i in for_good])
-        standing, acting = Cells(logits), Cells(logits)
-        held = {row: Standing.of(recording) for row, recording in always.items()}
-        for row, one in held.items():
-            place_standing(standing, row, one, keep_masked=row in masked)
+        persistent, step = PlanBuilder(logits), PlanBuilder(logits)
+        compiled = {row: CompiledEdits.of(recording) for row, recording in always.items()}
+        for row, one in compiled.items():
+            persistent.add_persistent(row, one, has_grammar=row in masked)
         for row, recording in now.items():
-            if row not in standing.conflicts:
-                place(acting, row, recording, held.get(row), keep_masked=row in masked)
-    found = {**standing.conflicts, **acting.conflicts}
-    for cells in (standing, acting):
-        Plan(cells, logits).apply(logits)
-    for row in acting.conflicts:  # the request ends; what was declared for good was applied
+            if row not in persistent.conflicts:
+                step.add_step(row, recording, compiled.get(row), has_grammar=row in masked)
+    found = {**persistent.conflicts, **step.conflicts}
+    for builder in (persistent, step):
+        Plan(builder, logits).apply(logits)
+    for row in step.conflicts:  # the request ends; what was declared for good was applied
         logits[row] = before[row]
 
     expected, conflicts = before.clone(), set()
@@ -387,7 +387,7 @@ def test_a_pool_is_for_one_step():
     edits.always().pool([1], 2)
 
     with pytest.raises(ProcessorFault, match="one step"):
-        Standing.of(edits.standing)
+        CompiledEdits.of(edits.standing)
 
 
 @pytest.mark.parametrize(("ids", "into"), [([4], 0), ([0], 4), ([0, 1], 1)])
@@ -399,8 +399,8 @@ def test_a_pool_that_makes_no_sense_is_a_fault(ids, into):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [[1], [0, 1, 2], [0, 2]])
 def test_a_long_list_is_banned_alike_whenever_it_comes_again(dtype, rows):
-    vocab = DENSE + 100
-    banned = lasting(range(50, 50 + DENSE))
+    vocab = WIDE + 100
+    banned = lasting(range(50, 50 + WIDE))
     for _ in range(3):
         before = torch.randn(3, vocab).to(dtype)
         logits = before.clone()
@@ -413,8 +413,8 @@ def test_a_long_list_is_banned_alike_whenever_it_comes_again(dtype, rows):
 
 
 def test_of_a_long_list_and_what_is_banned_beside_it_a_token_has_to_be_left():
-    vocab = DENSE + 2
-    banned = lasting(range(DENSE))
+    vocab = WIDE + 2
+    banned = lasting(range(WIDE))
     logits = torch.zeros(2, vocab)
     calls = [(0, "ban", banned), (0, "ban", [vocab - 1]), (1, "ban", banned)]
     calls += [(1, "ban", [vocab - 1, vocab - 2])]

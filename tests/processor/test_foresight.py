@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.foresight import foreseen
+from sglang_lp._engine.history.foreseen import foreseen
 from sglang_lp._engine.history.row import attach_row
 from sglang_lp.builtins import (
     ChainLogitProcessor,
@@ -68,7 +68,7 @@ def decode(processor, params, rng, steps=40):
         logits[0, 20] += rng.random() < 0.1
         batch.step(logits, [row], [custom_params])
         token = int(logits.argmax())
-        yield row, foreseen(row, 64, VOCAB) if row.forces else [], token
+        yield row, foreseen(row, 64, VOCAB) if row.leaves_one else [], token
         request.output_ids.append(token)
 
 

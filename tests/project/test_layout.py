@@ -58,28 +58,8 @@ UPWARDS = {
 
 #: Circles that are left. Delete a line with its circle; add none.
 CIRCLES = [
-    "compiled.biases compiled.conflicts compiled.standing",
-    "apply.raw history.drafts history.host history.row step",
     "page report",
 ]
-
-#: Imports of ``_engine/history`` in ``_engine/apply`` that are left. Delete them; add none.
-HISTORY_IN_APPLY = {"raw": {"row"}}
-
-#: Questions for the kind of device outside of ``_engine/apply/cpu.py`` and ``cuda.py`` that are
-#: left: how many by file. Delete them; add none.
-DEVICE_QUESTIONS = {
-    "_engine/apply/device.py": 2,
-    "_engine/apply/plan.py": 2,
-    "_engine/apply/pools.py": 2,
-    "_engine/apply/reading.py": 1,
-    "_engine/batch.py": 1,
-    "_engine/compiled/standing.py": 3,
-    "_engine/step.py": 1,
-}
-
-#: Names of files in both ``server/`` and ``_engine/`` that are left. Delete them; add none.
-SAME_NAMES = {"foresight.py"}
 
 #: What a process keeps in variables of modules, and why it may. A key is a file and a name.
 STATE = {
@@ -87,6 +67,7 @@ STATE = {
     "cite_from_prompt._prompts": "prompts that were read, while a request of them lives",
     "clock.clock": "one clock for a process, see its module",
     "copies.shared_by_copies": "a decorator",
+    "cpu._latest_dtype": "the dtype of a server's logits, which never changes",
     "deciding._run": "the engine's own method, in tests of an author",
     "dry._ends": "prompts that were read, while a request of them lives",
     "finder._searched": "prompts that were read, while a request of them lives",
@@ -97,13 +78,12 @@ STATE = {
     "installation.guard": "the one guard of a process",
     "installation.installed": "hooks, each once",
     "installation.schedulers_are_guarded": "set once",
+    "lag._reported": "classes of processors, each logged once",
     "metrics._writing": "Prometheus has one registry per process",
     "ngram_index._texts": "prompts that were read, while a request of them lives",
     "parsed._known": "parameters of the latest 18 requests, for their copies",
     "placeholders._tasks": "tasks until they are done, else the event loop forgets them",
     "reports._asked": "a context variable: one value per HTTP request",
-    "row._reported_lag": "classes of processors, each logged once",
-    "standing._latest": "edits of one request, for its copies",
     "terminal._lost": "what a broken pipe did not take, in a command",
     "trial._abandoned": "at most one thread for each class that the operator allowed",
     "vllm_names._importing": "a lock",
@@ -270,17 +250,15 @@ def test_edits_are_compiled_and_applied_without_the_history(room):
         )
     }
 
-    assert found == (HISTORY_IN_APPLY if room == "apply" else {})
+    assert found == {}
 
 
 def test_two_files_ask_what_kind_of_device_it_is():
-    asked = re.compile(r"\.is_cuda\b|\.is_cpu\b|device\.type\b")
+    asked = re.compile(r"\.is_cuda\b|\.is_cpu\b|device\.type\b|pin_memory|non_blocking")
     files = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.glob("_engine/**/*.py")}
-    found = {name: len(asked.findall(path.read_text())) for name, path in files.items()}
+    found = {name for name, path in files.items() if asked.search(path.read_text())}
 
-    allowed = {"_engine/apply/cpu.py", "_engine/apply/cuda.py"}
-    left = {name: count for name, count in found.items() if count and name not in allowed}
-    assert left == DEVICE_QUESTIONS
+    assert found == {"_engine/apply/cpu.py", "_engine/apply/cuda.py"}
 
 
 def test_no_file_of_the_server_is_called_as_one_of_the_engine():
@@ -288,7 +266,7 @@ def test_no_file_of_the_server_is_called_as_one_of_the_engine():
         {path.name for path in (PACKAGE / room).rglob("*.py")} for room in ("server", "_engine")
     )
 
-    assert server & engine - {"__init__.py"} == SAME_NAMES
+    assert server & engine == {"__init__.py"}
 
 
 def test_what_a_process_keeps_is_listed_with_its_reason():

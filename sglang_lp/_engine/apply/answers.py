@@ -9,11 +9,9 @@ from sglang_lp._engine.apply.device import Copy
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Answers", "Told"]
-
 
 class Answers:
-    """What the device says of the rows of one step."""
+    """The device's answers for the rows of one step."""
 
     __slots__ = ("_coming", "_known")
 
@@ -22,26 +20,26 @@ class Answers:
         self._known: list[bool] = []
 
     def fetch(self, answers: torch.Tensor) -> None:
-        """Let the answers come, shape ``(rows,)``."""
+        """Start the copy of the answers to the host; shape ``(rows,)``."""
         self._coming = Copy(answers)
 
     def of(self, row: int) -> bool:
-        """Return that of a row of the logits; no if the step failed before there was one.
+        """Return the answer for a row of the logits; false if the step failed before it.
 
-        Waits only if the step is not over.
+        Waits for the device unless the step is over.
         """
         if self._coming is not None:
             self._known, self._coming = self._coming.read(), None
         return bool(self._known) and self._known[row]
 
 
-class Told(NamedTuple):
-    """Whether a token was forced, as the device will tell.
+class PendingAnswer(NamedTuple):
+    """Whether a token is forced, as the device will answer.
 
     Attributes:
-        answers: Those of its step.
-        row: Of the logits.
-        is_edited: Whether the row is edited if no token was forced.
+        answers: The answers of the step.
+        row: Row of the logits.
+        is_edited: Whether the row is edited if no token is forced.
     """
 
     answers: Answers

@@ -1,10 +1,12 @@
-"""Edits that depend on an answer: decided on the device, which the host does not wait for.
+"""Edits that depend on a question about the logits (``force_if``), decided on the device.
 
-The device compares, forces the token or leaves the other edits, and sends the answers after. The
-host reads them when the tokens of the step are known, for what it tells of the request; what the
-processor does next follows from those tokens. However many rows ask, that is a fixed number of
-tensor operations. Where an answer could end a request, or is for more than the device decides, the
-host waits for it and decides.
+The device compares the logits, and either forces the token or applies the other edits: a fixed
+number of tensor operations, however many rows ask. The answers are copied to the host without a
+wait; the edit log reads them once the tokens of the step are known, and the processor sees those
+tokens.
+
+The host waits for an answer and decides itself if the answer could end the request, or if there is
+more to it than the device decides.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from sglang_lp._engine.compiled.conflicts import clash, clash_with, leaves_none
+from sglang_lp._engine.compiled.conflicts import forced_conflict, leaves_none
 from sglang_lp.edits.ids import Ids
 from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import ProcessorFault
@@ -22,33 +24,33 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.apply.answers import Answers
     from sglang_lp._engine.apply.reading import Logits
-    from sglang_lp._engine.compiled.standing import Standing
-
-__all__ = ["Deciding", "decide"]
+    from sglang_lp._engine.compiled.edits import CompiledEdits
 
 _MINUS_INF = -math.inf
 
-#: The device answers for so many tokens, among so many of the likeliest.
+#: Most ids of a question, and its largest count, that the device answers.
 _MOST_IDS = _MOST_COUNT = 1024
 
 
-def decide(recording: Recording, standing: Standing | None, *, here: bool) -> None:
-    """Leave at most one answer of a step open, and that only if it cannot end the request.
+def decide(recording: Recording, persistent: CompiledEdits | None, *, on_host: bool) -> None:
+    """Answer the questions of a row on the host, except one that the device can answer.
+
+    If one is left to the device, the edits for its other answer become edits of the row: a forced
+    token replaces them.
 
     Args:
-        recording: The edits of a row. Those that are for the other answer become edits of the row:
-            a forced token takes their place.
-        standing: The edits of the row that hold at every step.
-        here: Whether the host decides.
+        recording: The step edits of the row, changed in place.
+        persistent: The persistent edits of the row.
+        on_host: Whether the host answers every question.
 
     Raises:
-        ProcessorFault: Edits that hold depend on an answer, or pools do.
+        ProcessorFault: ``hold_until`` with a question, or ``pool`` for the other answer.
     """
     if recording.holds:
         raise ProcessorFault("hold_until() is not for a step with force_if()")
     if any(one.otherwise.pooled for one in recording.conditional):
         raise ProcessorFault("pool() is not for the other answer of force_if()")
-    if len(recording.conditional) == 1 and not (here or _may_end(recording, standing)):
+    if len(recording.conditional) == 1 and not (on_host or _may_end(recording, persistent)):
         recording.add(recording.conditional[0].otherwise)
         return
     while recording.conditional:
@@ -63,8 +65,8 @@ def decide(recording: Recording, standing: Standing | None, *, here: bool) -> No
             recording.always().add(otherwise.standing)
 
 
-def _may_end(recording: Recording, standing: Standing | None) -> bool:
-    """Tell whether the host has to know the answer: an edit is unusual, or may leave no token."""
+def _may_end(recording: Recording, persistent: CompiledEdits | None) -> bool:
+    """Tell whether the host needs the answer: edits are unusual, or may leave no token."""
     ((question, token_id, otherwise),) = recording.conditional
     if (
         len(question.ids) > _MOST_IDS
@@ -74,7 +76,7 @@ def _may_end(recording: Recording, standing: Standing | None) -> bool:
         or otherwise.end is not None
         or otherwise.forced is not None
         or recording.forced is not None
-        or (standing is not None and standing.forced is not None)
+        or (persistent is not None and persistent.forced is not None)
         or recording.pooled
     ):
         return True
@@ -85,24 +87,28 @@ def _may_end(recording: Recording, standing: Standing | None) -> bool:
                 both.add(one)
     if_so.force(token_id)
     if_not.add(otherwise)
-    return (clash(if_so) or clash_with(standing, if_so)) is not None or leaves_none(
-        if_not, standing
-    )
+    conflict = forced_conflict(if_so)
+    if conflict is None and persistent is not None:
+        conflict = persistent.conflict_with(if_so)
+    before = None if persistent is None else persistent.mask
+    return conflict is not None or leaves_none(if_not, before)
 
 
 class _Asked(NamedTuple):
+    """The question of one row."""
+
     row: int
     ids: Ids | list[int]
     most: int
     token_id: int
-    keep_masked: bool
+    has_grammar: bool
 
 
-class Deciding:
-    """The open answers of one step: a question for some rows of the logits, none for the others.
+class Decisions:
+    """The questions of one step that the device answers, at most one for each row of the logits.
 
     Args:
-        rows: Rows of the logits.
+        rows: Number of rows of the logits.
         stride: Distance between them in the flat logits.
     """
 
@@ -112,16 +118,16 @@ class Deciding:
         self._rows, self._stride = rows, stride
         self._asked: list[_Asked] = []
 
-    def ask(self, row: int, recording: Recording, *, keep_masked: bool) -> None:
-        """Take down the question of a row.
+    def add(self, row: int, recording: Recording, *, has_grammar: bool) -> None:
+        """Add the question of a row.
 
         Args:
-            row: Of the logits.
-            recording: Its edits.
-            keep_masked: As for :func:`~sglang_lp._engine.apply.placing.place`.
+            row: Row of the logits.
+            recording: Its edits, with one open question.
+            has_grammar: As for :meth:`~sglang_lp._engine.apply.plan_builder.PlanBuilder.add_step`.
         """
         ((question, token_id, _),) = recording.conditional
-        self._asked.append(_Asked(row, question.ids, question.count, token_id, keep_masked))
+        self._asked.append(_Asked(row, question.ids, question.count, token_id, has_grammar))
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -131,61 +137,61 @@ class Deciding:
         return max(len(one.ids) for one in self._asked)
 
     def packed(self) -> torch.Tensor:
-        """Return all that the device needs of them: one dimension, int64."""
+        """Return the questions in one int64 tensor of one dimension, for one copy."""
         import numpy as np
         import torch
 
         width = self._width
         packed = np.zeros((self._rows, width + 3), dtype=np.int64)
         packed[:, : width + 1] = np.arange(self._rows)[:, None] * self._stride
-        for row, ids, most, token_id, keep_masked in self._asked:
+        for row, ids, most, token_id, has_grammar in self._asked:
             own = packed[row]
             own[: len(ids)] += ids.tensor.numpy() if isinstance(ids, Ids) else ids
             own[len(ids) : width] = own[0]
             own[width] += token_id
             own[width + 1] = most
-            own[width + 2] = keep_masked
+            own[width + 2] = has_grammar
         return torch.from_numpy(packed).view(-1)
 
     def take(self, sent: torch.Tensor) -> None:
-        """Take what was packed where it has come to the device."""
+        """Unpack the questions on the device, where the packed tensor was sent."""
         width = self._width
         numbers = sent.view(self._rows, width + 3)
         self._ids, self._forced = numbers[:, :width], numbers[:, width]
         self._counts = numbers[:, width + 1]
         self._free = None
-        if any(one.keep_masked for one in self._asked):
+        if any(one.has_grammar for one in self._asked):
             self._free = numbers[:, width + 2] == 0
 
     def judge(self, flat: torch.Tensor, read: Logits, answers: Answers) -> None:
-        """Answer them, before anything is edited.
+        """Answer the questions, before any edit is applied.
 
         Args:
             flat: The logits, flat.
-            read: The logits.
-            answers: Gets the answers.
+            read: The same logits.
+            answers: Receives the answers.
         """
         most = max(one.most for one in self._asked)
         best = flat.take(self._ids).amax(1)
-        # Fewer logits are larger, if it holds for the largest. NaN is not larger than any, and
-        # comes first among these: twice as many leave room for what a model may have of it.
+        # Counting among the largest is enough. NaN sorts first and compares as not larger, so
+        # twice as many leave room for the NaN of a broken model.
         larger = (read.topk(2 * most)[0] > best[:, None]).sum(1)
         self._answers = (larger < self._counts).logical_and_(best > _MINUS_INF)
         answers.fetch(self._answers)
 
     def keep(self, flat: torch.Tensor) -> torch.Tensor | None:
-        """Return what forced tokens become, before the other edits are made; ``None`` for 0.0."""
+        """Return the logits of forced tokens, before other edits; ``None`` if all become 0.0."""
         if self._free is None:
             return None
         return flat.index_select(0, self._forced).masked_fill_(self._free, 0.0)
 
     def apply(self, logits: torch.Tensor, flat: torch.Tensor, kept: torch.Tensor | None) -> None:
-        """Force the tokens of the rows whose answer is yes, after the other edits are made.
+        """Force the tokens of the rows whose answer is yes, after the other edits.
 
         Args:
             logits: Shape ``(rows, vocab)``, edited in place.
-            flat: The same, flat.
-            kept: What :meth:`keep` returned.
+            flat: The same memory, flat.
+            kept: Result of :meth:`keep`.
         """
         answers = self._answers
         if kept is None:

@@ -1,25 +1,62 @@
-"""Sending numbers to the device of the logits, and fetching some from there."""
+"""The device of the logits: what differs between a CPU and a GPU, and copies either way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sglang_lp._engine.apply import cpu, cuda
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Copy", "index_on", "send"]
+    from sglang_lp._engine.compiled.edits import CompiledEdits
 
 
-def send(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return indices on the device of the logits, without waiting for it."""
-    if device.type == "cuda":
-        return indices.pin_memory().to(device, non_blocking=True)
-    return indices
+class Device(Protocol):
+    """The interface of the modules ``cpu`` and ``cuda``.
+
+    Attributes:
+        ROW_BY_ROW: Whether to read and write rows one by one. On a CPU a view of a row is cheaper
+            than a lookup of indices; on a GPU each operation is a kernel and each read a wait.
+    """
+
+    ROW_BY_ROW: bool
+
+    def send(self, numbers: torch.Tensor, device: torch.device, /) -> torch.Tensor:
+        """Return numbers of the host on the device, without a wait."""
+
+    def start_copy(self, numbers: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
+        """Return a host tensor that gets the numbers, and an event to wait for or ``None``."""
+
+    def as_numpy(self, logits: torch.Tensor, /) -> Any:
+        """Return the memory of logits as an array, or ``None`` if numpy cannot read it."""
+
+    def fill(self, flat: torch.Tensor, indices: torch.Tensor, value: float) -> None:
+        """Write one value at indices of a tensor of one dimension, in place."""
+
+    def mask_rows(self, rows: torch.Tensor, edits: CompiledEdits) -> None:
+        """Set the logits that wide compiled edits exclude to ``-inf``.
+
+        Args:
+            rows: Shape ``(any, vocab)``, edited in place. Other logits keep their bits.
+            edits: Their mask says which.
+        """
+
+
+def device_of(tensor: torch.Tensor) -> Device:
+    """Return the module for the device of a tensor."""
+    return cpu if cpu.serves(tensor.device) else cuda
+
+
+def send(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return numbers of the host on the device of the logits, without a wait."""
+    on: Device = cpu if cpu.serves(device) else cuda
+    return on.send(numbers, device)
 
 
 def index_on(device: torch.device, rows: Sequence[int]) -> torch.Tensor:
-    """Return the indices of rows on a device; indexing with a list would wait for its copy."""
+    """Return indices of rows on a device; indexing with a list would wait for its copy."""
     import torch
 
     return send(torch.tensor(rows, dtype=torch.int64), device)
@@ -33,16 +70,7 @@ class Copy:
     """
 
     def __init__(self, numbers: torch.Tensor) -> None:
-        import torch
-
-        self._done: Any = None
-        if numbers.is_cpu:
-            self._host = numbers.clone()
-            return
-        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        self._host.copy_(numbers, non_blocking=True)
-        self._done = torch.get_device_module(numbers.device).Event()
-        self._done.record()
+        self._host, self._done = device_of(numbers).start_copy(numbers)
 
     def read(self) -> Any:
         """Wait for the copy, and return the numbers in lists of the tensor's shape."""

@@ -1,9 +1,10 @@
 """The edits of a whole batch as one set of tensor operations.
 
 However many rows are edited, applying costs one host-to-device copy and at most six tensor
-operations, in place, without waiting for the device; and a dozen more if the device decides about
-some of them. Only edits that hold and name thousands of tokens cost operations of their own: one
-or two for each run of rows that share them.
+operations, in place, without waiting for the device. Two cases cost more:
+
+- a question that the device answers: a dozen operations for all of them;
+- wide edits, of thousands of tokens: one or two operations for each run of rows that share them.
 """
 
 from __future__ import annotations
@@ -14,21 +15,19 @@ from collections.abc import Iterable, Sequence, Sized
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from sglang_lp._engine.apply.device import send
-from sglang_lp._engine.apply.placing import Cells, Part
+from sglang_lp._engine.apply.device import device_of
+from sglang_lp._engine.apply.plan_builder import Indices, PlanBuilder
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.apply.answers import Answers
-    from sglang_lp._engine.apply.deciding import Deciding
+    from sglang_lp._engine.apply.deciding import Decisions
     from sglang_lp._engine.apply.reading import Logits
-
-__all__ = ["Plan"]
 
 _MINUS_INF = -math.inf
 
-_Mark = TypeVar("_Mark")
+_Shared = TypeVar("_Shared")
 
 
 class Plan:
@@ -42,42 +41,42 @@ class Plan:
         "_ban",
         "_bias",
         "_bias_values",
-        "_deciding",
+        "_decisions",
+        "_device",
         "_fill",
         "_fill_runs",
         "_force",
         "_keep",
-        "_shut",
+        "_masked_runs",
         "conflicts",
     )
 
-    def __init__(self, cells: Cells, logits: torch.Tensor) -> None:
+    def __init__(self, builder: PlanBuilder, logits: torch.Tensor) -> None:
         """Send the edits to the device of ``logits``, whose layout they are for."""
         import torch
 
-        self.conflicts = cells.conflicts
-        self._shut = _runs(cells.shut)
-        self._fill_runs = _spans(cells.fill)
-        # Rows that follow each other are filled as one, in less time than rows that are looked up.
-        by_runs = logits.is_cpu or len(self._fill_runs) == 1
-        fill = array("q") if by_runs else cells.fill
-        asked = Part()
-        if cells.deciding:
-            asked.extend(cells.deciding.packed(), 0)
-        parts: tuple[array[int] | Part, ...] = (
+        self._device = device = device_of(logits)
+        self.conflicts = builder.conflicts
+        self._masked_runs = _runs(builder.masked)
+        self._fill_runs = _slices(builder.fill)
+        by_runs = device.ROW_BY_ROW or len(self._fill_runs) == 1
+        fill = array("q") if by_runs else builder.fill
+        asked = Indices()
+        if builder.decisions:
+            asked.extend(builder.decisions.packed(), 0)
+        parts: tuple[array[int] | Indices, ...] = (
             fill,
-            cells.keep,
-            cells.bias,
-            cells.ban,
-            cells.force,
-            cells.values,  # 64-bit floats ride along as integers
+            builder.keep,
+            builder.bias,
+            builder.ban,
+            builder.force,
+            builder.values,  # 64-bit floats ride along as integers
             asked,
         )
         ends = [*accumulate(len(part) for part in parts)]
         sent: torch.Tensor | None = None
         if ends[-1]:
-            sent = _packed(parts, ends[-1])
-            sent = send(sent, logits.device)
+            sent = device.send(_packed(parts, ends[-1]), logits.device)
 
         def cut(part: Sized, end: int) -> torch.Tensor | None:
             # Each operation of torch costs microseconds, so none without need.
@@ -88,23 +87,23 @@ class Plan:
         self._fill, self._keep, self._bias, self._ban, self._force, bits, numbers = (
             cut(part, end) for part, end in zip(parts, ends, strict=True)
         )
-        self._deciding: Deciding | None = None
+        self._decisions: Decisions | None = None
         if numbers is not None:
-            self._deciding = cells.deciding
-            self._deciding.take(numbers)
+            self._decisions = builder.decisions
+            self._decisions.take(numbers)
         self._bias_values = None if bits is None else bits.view(torch.float64).to(logits.dtype)
 
     def decide(self, read: Logits, answers: Answers) -> None:
-        """Answer what is open, before anything is edited.
+        """Let the device answer the open questions, before any edit is applied.
 
         Args:
             read: The logits.
-            answers: Gets the answers.
+            answers: Receives the answers.
         """
-        if self._deciding is not None:
+        if self._decisions is not None:
             flat = _flat(read.tensor)
             flat = _contiguous(read.tensor).view(-1) if flat is None else flat
-            self._deciding.judge(flat, read, answers)
+            self._decisions.judge(flat, read, answers)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Edit ``logits`` in place: shape ``(rows, vocab)``, laid out as the plan was made for."""
@@ -114,17 +113,17 @@ class Plan:
             self.apply(work)
             logits.copy_(work)
             return
-        deciding = self._deciding
-        if deciding is None:
+        decisions = self._decisions
+        if decisions is None:
             self._write(logits, flat)
             return
-        forced = deciding.keep(flat)
+        kept = decisions.keep(flat)
         self._write(logits, flat)
-        deciding.apply(logits, flat, forced)
+        decisions.apply(logits, flat, kept)
 
     def _write(self, logits: torch.Tensor, flat: torch.Tensor) -> None:
-        for rows, standing in self._shut:
-            standing.shut(logits[rows])
+        for rows, edits in self._masked_runs:
+            self._device.mask_rows(logits[rows], edits)
         kept = None if self._keep is None else flat.index_select(0, self._keep)
         if self._fill is not None:
             logits.index_fill_(0, self._fill, _MINUS_INF)
@@ -136,47 +135,44 @@ class Plan:
         if self._bias is not None and self._bias_values is not None:
             flat.index_add_(0, self._bias, self._bias_values)
         if self._ban is not None:
-            if flat.is_cpu:  # in less time than index_fill_ takes there
-                flat[self._ban] = _MINUS_INF
-            else:
-                flat.index_fill_(0, self._ban, _MINUS_INF)
+            self._device.fill(flat, self._ban, _MINUS_INF)
         if self._force is not None:
             flat.index_fill_(0, self._force, 0.0)
 
 
-def _runs(rows: Iterable[tuple[int, _Mark]]) -> list[tuple[slice, _Mark]]:
-    """Put rows that follow each other and have the same mark together."""
-    runs: list[tuple[slice, _Mark]] = []
-    for row, mark in rows:
-        if runs and runs[-1][0].stop == row and runs[-1][1] is mark:
-            runs[-1] = slice(runs[-1][0].start, row + 1), mark
+def _runs(rows: Iterable[tuple[int, _Shared]]) -> list[tuple[slice, _Shared]]:
+    """Join adjacent rows that share the same object."""
+    runs: list[tuple[slice, _Shared]] = []
+    for row, shared in rows:
+        if runs and runs[-1][0].stop == row and runs[-1][1] is shared:
+            runs[-1] = slice(runs[-1][0].start, row + 1), shared
         else:
-            runs.append((slice(row, row + 1), mark))
+            runs.append((slice(row, row + 1), shared))
     return runs
 
 
-def _spans(rows: array[int]) -> list[slice]:
-    """Return rows, each named once, as slices."""
+def _slices(rows: array[int]) -> list[slice]:
+    """Return distinct rows as slices."""
     if rows and (last := max(rows)) - (first := min(rows)) == len(rows) - 1:
         return [slice(first, last + 1)]
     return [run for run, _ in _runs((row, None) for row in rows)]
 
 
-def _packed(parts: Sequence[array[int] | Part], length: int) -> torch.Tensor:
+def _packed(parts: Sequence[array[int] | Indices], length: int) -> torch.Tensor:
     """Return all indices one after the other."""
     import torch
 
-    if not any(isinstance(part, Part) and part.long for part in parts):
+    if not any(isinstance(part, Indices) and part.long for part in parts):
         packed = array("q")
         for part in parts:
-            packed.extend(part.short if isinstance(part, Part) else part)
+            packed.extend(part.short if isinstance(part, Indices) else part)
         return torch.frombuffer(packed, dtype=torch.int64)
-    import numpy as np  # torch takes longer for each list, and there may be hundreds
+    import numpy as np
 
     sent = np.empty(length, dtype=np.int64)
     at = 0
     for part in parts:
-        short, long = (part.short, part.long) if isinstance(part, Part) else (part, [])
+        short, long = (part.short, part.long) if isinstance(part, Indices) else (part, [])
         if short:
             sent[at : at + len(short)] = short
             at += len(short)

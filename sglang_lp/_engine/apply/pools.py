@@ -1,4 +1,4 @@
-"""Giving a token the probability of others."""
+"""Pools: tokens that get the probability of others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sglang_lp._engine.apply.device import send
+from sglang_lp._engine.apply.device import device_of
 from sglang_lp.edits.ids import Ids, identity, once
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["pool"]
 
 _MINUS_INF = -math.inf
 
@@ -22,18 +20,21 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
 
     Args:
         logits: Shape ``(rows, vocab)``.
-        pools: What is done one after the other: for rows of the logits the ids, and the token
-            that gets their probability. Each row is in one of these at most once.
+        pools: Turns, applied in order. Each is a list of row, ids, and the token that gets their
+            probability; a row is in a turn at most once.
     """
+    if not pools:
+        return
     import torch
 
-    for one in pools:
-        alike: dict[object, list[tuple[int, Ids | list[int], int]]] = {}
-        for entry in one:
-            alike.setdefault(identity(entry[1]), []).append(entry)
-        for entries in alike.values():
+    device = device_of(logits)
+    for turn in pools:
+        by_ids: dict[object, list[tuple[int, Ids | list[int], int]]] = {}
+        for entry in turn:
+            by_ids.setdefault(identity(entry[1]), []).append(entry)
+        for entries in by_ids.values():
             ids = once(entries[0][1])
-            if len(entries) == 1 and logits.is_cpu:  # as for a chain of triggers; in less time
+            if len(entries) == 1 and device.ROW_BY_ROW:
                 ((index, _, token_id),) = entries
                 row = logits[index]
                 row[token_id] = row.index_select(0, ids).float().logsumexp(0).to(logits.dtype)
@@ -41,9 +42,9 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
                 continue
             rows = torch.tensor([row for row, _, _ in entries])
             into = torch.tensor([token_id for _, _, token_id in entries])
-            if logits.is_cuda:
+            if not device.ROW_BY_ROW:  # one copy for all three
                 parts = [len(ids), len(rows), len(into)]
-                sent = send(torch.cat((ids, rows, into)), logits.device)
+                sent = device.send(torch.cat((ids, rows, into)), logits.device)
                 ids, rows, into = torch.split(sent, parts)
             where = rows[:, None], ids
             logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)

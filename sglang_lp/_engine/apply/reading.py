@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.apply.device import device_of
 from sglang_lp.edits.ids import Ids, checked, tensor_of
 from sglang_lp.edits.questions import Question
 from sglang_lp.errors import ProcessorFault
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.params import Parameters
     from sglang_lp.request import Answer
-
-__all__ = ["Logits", "ReadRow", "ServedRequest"]
-
 
 #: So many of the largest logits of each row are copied to the host at once. Only what is read of
 #: more of them, or of a tie that goes on beyond them, waits for the device by itself.
@@ -63,13 +61,11 @@ class Logits:
         """Find out how they are read; most steps read none."""
         if self._is_open:
             return
-        import torch
-
         self._is_open = True
-        if self.tensor.is_cpu and self.tensor.dtype == torch.float32:
+        self.numbers = device_of(self.tensor).as_numpy(self.tensor)
+        if self.numbers is not None:
             import numpy as np
 
-            self.numbers = self.tensor.numpy()
             self.marks = np.empty(self.vocab_size, dtype=bool)
 
     def topk(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:

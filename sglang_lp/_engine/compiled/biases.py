@@ -1,8 +1,12 @@
-"""The biases of one row, summed on the host."""
+"""Biases of one row, summed on the host.
+
+The order of additions on a device is not fixed, and float16 ends at 65,504.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,24 +17,23 @@ from sglang_lp.edits.ids import LONG, Ids, merged
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.compiled.standing import Standing
     from sglang_lp.edits.recording import Recording
 
-__all__ = ["Biases", "biases_of", "bits"]
-
-#: Ids, each once, and the bias of each: few of them in an array, many in a tensor of float64.
+#: Ids, each once, and their biases: few of them in an array, many in a tensor of float64.
 Biases: TypeAlias = "tuple[list[int] | torch.Tensor, array[float] | torch.Tensor]"
 
 
-def biases_of(recording: Recording, standing: Standing | None = None) -> Biases:
-    """Return the bias of each id.
+def biases_of(recording: Recording, before: Mapping[int, float] | None = None) -> Biases:
+    """Return the sum of the biases of each id.
 
-    Summed here and not by the device, whose order of additions is not fixed and whose float16
-    ends at 65,504.
+    Args:
+        recording: Has the biases.
+        before: Biases by id that are applied before these; a sum of both is at most ``MAX_BIAS``
+            either way.
     """
     if sum(len(ids) for ids, _ in recording.biased) >= LONG:
-        return _many_biases(recording, standing)
-    if len(recording.biased) == 1 and standing is None:
+        return _many_biases(recording, before)
+    if len(recording.biased) == 1 and before is None:
         ((ids, values),) = recording.biased
         own = array("d", [values]) * len(ids) if isinstance(values, float) else values
         if len({*ids}) == len(ids) and 0.0 not in own:  # 0.0 + -0.0 is 0.0
@@ -41,21 +44,21 @@ def biases_of(recording: Recording, standing: Standing | None = None) -> Biases:
         for i, value in zip(ids, each, strict=True):
             biases[i] = biases.get(i, 0.0) + value
     for i, value in biases.items():
-        had = 0.0 if standing is None else standing.bias_of(i)
+        had = 0.0 if before is None else before.get(i, 0.0)
         biases[i] = max(-MAX_BIAS, min(MAX_BIAS, had + value)) - had
     return [*biases], array("d", biases.values())
 
 
-def _many_biases(recording: Recording, standing: Standing | None) -> Biases:
+def _many_biases(recording: Recording, before: Mapping[int, float] | None) -> Biases:
     lists = tuple(ids if isinstance(ids, Ids) else Ids(ids) for ids, _ in recording.biased)
-    values = tuple(bits(values) for _, values in recording.biased)
+    values = tuple(cache_key(values) for _, values in recording.biased)
     known = all(ids.lasts for ids in lists)
     ids, sums, cut = (_summed if known else _summed.__wrapped__)(lists, values)
-    if standing is None or not len(standing.biases[0]):
+    if not before:
         return ids, cut
     import torch
 
-    had = torch.tensor([standing.bias_of(i) for i in ids.tolist()], dtype=torch.float64)
+    had = torch.tensor([before.get(i, 0.0) for i in ids.tolist()], dtype=torch.float64)
     return ids, (had + sums).clamp_(-MAX_BIAS, MAX_BIAS) - had
 
 
@@ -63,7 +66,7 @@ def _many_biases(recording: Recording, standing: Standing | None) -> Biases:
 def _summed(
     lists: tuple[Ids, ...], values: tuple[bytes | float, ...]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the ids of several lists, each once; the sums of their values; and these cut."""
+    """Return the ids of several lists, each once; the sums of their values; the clamped sums."""
     import torch
 
     known = all(ids.lasts for ids in lists)
@@ -80,6 +83,6 @@ def _summed(
     return ids, sums, sums.clamp(-MAX_BIAS, MAX_BIAS)
 
 
-def bits(values: array[float] | float) -> bytes | float:
+def cache_key(values: array[float] | float) -> bytes | float:
     """Return a cache key of biases."""
     return values if isinstance(values, float) else values.tobytes()

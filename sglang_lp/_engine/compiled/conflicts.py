@@ -1,34 +1,23 @@
-"""Edits of one row that leave no token: found before anything is written."""
+"""Conflicts: edits of one row that leave no token, found before anything is written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sglang_lp._engine.compiled.masks import mask
+from sglang_lp._engine.compiled.masks import TokenMask, mask_bytes
 from sglang_lp.edits.ids import Ids
-from sglang_lp.edits.recording import Recording
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp._engine.compiled.standing import Standing
-
-__all__ = [
-    "ALL_BANNED",
-    "NONE_ALLOWED",
-    "all_allowed",
-    "all_banned",
-    "clash",
-    "clash_with",
-    "leaves_none",
-]
+    from sglang_lp.edits.recording import Recording
 
 NONE_ALLOWED, ALL_BANNED = "no allowed token is left", "every token is banned"
 
 
-def clash(recording: Recording) -> str | None:
-    """Return how the forced token contradicts the other edits, or ``None``."""
+def forced_conflict(recording: Recording) -> str | None:
+    """Return why the forced token contradicts the other edits, or ``None``."""
     forced = recording.forced
     if forced is None:
         return None
@@ -41,56 +30,49 @@ def clash(recording: Recording) -> str | None:
     return None
 
 
-def clash_with(standing: Standing | None, recording: Recording) -> str | None:
-    """Return how a forced token contradicts edits that always hold, or ``None``."""
-    if standing is None:
-        return None
-    now, always = recording.forced, standing.forced
-    if always is None:
-        if now is None or standing.permits(now):
-            return None
-        how = "both forced and banned" if standing.allowed is None else "forced but not allowed"
-        return f"token {now} is {how}"
-    both = Recording(recording.vocab_size)
-    both.add(recording)
-    both.force(always)
-    return clash(both)
-
-
-def leaves_none(recording: Recording, standing: Standing | None) -> bool:
-    """Tell whether edits that force no token leave none."""
+def leaves_none(recording: Recording, before: TokenMask | None) -> bool:
+    """Tell whether edits that force no token leave none of those possible before."""
     if recording.allowed:
-        return not len(all_allowed(recording, standing))
-    return all_banned(recording.banned, recording.vocab_size, standing)
+        return not len(allowed_ids(recording, before))
+    return bans_all(recording.banned, recording.vocab_size, before)
 
 
-def all_allowed(
-    recording: Recording, standing: Standing | None = None
+def allowed_ids(
+    recording: Recording, before: TokenMask | None = None
 ) -> Ids | list[int] | torch.Tensor:
-    """Return what all lists of allowed tokens hold, bans taken away."""
+    """Return the ids that every allowed list has, without the banned ones.
+
+    Args:
+        recording: Allows some tokens only.
+        before: Tokens that other edits of the row leave; ``None`` for all.
+    """
     first, *others = recording.allowed
-    if not (others or recording.banned or standing):
+    if not (others or recording.banned or before):
         return first
     if any(isinstance(ids, Ids) for ids in (first, *others, *recording.banned)):
         import torch
 
-        before = None if standing is None else standing.open
-        left = mask(recording.vocab_size, recording.allowed, recording.banned, before)
+        left = mask_bytes(
+            recording.vocab_size,
+            recording.allowed,
+            recording.banned,
+            None if before is None else before.bytes,
+        )
         return torch.frombuffer(left, dtype=torch.uint8).nonzero().view(-1)
     wanted = {*first}.intersection(*others).difference(*recording.banned)
-    return [i for i in first if i in wanted and (standing is None or standing.permits(i))]
+    return [i for i in first if i in wanted and (before is None or before.permits(i))]
 
 
-def all_banned(
-    banned: Sequence[Ids | list[int]], vocab_size: int, standing: Standing | None = None
+def bans_all(
+    banned: Sequence[Ids | list[int]], vocab_size: int, before: TokenMask | None = None
 ) -> bool:
-    """Tell whether no token is left."""
+    """Tell whether bans leave none of the tokens possible before; the vocabulary is the default."""
     if not banned:
         return False
-    left = vocab_size if standing is None else standing.left
+    left = vocab_size if before is None else before.count
     if sum(map(len, banned)) < left:
         return False  # the usual case, at the price of one addition per list
     if any(isinstance(ids, Ids) for ids in banned):
-        return 1 not in mask(vocab_size, (), banned, None if standing is None else standing.open)
-    out = {i for ids in banned for i in ids if standing is None or standing.permits(i)}
+        return 1 not in mask_bytes(vocab_size, (), banned, None if before is None else before.bytes)
+    out = {i for ids in banned for i in ids if before is None or before.permits(i)}
     return len(out) == left

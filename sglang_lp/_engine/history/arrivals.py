@@ -1,8 +1,8 @@
-"""What is done for a request before its first step, so that the step does not wait for it.
+"""Arrivals: work for a request before its first step, so that the step does not wait for it.
 
-Arrivals themselves keep the batch waiting. So what is done between two steps is bounded, and the
-requests whose prompts are still to be read stay in the queue. The bound is a number of tokens and
-no time: all ranks of a server have to agree on who waits.
+Called by the scheduler's gate and by the waiting queue. This work delays the batch, so it is
+bounded between two steps; requests whose prompts are not read yet stay in the queue. The bound is
+in tokens and not in time, because all ranks of a server have to agree on which requests wait.
 """
 
 from __future__ import annotations
@@ -19,51 +19,49 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
     from sglang_lp.edits import End
 
-__all__ = ["Arrivals", "ask_again"]
-
-#: Tokens of the prompts that are read between two steps, and as how much of its prompt a copy
-#: counts, which is compared with the first one and not read (`make bench PART=bounds`).
+#: Most tokens of prompts that are read between two steps. A copy of the request before it is
+#: compared and not read, and counts as a 32nd of its prompt (`make bench PART=bounds`).
 _MOST_TOKENS = 147_456
 _OF_COPY = 32
-#: As how many tokens of a prompt a resumed one counts: a processor takes in each by itself, in up
-#: to 12 µs, and a chain of eight links eight times.
+#: A resumed token counts as this many tokens of a prompt: a processor is fed each by itself, and a
+#: chain of eight links eight times (`make bench PART=bounds`).
 _OF_RESUMED = 128
 
-#: So many rows that arrive between two steps are asked for their first edits before the step.
-#: The rest of a request's copies find what these put together.
+#: Most rows that are asked early between two steps. More copies of a request find the compiled
+#: edits of these.
 _MOST_EARLY = 16
 
 
 class Arrivals:
-    """The rows that have arrived and had no step yet."""
+    """The rows that arrive between two steps."""
 
     __slots__ = ("_early", "_latest", "_tokens", "_unread")
 
     def __init__(self) -> None:
-        #: Weak, and so no more than a hint: when a row goes differs from rank to rank.
+        #: Weak, and so only a hint: ranks release rows at different times.
         self._unread: WeakSet[Row] = WeakSet()
-        self._begin()
+        self._new_interval()
 
-    def _begin(self) -> None:
+    def _new_interval(self) -> None:
         self._early = self._tokens = 0
-        #: Parameters and prompt of the latest row that was read for.
+        #: Parameters and prompt that were read last.
         self._latest: tuple[object, Sequence[int]] = None, ()
 
     @property
     def wait(self) -> bool:
-        """Whether a row may wait for :meth:`read`."""
+        """Whether any row may wait for :meth:`read`."""
         return bool(self._unread)
 
     def start(self, row: Row, vocab_size: int | None) -> None:
         """Start a row that has just arrived, or leave it to :meth:`read` if it reads its prompt.
 
         Args:
-            row: Of a request that is new to this process.
-            vocab_size: Number of logits in a row of the model, if known and if the request has no
-                generated tokens: then it is asked for its first edits.
+            row: Row of a request that is new to this process.
+            vocab_size: Number of logits in a row of the model, to ask the row early; ``None`` if
+                unknown, or if the request has generated tokens.
         """
         if row.processor.reads_prompt or row.resumed:
-            row.unread = True
+            row.wait()
             self._unread.add(row)
         else:
             self._start(row, vocab_size)
@@ -71,17 +69,18 @@ class Arrivals:
     def read(
         self, rows: Iterable[Row | None], vocab_size: int | None, *, alone: bool = False
     ) -> set[int]:
-        """Start rows that read their prompts, as many as may be between two steps.
+        """Start waiting rows, as many as the bound between two steps allows.
+
+        The first prompt is always read, with a part of the tokens that it resumes.
 
         Args:
-            rows: Those of the requests that could begin now, in the same order on all ranks;
-                ``None`` for one without.
+            rows: Rows of the requests that could begin now, in the same order on all ranks;
+                ``None`` for a request without one.
             vocab_size: As for :meth:`start`.
-            alone: Whether there is no batch that waits meanwhile.
+            alone: Whether no batch waits meanwhile.
 
         Returns:
-            The indices of the rows that have to wait. The first prompt is always read; of an
-            answer that it resumes a part.
+            The indices of the rows that still have to wait.
         """
         waiting: set[int] = set()
         for index, row in enumerate(rows):
@@ -97,16 +96,15 @@ class Arrivals:
             except BaseException as error:
                 if from_signal(error):
                     raise
-                row.restart()  # its first step starts it, and ends it if that fails again
-            row.unread = False
+                row.restart()  # its first step starts it, and ends it if the start fails again
             self._unread.discard(row)
-        self._begin()
+        self._new_interval()
         return waiting
 
     def _start(self, row: Row, vocab_size: int | None, *, alone: bool = False) -> int:
-        """Start a row, and let it resume its answer; return how many tokens of that are left."""
+        """Start a row and feed it resumed tokens; return how many of these are left."""
         if not row.started:
-            row.arrive()
+            row.start()
         if row.resumed:
             before, room = len(row.tokens), max(0, _MOST_TOKENS - self._tokens) // _OF_RESUMED
             left = row.resume(NEVER if alone else room)
@@ -119,11 +117,11 @@ class Arrivals:
         return 0
 
     def _has_room(self, row: Row) -> bool:
-        """Tell whether a prompt is read now, and count it; the first one always is."""
+        """Tell whether a prompt is read now, and count it; the first one is always read."""
         params, prompt_ids = row.request.params, row.source.origin_input_ids
         room, tokens = _MOST_TOKENS - self._tokens, len(prompt_ids)
         if tokens // _OF_COPY <= room and params is self._latest[0]:
-            # All of it: prompts that differ may end alike, with one question about many texts.
+            # The whole prompt: others may share their ends, with one question on many texts.
             tokens = tokens // _OF_COPY if same_tokens(prompt_ids, self._latest[1]) else tokens
         if self._tokens and tokens > room:
             return False
@@ -133,34 +131,34 @@ class Arrivals:
 
 
 def ask_again(row: Row, vocab_size: int) -> End | None:
-    """Ask for the edits of a first token that was sampled elsewhere, and take them down.
+    """Ask for the edits of a first token that another server sampled, and log them.
 
     Args:
-        row: Of a request that has just arrived: its processor was told of no token yet. It starts
-            again, because asking may have changed its state.
+        row: Row of a request that has just arrived: its processor has seen no token. It is
+            restarted, because asking may have changed its state.
         vocab_size: Number of logits in a row of the model.
 
     Returns:
-        How the request ends with that token, or ``None`` if it goes on. Unknown, and so ``None``,
-        where the processor asks for the logits, which are elsewhere.
+        How the request ends with that token, or ``None`` if it goes on. Also ``None`` if the
+        processor reads the logits, which the other server has.
 
     Raises:
         Exception: Whatever else the processor raises.
     """
     if row.dense:
-        row.acts.note(row.resumed, forced=False)
+        row.edit_log.add(row.resumed, forced=False)
     if not row.processor.edits:
         return None
     try:
         if not row.started:
-            row.arrive()
+            row.start()
         row.resume()
         recording = row.ask(vocab_size)
         recording.act()
     except AttributeError:
-        return None  # the logits, which cannot be read here
+        return None  # it reads the logits
     finally:
         row.restart()
     if not recording.is_empty:
-        row.acts.note(row.resumed, forced=recording.forced is not None)
+        row.edit_log.add(row.resumed, forced=recording.forced is not None)
     return recording.end

@@ -1,29 +1,27 @@
-"""When rows act, and whether anything about them has changed."""
+"""The clock of the process: when rows wake, and whether a plan is still current."""
 
 from __future__ import annotations
 
-__all__ = ["clock"]
-
 
 class _Clock:
-    """Of the process, because a stock server hands rows from one batch to another.
+    """One for the process, because a stock server moves rows from one batch to another.
 
     Attributes:
-        now: How many tokens a request can have got at most, see :mod:`sglang_lp._engine.batch`.
-        changes: How often a row was made, woken from outside of a step, or given other edits that
-            hold. While it stays, batches know what they knew.
+        now: The most tokens that a request can have got, see :mod:`sglang_lp._engine.batch`.
+        version: Number of changes to any row: a new row, other persistent edits, or a wake-up from
+            outside a step. A plan made at this version is current.
     """
 
-    __slots__ = ("changes", "now")
+    __slots__ = ("now", "version")
 
     def __init__(self) -> None:
         self.now = 1
-        self.changes = 0
+        self.version = 0
 
-    def change(self) -> int:
-        """Count a change, and return its number."""
-        self.changes += 1
-        return self.changes
+    def next_version(self) -> int:
+        """Count a change, and return the new version."""
+        self.version += 1
+        return self.version
 
 
 clock = _Clock()

@@ -1,4 +1,7 @@
-"""Who runs a request: the seam between the engine and SGLang, a unit test or a replay."""
+"""The host of a request: the interface between the engine and SGLang, a unit test or a replay.
+
+The server has its own hosts (:mod:`sglang_lp.server.scheduler.sglang_host`).
+"""
 
 from __future__ import annotations
 
@@ -12,53 +15,54 @@ if TYPE_CHECKING:
     from sglang_lp._engine.apply.raw import RawLogprobs
     from sglang_lp.edits import End
 
-__all__ = ["Host", "Seen", "host_of"]
-
 #: Entry points of hosts for the requests of a server that does not run the plugin.
 _GROUP = "sglang_lp.hosts"
 
-
-#: What a host shows of a request at one step; a plain tuple, because one is made for each row.
-#: The prompt's tokens; the generated ones, oldest first; generated ones that are not among these
-#: yet; how many were generated, whether they can be seen or not; and whether the token that is
-#: sampled now becomes part of the answer.
+#: The history of a request at one step, as a plain tuple because each row needs one:
+#:
+#: - token ids of the prompt;
+#: - generated token ids, oldest first;
+#: - newer generated ids that the host has not appended yet;
+#: - number of generated tokens, including those that cannot be read;
+#: - whether the token that is sampled now becomes part of the answer.
 Seen: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int], int, bool]
 
 
 class Host:
-    """A request that nobody runs: its whole history is known, and a fault is raised.
+    """The host of a request outside a server: the history is complete, and errors are raised.
 
     Attributes:
         request: An object with ``origin_input_ids`` and ``output_ids``, or ``None``.
         may_lag: Whether the newest token may be missing at some step.
-        restricted: Whether the host itself may set logits of the request to ``-inf``, grammars
-            apart.
-        masked: Whether the request gets SGLang's sampling masks, which tell of exclusion alone.
-        raw: Takes down the model's own logprobs of edited tokens, if the request asks for them.
-        resumed: How many of the prompt's last tokens its processor takes for generated ones.
+        restricted: Whether the host itself may set logits of the request to ``-inf``, not counting
+            a grammar.
+        returns_sampling_mask: Whether the request asks for SGLang's ``return_sampling_mask``. Its
+            processors then only ban, allow and force.
+        raw: Receives the raw logprobs of edited tokens; ``None`` if the request does not ask.
+        resumed: Number of tokens at the end of the prompt that the processor treats as generated.
         limit: Number of tokens after which the request ends.
-        tokenizer: The served model's, or ``None``.
+        tokenizer: Of the served model, or ``None``.
     """
 
     __slots__ = (
-        *("limit", "masked", "may_lag", "raw", "request", "restricted", "resumed"),
-        "tokenizer",
+        *("limit", "may_lag", "raw", "request", "restricted", "resumed"),
+        *("returns_sampling_mask", "tokenizer"),
     )
 
     def __init__(self, request: Any, *, may_lag: bool = False) -> None:
         self.request = request
         self.may_lag = may_lag
-        self.restricted = self.masked = False
+        self.restricted = self.returns_sampling_mask = False
         self.raw: RawLogprobs | None = None
         self.resumed = 0
         self.limit = 1 << 62
         self.tokenizer: Any = getattr(request, "tokenizer", None)
 
-    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - others read them only then
-        """Return what is known of the request now.
+    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - other hosts wait for the device only then
+        """Return the history of the request now.
 
         Args:
-            tokens: Whether the newest tokens themselves are needed, not their number alone.
+            tokens: Whether the newest tokens are needed, and not only their number.
         """
         if self.request is None:
             return (), (), (), 0, True
@@ -69,7 +73,7 @@ class Host:
         """End the request with an error.
 
         Raises:
-            SglangLpError: ``error`` itself, where nobody runs the request.
+            SglangLpError: ``error`` itself, outside a server.
         """
         raise error
 
@@ -77,26 +81,26 @@ class Host:
         """End the request with the token that is sampled now."""
 
     def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:
-        """As :meth:`end`, if the answer comes to hold drafted tokens.
+        """End the request with an error if drafted tokens are accepted.
 
         Args:
-            position: Number of generated tokens after which the fault happened.
+            position: Number of generated tokens after which the error happened.
             drafted: The last of these tokens, which were drafts when it happened.
-            error: Why.
+            error: As for :meth:`end`.
         """
 
     def finish_at(self, position: int, drafted: Sequence[int], end: End) -> None:
-        """As :meth:`finish`, at ``position``, if the answer comes to hold drafted tokens.
+        """End the request at a position if drafted tokens are accepted.
 
         Args:
             position: Index of the last generated token.
-            drafted: The tokens right before it, which were drafts when this was decided.
+            drafted: The tokens right before it, which were drafts when the end was decided.
             end: As for :meth:`finish`.
         """
 
 
 def host_of(request: Any) -> Host:
-    """Return the host of a request that came without one.
+    """Return the host of a request whose caller did not make one.
 
     Args:
         request: ``custom_params["__req__"]``, or ``None``.

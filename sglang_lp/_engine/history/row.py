@@ -1,17 +1,23 @@
-"""One request in the batch: its processor, its history as far as fed, and when to look again."""
+"""The row of a request in the batch: its processor, its history so far, and when it wakes.
+
+The scheduler's gate makes rows, :class:`~sglang_lp._engine.history.arrivals.Arrivals` starts them,
+and a step (:mod:`sglang_lp._engine.batch`) asks them for edits.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.apply.placing import prepare
+from sglang_lp._engine.apply.plan_builder import precompile
 from sglang_lp._engine.apply.reading import ServedRequest
-from sglang_lp._engine.compiled.standing import Standing
-from sglang_lp._engine.history.acts import Acts
+from sglang_lp._engine.compiled.edits import CompiledEdits
 from sglang_lp._engine.history.clock import clock
+from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp._engine.history.host import Host, host_of
+from sglang_lp._engine.history.lag import tolerates_lag
 from sglang_lp.edits import NEVER
 from sglang_lp.edits.ids import Ids, prepared
 from sglang_lp.edits.recording import Recording
@@ -20,29 +26,31 @@ from sglang_lp.faults import as_fault, from_signal
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
-    from logging import Logger
-
     from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor
 
-__all__ = ["Row", "attach_row", "detach_row", "rows_of", "same_tokens"]
-
 #: Looking up a member of an enumeration takes 0.1 µs in Python 3.11, and this is per row.
 _NONE, _TOKENS = History.NONE, History.TOKENS
-
-#: Classes of processors whose missing history was reported. One line each is enough.
-_reported_lag: set[type] = set()
-
-_LAGS = (
-    "%s cannot see the newest token of its request and leaves such steps unedited. "
-    "Any of these gives it the exact history: run the server with the sglang-lp plugin; "
-    "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
-)
 
 _BIASED = (
     "return_sampling_mask goes with processors that only ban, allow and force, and it did "
     "something else; its class says exclusion_only = True, which has to go"
 )
+
+
+class RowState(Enum):
+    """The states of a row; :class:`Row` has the transitions."""
+
+    UNSTARTED = "unstarted"
+    WAITING = "waiting for its prompt to be read"
+    RESUMING = "resuming"
+    ASKED = "asked early"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+_UNSTARTED, _WAITING, _RESUMING = RowState.UNSTARTED, RowState.WAITING, RowState.RESUMING
+_ASKED, _RUNNING, _ENDED = RowState.ASKED, RowState.RUNNING, RowState.ENDED
 
 
 class _Slot:
@@ -56,59 +64,92 @@ _SLOT = _Slot()
 
 
 class Row:
-    """Feeds a processor the history of its request, and remembers when to look again.
+    """Feeds a processor the history of its request, and keeps what its next steps need.
 
-    The history is read from the host, never counted: how often the sampler runs says nothing
-    (chunked prefill samples results that are thrown away, retraction runs a request again). State
-    is fed from that history and can always be rebuilt from it.
+    The history is read from the host at each step. Counting calls of the sampler would be wrong:
+    chunked prefill samples results that are dropped, and a retracted request runs again. The
+    processor's state is fed from that history, and can be rebuilt from it at any time.
+
+    States:
+
+    =========  ====================================================================================
+    UNSTARTED  The processor has no state, or one of another history: the next step starts it.
+    WAITING    As UNSTARTED, and ``Arrivals`` starts it once there is time to read its prompt.
+    RESUMING   Started, but some of the ``resumed`` tokens are not fed.
+    ASKED      Started, and the edits of the first step are recorded.
+    RUNNING    Started and fed.
+    ENDED      The request ends with an error; the row takes part in no further step.
+    =========  ====================================================================================
+
+    Transitions, from any state but ENDED unless the table says more:
+
+    =====================  ========================  ==============================================
+    call                   to                        the caller guarantees
+    =====================  ========================  ==============================================
+    ``wait``               WAITING                   UNSTARTED, and no step yet
+    ``start``              RUNNING, or RESUMING if   the host has its prompt; no step yet
+                           tokens are resumed
+    ``resume``             RUNNING once all are fed  started
+    ``ask_early``          ASKED; RUNNING if the     RUNNING, no generated token, ``early``
+                           processor raises
+    ``accept_tokens``      RUNNING; ASKED stays at   the clock has reached ``wake``
+                           the first position
+    ``ask``                RUNNING                   ``accept_tokens`` returned true
+    ``restart``            UNSTARTED                 nothing
+    ``end``                ENDED                     nothing
+    ``rewind``             the same                  the host dropped the token sampled last
+    =====================  ========================  ==============================================
+
+    ``wake`` is independent of the state: 0 if the row is awake, a reading of the clock if it
+    sleeps, ``NEVER`` if it sleeps for good.
+
+    Persistent edits have two parts, which are compiled as one: *always* edits, from
+    ``Edits.always``, and *held* edits, from ``Edits.hold_until``, which a later ``edit`` replaces.
 
     Attributes:
         processor: Serves the request.
-        name: The processor's, read once: what names a fault must not fail itself.
-        needs: What it must know of the tokens.
-        dense: Whether it computes on whole rows, or runs others that do.
-        request: What the processor sees.
-        host: Who runs the request.
-        source: The host's own object for it (or a proxy of it), or ``None``.
-        resumed: How many of the prompt's last tokens the processor takes for generated ones.
-            Positions count these, too.
-        wake: Reading of the batch's clock before which this row needs no look.
-        tokens: The history as far as fed.
-        standing: Edits that hold at every step, or until the row is woken, once there are any.
-        held: Those among them that hold until the row is woken.
-        acting: What the edits of its last step were put together to, for the next one.
-        serial: Another number for every row, and a new one when ``standing`` changes or the row is
-            woken from outside of a step.
-        acts: What was done to the request.
-        unread: Whether it waits for its prompt to be read.
-        forces: Whether its last step forced a token.
+        name: Name of the processor, read once: naming a fault must not fail.
+        needs: What the processor must know of the tokens.
+        dense: Whether it computes whole rows, or runs processors that do.
+        request: The request as the processor sees it.
+        host: The host of the request.
+        source: The host's own request object (or a proxy of it), or ``None``.
+        resumed: Number of tokens at the end of the prompt that the processor treats as generated.
+            Positions count these as well.
+        state: See above.
+        wake: Reading of the clock before which no step asks this row.
+        tokens: Generated tokens that were fed, oldest first.
+        persistent: Compiled edits that apply at every step, or ``None``.
+        held: The held edits among them, or ``None``.
+        step_compiled: Compiled edits of its last step, kept so that the next step finds them.
+        version: Changes whenever a cached plan that contains this row is stale.
+        edit_log: What was edited and forced so far.
+        leaves_one: Whether the edits of its last step left one token only.
     """
 
     __slots__ = (
         "__weakref__",
         "_always",
-        "_ended",
         "_first",
         "_ids",
         "_output_ids",
         "_prompt_ids",
-        "_started",
-        "acting",
-        "acts",
         "dense",
-        "forces",
+        "edit_log",
         "held",
         "host",
+        "leaves_one",
         "name",
         "needs",
+        "persistent",
         "processor",
         "request",
         "resumed",
-        "serial",
         "source",
-        "standing",
+        "state",
+        "step_compiled",
         "tokens",
-        "unread",
+        "version",
         "wake",
     )
 
@@ -126,43 +167,65 @@ class Row:
         self.host = host
         self.source = host.request
         self.resumed = host.resumed
+        self.state = _UNSTARTED
         self.wake = 0
-        self.acts = Acts()
-        self.unread = False
-        self.forces = False
+        self.edit_log = EditLog()
+        self.leaves_one = False
         self.tokens = array("q")
-        self.standing: Standing | None = None
-        self.serial = clock.change()
+        self.persistent: CompiledEdits | None = None
+        self.version = clock.next_version()
         self.held: Recording | None = None
-        self.acting: Standing | None = None
+        self.step_compiled: CompiledEdits | None = None
         self._always: Recording | None = None
-        self._ended = False
-        #: The edits of the first step, if they were asked for before it.
+        #: The edits of the first step, while ASKED.
         self._first: Recording | None = None
         #: Converted now and not while a batch waits, once for all copies of a request.
         self._ids: list[Ids] = prepared(params)
-        self._started = False
         self._prompt_ids: Sequence[int] = ()
         self._output_ids: Sequence[int] = ()
 
-    def arrive(self) -> None:
-        """Start the processor of a request before its first step, so that this does not wait.
+    def __repr__(self) -> str:
+        if self.wake >= NEVER:
+            sleep = "asleep for good"
+        else:
+            left = self.wake - clock.now
+            sleep = f"asleep for {left} tokens" if left > 0 else "awake"
+        return f"<Row {self.name}: {self.state.value}, {len(self.tokens)} tokens fed, {sleep}>"
 
-        If the prompt is replaced afterwards, it starts again there.
+    # Start
+
+    @property
+    def started(self) -> bool:
+        """Whether the processor has been started for the current history."""
+        return self.state is not _UNSTARTED and self.state is not _WAITING
+
+    @property
+    def unread(self) -> bool:
+        """Whether ``Arrivals`` has yet to read its prompt, or a part of it."""
+        return self.state is _WAITING or self.state is _RESUMING
+
+    def wait(self) -> None:
+        """Leave the start to ``Arrivals``."""
+        self.state = _WAITING
+
+    def start(self) -> None:
+        """Start the processor before the first step, so that the step does not wait for it.
+
+        If the host replaces the prompt afterwards, the processor starts again in a step.
         """
         source = self.source
         self._prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
         self.request.position = self.resumed
-        self._begin()
+        self._start_processor()
 
     def resume(self, most: int = NEVER) -> int:
-        """Let a started processor take in tokens that it resumes.
+        """Feed a started processor tokens that it resumes.
 
         Args:
-            most: How many of them.
+            most: Most tokens to feed.
 
         Returns:
-            How many are left.
+            Number of tokens that are left.
         """
         fed, tokens = len(self.tokens), len(self._prompt_ids)
         since = tokens - self.resumed + fed
@@ -170,62 +233,50 @@ class Row:
         if len(new):
             self.tokens.extend(new)
             self.processor.advance(self.request, new)
-        return max(0, self.resumed - len(self.tokens))
+        left = max(0, self.resumed - len(self.tokens))
+        if not left and self.state is _RESUMING:
+            self.state = _RUNNING
+        return left
 
-    def split(self, prompt_ids: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the tokens of a prompt that are one to the processor, and those it resumes."""
+    def split_prompt(self, prompt_ids: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the tokens of a prompt that the processor sees as prompt, and the resumed ones."""
         if not self.resumed:
             return prompt_ids, ()
         end = len(prompt_ids) - self.resumed
         return prompt_ids[:end], prompt_ids[end:]
 
-    @property
-    def started(self) -> bool:
-        """Whether its processor has been started."""
-        return self._started
+    def restart(self) -> None:
+        """Let the next step start the processor with a new state."""
+        if self.state is not _ENDED:
+            self.state = _UNSTARTED
 
-    def ask_early(self, vocab_size: int) -> None:
-        """Ask for the edits of the first step, so that it does not wait for them.
+    def _restart(self) -> None:
+        """Start the processor, and feed it the resumed tokens."""
+        self._start_processor()
+        if self.resumed:
+            self.resume()
 
-        Args:
-            vocab_size: Number of logits in a row of the model.
-        """
-        recording = Recording(vocab_size)
-        try:
-            self.processor.edit(self.request, recording)
-            if self.needs is _NONE:
-                recording.act()
-                recording.hold_until(NEVER)
-            prepare(recording)
-        except BaseException as error:
-            if from_signal(error):
-                raise
-            self._start()  # the step asks again, and takes care of what it raises
-        else:
-            self._first = recording
+    def _start_processor(self) -> None:
+        request = self.request
+        request.prompt_ids, _ = self.split_prompt(self._prompt_ids)
+        self.tokens = request.output_ids = array("q")
+        self._first = None
+        self._set_persistent(None, None)
+        request.state = self.processor.start(request)
+        self.state = _RESUMING if self.resumed else _RUNNING
 
-    def ask(self, vocab_size: int) -> Recording:
-        """Return the edits of this step."""
-        recording = self._first
-        if recording is not None:
-            self._first = None
-            if recording.vocab_size != vocab_size:
-                self._start()
-                recording = None
-        if recording is None:
-            recording = Recording(vocab_size)
-            self.processor.edit(self.request, recording)
-        if self.host.masked and not (recording.only_excludes and self.request.copied is None):
-            raise ProcessorFault(_BIASED)
-        return recording
+    # Each step
 
-    def look(self) -> bool:
-        """Read the history anew, and feed the state every token that it has not seen, once.
+    def accept_tokens(self) -> bool:
+        """Read the history from the host, and feed the processor each new token once.
 
         Returns:
-            Whether there is something to do: not if the processor cannot see what it needs; and
-            not, unless it needs nothing, if the result of this step will be thrown away (a chunk
-            of a prefill that is not its last, a request that has just finished).
+            Whether the processor can edit this step. False in two cases, unless it needs no
+            history:
+
+            - the result of the step will be dropped: a chunk of a prefill before the last one, or
+              a request that has just finished;
+            - the newest token is missing, and the processor does not tolerate that.
         """
         needs, request = self.needs, self.request
         prompt_ids, output_ids, pending, position, counts = self.host.look(tokens=needs is _TOKENS)
@@ -236,22 +287,23 @@ class Row:
         if needs is not _NONE:
             if not counts:
                 return False
-            if not exact and not self._copes_with_lag():
+            if not exact and not tolerates_lag(self.processor, self.host):
                 return False
         tokens = self.tokens
         fed = len(tokens) - resumed
         if prompt_ids is not self._prompt_ids or output_ids is not self._output_ids:
             self._adopt(prompt_ids, output_ids)
+        state = self.state
         if fed > 0 and (
             fed > total
             or (output_ids[fed - 1] if fed <= seen else pending[fed - seen - 1]) != tokens[-1]
         ):
-            self._started = False  # the history was rewritten
-        if self._first is not None and position:
-            self._started = False  # the first step was elsewhere
-        if not self._started or fed < 0:
+            state = _UNSTARTED  # the history was rewritten
+        if state is not _RUNNING and (state is not _ASKED or position):
+            if self.state is _ENDED:
+                return False
             fed = 0
-            self._start()
+            self._restart()
             tokens = self.tokens
         if total > fed:
             if total == fed + 1:  # nearly always: no slice of an array
@@ -260,146 +312,165 @@ class Row:
             else:
                 new = [*output_ids[fed:seen], *pending[max(0, fed - seen) :]]
                 tokens.extend(new)
-            self.acts.settle(tokens)
+            self.edit_log.resolve(tokens)
             self.processor.advance(request, new)
         return True
 
-    def _start(self) -> None:
-        """Begin with no tokens but those that are resumed."""
-        self._begin()
-        if self.resumed:
-            self.resume()
+    def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        """Take over new sequence objects; the state stays only if they extend the old ones."""
+        if self.started and self.state is not _ENDED:
+            known = self.tokens[self.resumed :]
+            if not (
+                [*output_ids[: len(known)]] == [*known[: len(output_ids)]]
+                and same_tokens(prompt_ids, self._prompt_ids)
+            ):
+                self.state = _UNSTARTED
+        self._prompt_ids, self._output_ids = prompt_ids, output_ids
+        self.request.prompt_ids, _ = self.split_prompt(prompt_ids)
 
-    def _begin(self) -> None:
-        request = self.request
-        request.prompt_ids, _ = self.split(self._prompt_ids)
-        self.tokens = request.output_ids = array("q")
-        self._first = None
-        self._stand(None, None)
-        request.state = self.processor.start(request)
-        self._started = True
+    def ask_early(self, vocab_size: int) -> None:
+        """Ask for the edits of the first step, so that the step does not wait for them.
+
+        Args:
+            vocab_size: Number of logits in a row of the model.
+        """
+        recording = Recording(vocab_size)
+        try:
+            self.processor.edit(self.request, recording)
+            if self.needs is _NONE:
+                recording.act()
+                recording.hold_until(NEVER)
+            precompile(recording)
+        except BaseException as error:
+            if from_signal(error):
+                raise
+            self._restart()  # the step asks again, and handles what it raises
+        else:
+            self._first = recording
+            self.state = _ASKED
+
+    def ask(self, vocab_size: int) -> Recording:
+        """Return the edits of this step.
+
+        Raises:
+            ProcessorFault: They exclude a sampling mask that the request asks for.
+            BaseException: Raised by the processor.
+        """
+        recording = self._first
+        if recording is not None:
+            self._first = None
+            self.state = _RUNNING
+            if recording.vocab_size != vocab_size:
+                self._restart()
+                recording = None
+        if recording is None:
+            recording = Recording(vocab_size)
+            self.processor.edit(self.request, recording)
+        if self.host.returns_sampling_mask and not (
+            recording.only_excludes and self.request.copied is None
+        ):
+            raise ProcessorFault(_BIASED)
+        return recording
+
+    def rewind(self) -> None:
+        """Ask again at the next step: the host dropped the token that was sampled last.
+
+        The row may have gone to sleep at a position that is now sampled once more.
+        """
+        if self.state is _ENDED or self.needs is _NONE:
+            return
+        self.wake = 0
+        self.version = clock.next_version()
+        if self.state is _RUNNING:
+            self.processor.rewind(self.request)
+
+    # Persistent edits
+
+    def rest_on(self, recording: Recording) -> None:
+        """Apply these edits at every step, and never ask the processor again."""
+        self.wake = NEVER
+        self._set_persistent(recording, None)
+
+    def add_always(self, recording: Recording) -> None:
+        """Apply these edits at every step, together with the other persistent edits."""
+        if self._always is not None:
+            recording.add(self._always)
+        self._set_persistent(recording, self.held)
+
+    def set_held(self, recording: Recording | None) -> None:
+        """Replace the held edits."""
+        self._set_persistent(self._always, recording)
+
+    def _set_persistent(self, always: Recording | None, held: Recording | None) -> None:
+        self._always, self.held = always, held
+        parts = [one for one in (always, held) if one is not None and not one.is_empty]
+        persistent = None
+        if parts:
+            recording = parts[0]
+            if len(parts) > 1:
+                recording = Recording(recording.vocab_size)
+                for one in parts:
+                    recording.add(one)
+            persistent = CompiledEdits.of(recording)
+        if persistent is not self.persistent:
+            self.edit_log.set_persistent(
+                self.request.position,
+                exist=persistent is not None,
+                forced=any(one.forced is not None for one in parts),
+            )
+            self.persistent = persistent
+            self.version = clock.next_version()
+
+    # End
 
     def end(self, error: SglangLpError) -> None:
-        """End this running request with an error; the rest of the batch goes on.
+        """End the request with an error; the rest of the batch goes on.
 
         Args:
             error: Becomes the message.
 
         Raises:
-            SglangLpError: ``error`` itself, if nobody runs the request.
+            SglangLpError: ``error`` itself, outside a server.
         """
         self.wake = NEVER
-        self._ended = True
+        self.state = _ENDED
         self._first = None
-        self._stand(None, None)
+        self._set_persistent(None, None)
         self.host.end(error)
 
     def fault(self, error: BaseException, position: int | None = None) -> SglangLpError:
-        """Return what its processor raised as the error of its request, see :func:`as_fault`.
+        """Convert an exception of the processor to the error of its request.
 
         Args:
-            error: What was raised.
-            position: Where along a draft; ``None`` where the request is.
+            error: Raised by the processor; see :func:`~sglang_lp.faults.as_fault`.
+            position: Position along a draft; ``None`` for the position of the request.
         """
         at = self.request.position if position is None else position
         return as_fault(self.name, f"at token {max(0, at - self.resumed)}", error)
 
-    def rewind(self) -> None:
-        """Look again at the next step: the host dropped what the last one sampled.
-
-        A row may have gone to sleep at a position that is sampled once more.
-        """
-        if not (self._ended or self.needs is _NONE):
-            self.wake = 0
-            self.serial = clock.change()
-            if self._started and self._first is None:
-                self.processor.rewind(self.request)
-
-    def restart(self) -> None:
-        """Begin again at the next look, with a new state."""
-        self._started = False
-
-    def settle(self, recording: Recording) -> None:
-        """Look at this row no more, and make these edits at every step."""
-        self.wake = NEVER
-        self._stand(recording, None)
-
-    def keep(self, recording: Recording) -> None:
-        """Make these edits at every step, beside those that hold already."""
-        if self._always is not None:
-            recording.add(self._always)
-        self._stand(recording, self.held)
-
-    def hold(self, recording: Recording | None) -> None:
-        """Make these edits at every step until told otherwise, and no longer those held so far."""
-        self._stand(self._always, recording)
-
-    def _stand(self, always: Recording | None, held: Recording | None) -> None:
-        self._always, self.held = always, held
-        both = [one for one in (always, held) if one is not None and not one.is_empty]
-        standing = None
-        if both:
-            recording = both[0]
-            if len(both) > 1:
-                recording = Recording(recording.vocab_size)
-                for one in both:
-                    recording.add(one)
-            standing = Standing.of(recording)
-        if standing is not self.standing:
-            self.acts.stand(
-                self.request.position,
-                some=standing is not None,
-                forced=any(one.forced is not None for one in both),
-            )
-            self.standing = standing
-            self.serial = clock.change()
-
-    def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
-        """Take over new sequence objects; the state stays only if they extend the old ones."""
-        known = self.tokens[self.resumed :]
-        self._started = (
-            self._started
-            and [*output_ids[: len(known)]] == [*known[: len(output_ids)]]
-            and same_tokens(prompt_ids, self._prompt_ids)
-        )
-        self._prompt_ids, self._output_ids = prompt_ids, output_ids
-        self.request.prompt_ids, _ = self.split(prompt_ids)
-
-    def _copes_with_lag(self) -> bool:
-        """Tell whether the processor does without the newest token; if not, say so once."""
-        processor = self.processor
-        if self.needs is not _TOKENS or processor.tolerates_lag:
-            return True
-        if not self.host.may_lag:
-            raise ProcessorFault("the newest token of the request cannot be read on this server")
-        if processor.kind not in _reported_lag:
-            _reported_lag.add(processor.kind)
-            _logger().error(_LAGS, processor.name)
-        return False
-
 
 def same_tokens(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Tell whether two prompts of perhaps different types hold the same tokens."""
+    """Tell whether two prompts, perhaps of different types, have the same tokens."""
     return one == other if type(one) is type(other) else [*one] == [*other]
 
 
 def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
-    """Return the row of each request, ``None`` for one that has none.
+    """Return the row of each request, ``None`` for a request without one.
 
-    It is kept in the request's own ``custom_params``, a dict that SGLang makes for each request,
-    and so dies with it.
+    A row is kept in the request's ``custom_params``, a dict that SGLang makes for each request, and
+    is released with it.
 
     Args:
         custom_param_list: For each request SGLang's ``custom_params``, with ``__req__`` in it, or
             ``None``.
     """
-    try:  # every one has a row, which is found in half the time
+    try:  # nearly always, every request has a row
         return [
             # A dict may have been copied together with the row of another request.
             row if (row := custom_params[_SLOT]).source is custom_params["__req__"] else None
             for custom_params in custom_param_list
         ]
-    except (KeyError, TypeError):  # one has none, and may have sent anything
+    except (KeyError, TypeError):  # a request without a row may have sent anything
         return [
             row
             if isinstance(custom_params, dict)
@@ -422,7 +493,7 @@ def attach_row(
         custom_params: As for :func:`rows_of`. Without ``__req__`` nothing is kept.
         processor: Serves the request, as :func:`sglang_lp.processor.prepare` returned it.
         params: Its parsed parameters, or ``None`` if the processor has no schema.
-        host: Who runs the request; found out if ``None``.
+        host: Host of the request; ``None`` to find it.
     """
     source = custom_params.get("__req__")
     row = Row(processor, params, host_of(source) if host is None else host)
@@ -432,17 +503,10 @@ def attach_row(
 
 
 def detach_row(custom_params: Any) -> None:
-    """Let go of the row of a request that has finished, and of all that the row keeps.
+    """Release the row of a request that has finished, with everything that it keeps.
 
     Args:
         custom_params: As for :func:`rows_of`, of one request.
     """
     if isinstance(custom_params, dict):
         custom_params.pop(_SLOT, None)
-
-
-def _logger() -> Logger:
-    # Not imported above, because the client imports this module and logs nothing.
-    import logging
-
-    return logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import send
-from sglang_lp._engine.history.foresight import foreseen
+from sglang_lp._engine.history.foreseen import foreseen
 from sglang_lp._engine.history.row import rows_of
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
@@ -126,7 +126,7 @@ def _forced(batch: Any, count: int) -> dict[int, tuple[int, Sequence[int]]]:
     info = batch.sampling_info
     found: dict[int, tuple[int, Sequence[int]]] = {}
     for index, row in enumerate(rows_of(info.custom_params)):
-        if row is None or not row.forces or batch.reqs[index].grammar is not None:
+        if row is None or not row.leaves_one or batch.reqs[index].grammar is not None:
             continue
         begin = len(row.request.prompt_ids) + row.request.position
         forced = _ask(row, count, info.vocab_size)

@@ -84,12 +84,12 @@ def _send(
     rows, steps.raw = steps.raw, None
     if rows is None:
         return
-    reqs = [row.source for row in rows.requests.values()]
+    reqs = [req for req, _ in rows.requests.values()]
     try:
         own = rows.logprobs(logits_output.next_token_logprobs, token_ids, places)
         from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
-        asked = {index: row.host.raw for index, row in rows.requests.items()}
+        asked = {index: raw for index, (_, raw) in rows.requests.items()}
         sent = _OnDevice(own, asked)
         before = logits_output.auxiliary_device_output
         logits_output.auxiliary_device_output = append_auxiliary_output(before, sent)
@@ -104,7 +104,7 @@ def _send(
 class _OnDevice:
     """Those of one step; SGLang copies them together with its result."""
 
-    def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs | None]) -> None:
+    def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs]) -> None:
         self._logprobs = logprobs
         self._asked = asked
 
@@ -115,7 +115,7 @@ class _OnDevice:
 class _OnHost:
     """The same once SGLang processes the result."""
 
-    def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs | None]) -> None:
+    def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs]) -> None:
         self._logprobs = logprobs
         self._asked = asked
 
@@ -124,7 +124,7 @@ class _OnHost:
         logprobs = self._logprobs.view(len(commits), -1)
         for index, raw in self._asked.items():
             commit, req = commits[index], batch.reqs[index]
-            if commit is None or raw is None:
+            if commit is None:
                 continue
             try:
                 raw.add(commit.output_index, logprobs[index, : len(commit.token_ids)].tolist())

@@ -34,17 +34,17 @@ def report(req: Any) -> None:
         return
     kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
-    prompt_ids, resumed_ids = row.split(req.origin_input_ids)
+    prompt_ids, resumed_ids = row.split_prompt(req.origin_input_ids)
     whole = [*resumed_ids, *output_ids] if resumed_ids else output_ids
-    acts = row.acts
-    acts.finish(whole)
+    edit_log = row.edit_log
+    edit_log.finish(whole)
     known = {
         "processors": [*getattr(row.host, "names", ())],
         "policy": getattr(row.host, "policy", None),
-        **acts.told(len(resumed_ids), len(output_ids)),
+        **edit_log.report(len(resumed_ids), len(output_ids)),
     }
     try:
-        forced = acts.forced.before(len(whole))
+        forced = edit_log.forced.before(len(whole))
         own = row.processor.report(row.request.params, prompt_ids, whole, forced)
         text = orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code

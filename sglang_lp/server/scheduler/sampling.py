@@ -68,7 +68,9 @@ class Steps:
             began = perf_counter()
             self._pending.begin()
             _check_shown(logits, len(info.custom_params))
-            if not self._batch.rests(logits, info.custom_params, 1, masked=bool(info.grammars)):
+            if not self._batch.step_asleep(
+                logits, info.custom_params, 1, has_grammar=bool(info.grammars)
+            ):
                 self._step(logits, info)
             self._count(began)
         except BaseException as error:  # noqa: BLE001 - see the class
@@ -105,7 +107,7 @@ class Steps:
             self._pending.begin()
             custom_params = info.custom_params
             _check_shown(logits, width * len(custom_params))
-            if not self._batch.rests(logits, custom_params, width, masked=bool(masked)):
+            if not self._batch.step_asleep(logits, custom_params, width, has_grammar=bool(masked)):
                 rows, cells = rows_of(custom_params), _spread(masked, width)
                 self.raw = self._batch.step(
                     *(logits, rows, custom_params, cells),
@@ -135,7 +137,7 @@ class Steps:
             info: SGLang's ``SamplingBatchInfo``.
             width: Nodes of each request's draft.
         """
-        return self._batch.may_act(info.custom_params, width)
+        return self._batch.may_wake(info.custom_params, width)
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
         """Show pending tokens to processors that read SGLang's request themselves."""

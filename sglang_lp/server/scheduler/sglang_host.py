@@ -39,7 +39,7 @@ class StockHost(Host):
         self.restricted = bool(
             getattr(sampling, "min_new_tokens", 0) or getattr(sampling, "logit_bias", None)
         )
-        self.masked = bool(getattr(req, "return_sampling_mask", False))
+        self.returns_sampling_mask = bool(getattr(req, "return_sampling_mask", False))
         limit = getattr(sampling, "max_new_tokens", None)
         if limit is not None:
             self.limit = limit

@@ -62,9 +62,9 @@ def test_each_block_is_reported_with_its_length_and_who_ended_it(ids, budget, pr
         who.append("budget" if forced else "model")
         output.append(int(logits[0].argmax()))
         req.append(output[-1])
-    row.acts.finish(output)
+    row.edit_log.finish(output)
 
-    spans = row.acts.forced.before(len(output))
+    spans = row.edit_log.forced.before(len(output))
     assert [i for i, one in enumerate(who) if one == "budget"] == [
         i for start, stop in spans for i in range(start, stop)
     ]

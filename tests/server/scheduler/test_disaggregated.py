@@ -376,14 +376,14 @@ def test_an_address_is_told_without_what_a_log_would_take_for_a_line(guard, capl
 def test_the_first_token_is_asked_for_again_and_the_processor_starts_again():
     played = Played(ForcedSequenceLogitProcessor, {"token_ids": [5, 6]}, [1], vocab_size=100)
     row = played.row
-    row.arrive()
+    row.start()
 
     assert ask_again(row, 100) is None
-    assert (row.acts.edited.spans, row.acts.forced.spans) == ([[0, 1]], [[0, 1]])
+    assert (row.edit_log.edited.spans, row.edit_log.forced.spans) == ([[0, 1]], [[0, 1]])
 
     # What holds for good is said at the first look, and has to be heard by the next step.
     words = Played(BadWordsLogitProcessor, {"token_ids": [5], "lengths": [1]}, [1], vocab_size=100)
-    words.row.arrive()
+    words.row.start()
     ask_again(words.row, 100)
     words.source.append(9)
     import torch
@@ -422,10 +422,10 @@ def test_a_processor_that_asks_for_the_logits_is_left_alone():
             request.top(1)
 
     played = Played(Asks, {"token_ids": [5]}, [1], vocab_size=100)
-    played.row.arrive()
+    played.row.start()
 
     assert ask_again(played.row, 100) is None
-    assert played.row.acts.edited.spans == []
+    assert played.row.edit_log.edited.spans == []
 
 
 def test_the_first_token_of_a_resumed_answer_is_asked_for_where_it_is():
@@ -437,13 +437,13 @@ def test_the_first_token_of_a_resumed_answer_is_asked_for_where_it_is():
     row = attach_row(custom_params, ForcedSequenceLogitProcessor(), params, host)
 
     assert ask_again(row, 100) is None
-    assert row.acts.told(2, 1)["forced_at"] == [[0, 1]]
+    assert row.edit_log.report(2, 1)["forced_at"] == [[0, 1]]
 
 
 def test_an_end_at_the_first_token_is_made_there(guard):
     guard.vocab_size = 100
     played = Played(AfterOne, {"at": 0}, [1], vocab_size=100)
-    played.row.arrive()
+    played.row.start()
     AfterOne.asked = 0
     req = SimpleNamespace(
         output_ids=array("q", [9]),

@@ -51,8 +51,8 @@ def requests(*foreseen, prompt=7, known=3, newer=2, grammars=()):
         params = {"__req__": req}
         if tokens != "no processor":
             row = attach_row(params, Foresees(), None)
-            row.look()
-            row.forces, row.request.state = tokens is None or bool(tokens), tokens
+            row.accept_tokens()
+            row.leaves_one, row.request.state = tokens is None or bool(tokens), tokens
         reqs.append(req)
         custom_params.append(params)
     lengths = torch.full((len(reqs),), prompt + known + newer - 1)

@@ -32,7 +32,7 @@ def kept(processor=Keeps):
     """Return SGLang's request as a session holds it, and a reference to its state."""
     params = FakeRequest([1], served=True).custom_params({})
     row = attach_row(params, processor(), None)
-    row.look()
+    row.accept_tokens()
     req = SimpleNamespace(
         custom_logit_processor="payload",
         sampling_params=SimpleNamespace(custom_params=params),

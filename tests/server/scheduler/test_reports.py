@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.acts import Acts
+from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
@@ -242,12 +242,12 @@ def test_tokens_behind_the_end_of_an_answer_are_not_counted():
 @given(st.lists(st.sampled_from(["", "edit", "force"]), max_size=60), st.integers(0, 5))
 @examples(3)
 def test_every_position_is_told_as_what_it_is(acts, since):
-    taken, expected = Acts(), {"edit": [], "force": []}
+    taken, expected = EditLog(), {"edit": [], "force": []}
     for position, act in enumerate(acts):
         if act:
-            taken.note(since + position, forced=act == "force")
+            taken.add(since + position, forced=act == "force")
             expected[act].append(position)
-    told = taken.told(since, len(acts))
+    told = taken.report(since, len(acts))
 
     assert positions(told["edited"]) == expected["edit"]
     assert positions(told["forced_at"]) == expected["force"]
@@ -260,16 +260,16 @@ def positions(spans):
 
 
 def test_spans_are_never_merged_and_too_many_are_cut_where_the_report_says():
-    taken = Acts()
+    taken = EditLog()
     for position in range(0, 5000, 2):
-        taken.note(position, forced=position % 4 == 0)
-    told = taken.told(0, 5000)
+        taken.add(position, forced=position % 4 == 0)
+    told = taken.report(0, 5000)
 
     assert told["truncated"] == 2048  # after as many spans
     assert positions(told["forced_at"]) == [*range(0, 2048, 4)]
     assert positions(told["edited"]) == [*range(2, 2048, 4)]
     assert told["forced"] == 1250
-    assert taken.told(0, 2048)["truncated"] is None
+    assert taken.report(0, 2048)["truncated"] is None
 
 
 def test_a_report_tells_the_positions_of_the_new_answer_and_reports_see_the_whole():

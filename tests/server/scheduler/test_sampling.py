@@ -49,7 +49,7 @@ def steps(monkeypatch):
     given = []
 
     class Recorded:
-        def rests(self, logits, custom_params, width, *, masked):
+        def step_asleep(self, logits, custom_params, width, *, has_grammar):
             return False
 
         def step(self, logits, rows, custom_params, masked, *, temperatures):

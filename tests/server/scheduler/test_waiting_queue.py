@@ -122,7 +122,7 @@ def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
     assert max(TakesIn.times) == (1152 if busy else 3000)
     for req in queue:
         (row,) = rows_of([req.sampling_params.custom_params])
-        assert row.look()
+        assert row.accept_tokens()
         assert (row.request.position, len(row.tokens)) == (row.resumed, row.resumed)
     assert sum(TakesIn.times) == 3010
 
@@ -134,7 +134,7 @@ def test_a_step_that_comes_before_an_answer_is_resumed_takes_it_in(guard):
     assert batches(make_hold(guard, WaitingQueue(arrivals)), Scheduler([req]), 1) == [[]]
 
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert row.look()
+    assert row.accept_tokens()
     assert [*row.tokens] == [*LONG[1000:4000]]
     assert [*row.request.prompt_ids] == [1, *LONG[:1000]]
 

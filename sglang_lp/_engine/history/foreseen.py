@@ -1,4 +1,4 @@
-"""What a processor says that it will force, checked."""
+"""Tokens that a processor announces, checked; the server drafts them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from sglang_lp.errors import ProcessorFault
 if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
 
-__all__ = ["foreseen"]
-
 
 def foreseen(row: Row, count: int, vocab_size: int) -> list[int]:
-    """Return the tokens that a row's processor will force from where its request is on.
+    """Return the tokens that a row's processor will force, from the next position on.
 
     Args:
         row: The row.
-        count: At most this many.
+        count: Most tokens to return.
         vocab_size: Number of logits in a row of the model.
 
     Raises:
-        ProcessorFault: One of them is outside the vocabulary.
+        ProcessorFault: A token is outside the vocabulary.
     """
     forced = [*map(index, islice(row.processor.foresee(row.request), count))]
     if forced and not 0 <= min(forced) <= max(forced) < vocab_size:

@@ -1,0 +1,91 @@
+"""The CPU as the device of the logits; called through :mod:`sglang_lp._engine.apply.device`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.edits.ids import tensor_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.compiled.edits import CompiledEdits
+
+_MINUS_INF = -math.inf
+
+#: Types of integers by their size in bytes.
+_INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
+
+#: Dtype of the logits that were masked last: a server's never changes.
+_latest_dtype: torch.dtype | None = None
+
+ROW_BY_ROW = True
+
+
+def serves(device: torch.device) -> bool:
+    """Tell whether a device is the CPU."""
+    return device.type == "cpu"
+
+
+def send(numbers: torch.Tensor, _device: torch.device) -> torch.Tensor:
+    """Return the numbers themselves."""
+    return numbers
+
+
+def start_copy(numbers: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Return a copy, and ``None`` because it is complete."""
+    return numbers.clone(), None
+
+
+def as_numpy(logits: torch.Tensor) -> Any:
+    """Return the same memory as an array, or ``None`` if numpy lacks the dtype."""
+    import torch
+
+    return logits.numpy() if logits.dtype == torch.float32 else None
+
+
+def fill(flat: torch.Tensor, indices: torch.Tensor, value: float) -> None:
+    """Write one value at indices, faster than ``index_fill_`` does on a CPU."""
+    flat[indices] = value
+
+
+def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
+    """Set the logits that compiled edits exclude to ``-inf``.
+
+    Works on the bits of the logits, row by row: ``masked_fill_`` is slower on a CPU, and a row that
+    is read once stays in the cache.
+    """
+    global _latest_dtype  # noqa: PLW0603 - of the process, see there
+    dtype = _latest_dtype = rows.dtype
+    masks = edits.device_masks.get(dtype)
+    if masks is None:
+        if edits.is_fresh and edits.allowed is None and len(rows) == 1:
+            # It may be the only use. A second one is worth the masks.
+            edits.is_fresh = False
+            for ids in edits.banned:
+                rows[0, tensor_of(ids)] = _MINUS_INF
+            return
+        masks = edits.device_masks[dtype] = _bit_masks(edits, dtype)
+    keep, put = masks
+    for row in rows.view(keep.dtype):
+        row.bitwise_and_(keep).bitwise_or_(put)
+
+
+def precompute_mask(edits: CompiledEdits) -> None:
+    """Make the masks that :func:`mask_rows` needs, if the dtype of the logits is known."""
+    if _latest_dtype is not None and _latest_dtype not in edits.device_masks:
+        edits.device_masks[_latest_dtype] = _bit_masks(edits, _latest_dtype)
+
+
+def _bit_masks(edits: CompiledEdits, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bits of each logit that stay, and the bits that are set."""
+    import numpy as np
+    import torch
+
+    kind = _INTEGERS[dtype.itemsize]
+    minus_inf = int(torch.tensor(_MINUS_INF, dtype=dtype).view(getattr(torch, kind)))
+    keep = np.negative(np.frombuffer(edits.mask.bytes, dtype=np.int8), dtype=kind)
+    put = np.invert(keep)
+    put &= minus_inf
+    return torch.from_numpy(keep), torch.from_numpy(put)

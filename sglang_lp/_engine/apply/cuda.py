@@ -1,0 +1,53 @@
+"""A GPU as the device of the logits; called through :mod:`sglang_lp._engine.apply.device`.
+
+Copies go through pinned memory and do not make the host wait.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.compiled.edits import CompiledEdits
+
+ROW_BY_ROW = False
+
+
+def send(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return the numbers on the device, without a wait."""
+    return numbers.pin_memory().to(device, non_blocking=True)
+
+
+def start_copy(numbers: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Return where the copy arrives, and the event after which it is complete."""
+    import torch
+
+    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    host.copy_(numbers, non_blocking=True)
+    done: Any = torch.get_device_module(numbers.device).Event()
+    done.record()
+    return host, done
+
+
+def as_numpy(_logits: torch.Tensor) -> Any:
+    """Return ``None``: numpy cannot read the device."""
+    return None
+
+
+def fill(flat: torch.Tensor, indices: torch.Tensor, value: float) -> None:
+    """Write one value at indices."""
+    flat.index_fill_(0, indices, value)
+
+
+def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
+    """Set the logits that compiled edits exclude to ``-inf``, with one kernel."""
+    masks = edits.device_masks.get(rows.device)
+    if masks is None:
+        import torch
+
+        excluded = torch.frombuffer(edits.mask.bytes, dtype=torch.uint8) == 0
+        masks = edits.device_masks[rows.device] = (send(excluded, rows.device),)
+    rows.masked_fill_(masks[0], -math.inf)

@@ -1,0 +1,190 @@
+"""The edit log: at which positions of an answer a request was edited, and where forced.
+
+Written by the row at each step, and read for the report of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_lp._engine.apply.answers import PendingAnswer
+
+#: Most spans that a report has.
+_MAX_SPANS = 1024
+
+
+class Spans:
+    """Positions, as spans in ascending order.
+
+    Attributes:
+        spans: Each as first position and the position after the last.
+        total: Number of positions that were added, also those beyond the last span.
+        cut: The first position that has no span because there are too many, or ``None``.
+    """
+
+    __slots__ = ("_end", "cut", "spans", "total")
+
+    def __init__(self) -> None:
+        self.spans: list[list[int]] = []
+        self.total = self._end = 0
+        self.cut: int | None = None
+
+    def add(self, start: int, stop: int) -> None:
+        """Add the positions from ``start`` up to ``stop``, except those that were added before."""
+        spans, start = self.spans, max(start, self._end)
+        if stop <= start:
+            return
+        self.total += stop - start
+        self._end = stop
+        if spans and spans[-1][1] == start:
+            spans[-1][1] = stop
+        elif len(spans) < _MAX_SPANS:
+            spans.append([start, stop])
+        elif self.cut is None:
+            self.cut = start
+
+    def before(self, length: int) -> list[list[int]]:
+        """Return the spans of an answer of ``length`` tokens."""
+        return [[start, min(stop, length)] for start, stop in self.spans if start < length]
+
+    def without(self, others: Spans) -> Spans:
+        """Return the positions that other spans do not have."""
+        left, taken, i = Spans(), others.spans, 0
+        for start, stop in self.spans:
+            since = start
+            while i < len(taken) and taken[i][0] < stop:
+                first, end = taken[i]
+                left.add(since, first)
+                since = max(since, end)
+                if end > stop:  # it also covers the next span
+                    break
+                i += 1
+            left.add(since, stop)
+        return left
+
+
+class EditLog:
+    """The edit log of one request.
+
+    Consecutive positions with step edits form a run, which becomes a span when it ends. Persistent
+    edits are one open span. Entries are *pending* while the tokens right before them, or the
+    device's answer, are not known.
+    """
+
+    __slots__ = ("_edited", "_forced", "_forces", "_pending", "_persistent", "_since", "_until")
+
+    def __init__(self) -> None:
+        self._edited, self._forced = Spans(), Spans()
+        #: The run of step edits: its first position, the position after its last, and whether it
+        #: forces. -1 if there is none.
+        self._since = self._until = -1
+        self._forces = False
+        #: First position of the persistent edits, and whether they force a token.
+        self._persistent: tuple[int, bool] | None = None
+        #: Position, drafted tokens right before it, and whether a token is forced.
+        self._pending: list[tuple[int, list[int], bool | PendingAnswer]] = []
+
+    def add(self, position: int, *, forced: bool | PendingAnswer) -> None:
+        """Add the step edits of one position."""
+        if position == self._until and forced is self._forces:  # nearly always
+            self._until = position + 1
+            return
+        self._flush()
+        if self._pending or not isinstance(forced, bool):
+            # Pending entries from here on are of a step whose result was dropped.
+            self._pending = [entry for entry in self._pending if entry[0] < position]
+            self._pending.append((position, [], forced))
+            return
+        if self._persistent is not None:  # close its span up to here, and open it again
+            start, forces = self._persistent
+            self._close(position)
+            self._persistent = max(start, position), forces
+        self._since, self._until, self._forces = position, position + 1, forced
+
+    @property
+    def edited(self) -> Spans:
+        """Positions whose logits were edited."""
+        self._flush()
+        return self._edited
+
+    @property
+    def forced(self) -> Spans:
+        """Positions whose token was forced."""
+        self._flush()
+        return self._forced
+
+    def add_drafted(self, position: int, path: list[int], *, forced: bool | PendingAnswer) -> None:
+        """Add edits that count if the drafted tokens right before them are accepted."""
+        self._pending.append((position, path, forced))
+
+    def set_persistent(self, position: int, *, exist: bool, forced: bool) -> None:
+        """Open or close the span of persistent edits.
+
+        Args:
+            position: The first position that the change affects.
+            exist: Whether there are persistent edits from here on.
+            forced: Whether they force a token.
+        """
+        self._close(position)
+        self._persistent = (position, forced) if exist else None
+
+    def resolve(self, output_ids: Sequence[int]) -> None:
+        """Decide the pending entries that the generated tokens reach by now."""
+        if not self._pending:
+            return
+        length = len(output_ids)
+        reached = sorted((e for e in self._pending if e[0] < length), key=lambda entry: entry[0])
+        later = [entry for entry in self._pending if entry[0] >= length and not entry[1]]
+        self._pending = []
+        for position, path, forced in reached:
+            if [*output_ids[position - len(path) : position]] != path:
+                continue
+            is_forced = bool(forced)
+            if is_forced or not isinstance(forced, PendingAnswer) or forced.is_edited:
+                self.add(position, forced=is_forced)
+        self._pending = later
+
+    def finish(self, output_ids: Sequence[int]) -> None:
+        """Close the log of a whole answer."""
+        self.resolve(output_ids)
+        self._close(len(output_ids))
+
+    def report(self, since: int, length: int) -> dict[str, Any]:
+        """Return the report of the positions of an answer.
+
+        Args:
+            since: Position of its first token.
+            length: Number of its tokens.
+        """
+        cuts = [spans.cut for spans in (self.edited, self.forced) if spans.cut is not None]
+        end = min([*cuts, since + length])
+
+        def shifted(spans: Spans) -> list[list[int]]:
+            return [[start - since, stop - since] for start, stop in spans.before(end)]
+
+        return {
+            "forced": min(self.forced.total, length),
+            "forced_at": shifted(self.forced),
+            "edited": shifted(self.edited.without(self.forced)),
+            "truncated": end - since if end < since + length else None,
+        }
+
+    def _close(self, position: int) -> None:
+        """End the run and the span of persistent edits before a position."""
+        self._flush()
+        if self._persistent is not None:
+            start, forced = self._persistent
+            self._add_span(start, position, forced=forced)
+            self._persistent = None
+
+    def _flush(self) -> None:
+        """End the run of step edits."""
+        if self._until >= 0:
+            self._add_span(self._since, self._until, forced=self._forces)
+            self._since = self._until = -1
+
+    def _add_span(self, start: int, stop: int, *, forced: bool) -> None:
+        self._edited.add(start, stop)
+        if forced:
+            self._forced.add(start, stop)

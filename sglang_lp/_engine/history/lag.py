@@ -1,0 +1,48 @@
+"""Histories that lack their newest token: which processors run anyway, and one log line if not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sglang_lp.errors import ProcessorFault
+from sglang_lp.request import History
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from sglang_lp._engine.history.host import Host
+    from sglang_lp.processor import LogitProcessor
+
+_TOKENS = History.TOKENS
+
+#: Classes of processors whose missing history was reported. One line each is enough.
+_reported: set[type] = set()
+
+_LAGS = (
+    "%s cannot see the newest token of its request and leaves such steps unedited. "
+    "Any of these gives it the exact history: run the server with the sglang-lp plugin; "
+    "set SGLANG_ENABLE_DELAY_SAMPLE=1; start with --disable-overlap-schedule."
+)
+
+
+def tolerates_lag(processor: LogitProcessor, host: Host) -> bool:
+    """Tell whether a processor runs without the newest token; the first refusal is logged.
+
+    Raises:
+        ProcessorFault: It does not, and the host has no steps with the newest token either.
+    """
+    if processor.needs is not _TOKENS or processor.tolerates_lag:
+        return True
+    if not host.may_lag:
+        raise ProcessorFault("the newest token of the request cannot be read on this server")
+    if processor.kind not in _reported:
+        _reported.add(processor.kind)
+        _logger().error(_LAGS, processor.name)
+    return False
+
+
+def _logger() -> Logger:
+    # Not imported above, because the client imports this module and logs nothing.
+    import logging
+
+    return logging.getLogger(__name__)
