@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.errors import ProcessorFault, RequestError
 from sglang_lp.faults import interrupt, show_interrupts
 from sglang_lp.params import Parameters

@@ -23,7 +23,7 @@ from benchmarks.machine import machine
 from benchmarks.pages import Part
 from benchmarks.tables import table
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Played

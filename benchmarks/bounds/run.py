@@ -19,7 +19,7 @@ import torch
 from benchmarks.bounds.cases import LONGEST, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_LINKS
 from sglang_lp.server.gate.guard import Guard

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sglang_lp import builtins
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost

@@ -23,7 +23,7 @@ from benchmarks.machine import machine
 from benchmarks.pages import Part
 from benchmarks.tables import table
 from sglang_lp._engine.apply.raw import RawLogprobs
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.report import report
 from sglang_lp.server.scheduler.sampling import Steps

@@ -19,8 +19,8 @@ from benchmarks.pages import renew
 from benchmarks.tables import table
 from sglang_lp import builtins
 from sglang_lp._engine.apply.raw import RawLogprobs
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp._engine.history.row import rows_of
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Batch, Played

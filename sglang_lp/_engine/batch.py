@@ -23,8 +23,8 @@ from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
 from sglang_lp._engine.apply.whole_rows import compute, spoiled, write_back
 from sglang_lp._engine.draft_walk import edit_computed, visit_drafts
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.clock import clock
-from sglang_lp._engine.history.row import rows_of
 from sglang_lp._engine.raw_rows import raw_rows
 from sglang_lp._engine.step import Step, ask, end, schedule
 from sglang_lp.edits import NEVER

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import Row, attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
@@ -15,6 +15,8 @@ from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
     import torch
+
+    from sglang_lp._engine.history.row import Row
 
 __all__ = ["StockBatch"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, Recording, prepare
 from sglang_lp.served_model import ServedModel

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import Row, attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -14,6 +14,8 @@ from sglang_lp.testing.requests import FakeRequest
 
 if TYPE_CHECKING:
     import torch
+
+    from sglang_lp._engine.history.row import Row
 
 __all__ = ["Batch", "BatchModel", "Model", "Played", "Transcript", "decode", "run", "step"]
 

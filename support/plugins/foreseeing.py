@@ -27,7 +27,7 @@ def install() -> None:
 
 def _at_random(batch: Any, count: int) -> dict[int, tuple[int, list[int]]]:
     """Guess for every other request that has edits at each step, from a wrong place on."""
-    from sglang_lp._engine.history.row import rows_of
+    from sglang_lp._engine.history.attached import rows_of
 
     guesses = {}
     for index, row in enumerate(rows_of(batch.sampling_info.custom_params)):

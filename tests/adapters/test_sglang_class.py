@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.adapters import as_processor
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps

@@ -21,7 +21,7 @@ import torch
 
 from sglang_lp import Edits, LogitProcessor, Request, builtins
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings, adapt, load
 from sglang_lp.testing import Played
 from support.models.tiny_model import EOS

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, RefusalReason

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.arrivals import Arrivals
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.host import Host
-from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.edits import End
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import LogitProcessor, prepare

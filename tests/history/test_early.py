@@ -8,7 +8,7 @@ import torch
 from sglang_lp import LogitProcessor
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
     ChainLogitProcessor,

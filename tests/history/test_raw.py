@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.host import Host
-from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import FakeRequest
 from sglang_lp.testing.deciding import decided_as_on_a_gpu

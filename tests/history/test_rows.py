@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history import lag as lag_module
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
 from sglang_lp.processor import prepare
 from sglang_lp.request import History

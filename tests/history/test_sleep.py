@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.apply.raw import RawLogprobs
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp._engine.history.row import rows_of
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Played

@@ -8,7 +8,7 @@ from benchmarks.cost import reference
 from benchmarks.cost.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
 from benchmarks.devices.gpu import DTYPES, Device, layouts
 from sglang_lp import builtins
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import StockHost

@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import RequestError
 from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.host import Host
-from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.params import NonNegativeInt, Parameters

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sglang_lp import builtins
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.edits import Edits
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import Request

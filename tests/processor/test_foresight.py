@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.foreseen import foreseen
-from sglang_lp._engine.history.row import attach_row
 from sglang_lp.builtins import (
     ChainLogitProcessor,
     ChoiceLogitProcessor,

@@ -8,7 +8,7 @@ import dill
 import pytest
 import torch
 
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,

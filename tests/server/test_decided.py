@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile

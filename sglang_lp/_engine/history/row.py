@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sglang_lp._engine.apply.plan_builder import precompile
 from sglang_lp._engine.apply.reading import ServedRequest
 from sglang_lp._engine.compiled.edits import CompiledEdits
 from sglang_lp._engine.history.clock import clock
 from sglang_lp._engine.history.edit_log import EditLog
-from sglang_lp._engine.history.host import Host, host_of
 from sglang_lp._engine.history.lag import tolerates_lag
+from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.edits import NEVER
 from sglang_lp.edits.ids import Ids, prepared
 from sglang_lp.edits.recording import Recording
@@ -26,6 +25,7 @@ from sglang_lp.faults import as_fault, from_signal
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
+    from sglang_lp._engine.history.host import Host
     from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor
 
@@ -38,29 +38,8 @@ _BIASED = (
 )
 
 
-class RowState(Enum):
-    """The states of a row; :class:`Row` has the transitions."""
-
-    UNSTARTED = "unstarted"
-    WAITING = "waiting for its prompt to be read"
-    RESUMING = "resuming"
-    ASKED = "asked early"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
 _UNSTARTED, _WAITING, _RESUMING = RowState.UNSTARTED, RowState.WAITING, RowState.RESUMING
 _ASKED, _RUNNING, _ENDED = RowState.ASKED, RowState.RUNNING, RowState.ENDED
-
-
-class _Slot:
-    """Key of a request's row in its ``custom_params``; no JSON object can spell it."""
-
-    def __repr__(self) -> str:
-        return "<sglang_lp row>"
-
-
-_SLOT = _Slot()
 
 
 class Row:
@@ -70,18 +49,8 @@ class Row:
     chunked prefill samples results that are dropped, and a retracted request runs again. The
     processor's state is fed from that history, and can be rebuilt from it at any time.
 
-    States:
-
-    =========  ====================================================================================
-    UNSTARTED  The processor has no state, or one of another history: the next step starts it.
-    WAITING    As UNSTARTED, and ``Arrivals`` starts it once there is time to read its prompt.
-    RESUMING   Started, but some of the ``resumed`` tokens are not fed.
-    ASKED      Started, and the edits of the first step are recorded.
-    RUNNING    Started and fed.
-    ENDED      The request ends with an error; the row takes part in no further step.
-    =========  ====================================================================================
-
-    Transitions, from any state but ENDED unless the table says more:
+    Transitions between the states of :class:`~sglang_lp._engine.history.row_state.RowState`, from
+    any state but ENDED unless the table says more:
 
     =====================  ========================  ==============================================
     call                   to                        the caller guarantees
@@ -116,7 +85,7 @@ class Row:
         source: The host's own request object (or a proxy of it), or ``None``.
         resumed: Number of tokens at the end of the prompt that the processor treats as generated.
             Positions count these as well.
-        state: See above.
+        state: How far the row is.
         wake: Reading of the clock before which no step asks this row.
         tokens: Generated tokens that were fed, oldest first.
         persistent: Compiled edits that apply at every step, or ``None``.
@@ -452,61 +421,3 @@ class Row:
 def same_tokens(one: Sequence[int], other: Sequence[int]) -> bool:
     """Tell whether two prompts, perhaps of different types, have the same tokens."""
     return one == other if type(one) is type(other) else [*one] == [*other]
-
-
-def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
-    """Return the row of each request, ``None`` for a request without one.
-
-    A row is kept in the request's ``custom_params``, a dict that SGLang makes for each request, and
-    is released with it.
-
-    Args:
-        custom_param_list: For each request SGLang's ``custom_params``, with ``__req__`` in it, or
-            ``None``.
-    """
-    try:  # nearly always, every request has a row
-        return [
-            # A dict may have been copied together with the row of another request.
-            row if (row := custom_params[_SLOT]).source is custom_params["__req__"] else None
-            for custom_params in custom_param_list
-        ]
-    except (KeyError, TypeError):  # a request without a row may have sent anything
-        return [
-            row
-            if isinstance(custom_params, dict)
-            and (row := custom_params.get(_SLOT)) is not None
-            and row.source is custom_params.get("__req__")
-            else None
-            for custom_params in custom_param_list
-        ]
-
-
-def attach_row(
-    custom_params: Any,
-    processor: LogitProcessor,
-    params: Parameters | None,
-    host: Host | None = None,
-) -> Row:
-    """Make the row of a request and keep it in its ``custom_params``.
-
-    Args:
-        custom_params: As for :func:`rows_of`. Without ``__req__`` nothing is kept.
-        processor: Serves the request, as :func:`sglang_lp.processor.prepare` returned it.
-        params: Its parsed parameters, or ``None`` if the processor has no schema.
-        host: Host of the request; ``None`` to find it.
-    """
-    source = custom_params.get("__req__")
-    row = Row(processor, params, host_of(source) if host is None else host)
-    if source is not None:
-        custom_params[_SLOT] = row
-    return row
-
-
-def detach_row(custom_params: Any) -> None:
-    """Release the row of a request that has finished, with everything that it keeps.
-
-    Args:
-        custom_params: As for :func:`rows_of`, of one request.
-    """
-    if isinstance(custom_params, dict):
-        custom_params.pop(_SLOT, None)

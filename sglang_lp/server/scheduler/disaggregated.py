@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sglang_lp._engine.history.arrivals import ask_again
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.errors import shown
 from sglang_lp.server.scheduler.endings import end_at_first
 from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED, fail, finish_reason

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import send
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.foreseen import foreseen
-from sglang_lp._engine.history.row import rows_of
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
 from sglang_lp.server.scheduler.reasons import fail

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp._engine.apply.raw import RawLogprobs
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
 from sglang_lp.faults import as_fault
 from sglang_lp.policy.thinking import BUDGET

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_lp._engine.history.row import detach_row
+from sglang_lp._engine.history.attached import detach_row
 from sglang_lp.errors import SglangLpError
 from sglang_lp.faults import from_signal
 from sglang_lp.server.scheduler.endings import update_finish_state

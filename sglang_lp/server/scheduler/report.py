@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell

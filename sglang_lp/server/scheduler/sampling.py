@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.errors import Unsupported
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing

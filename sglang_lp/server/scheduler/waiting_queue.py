@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 
 if TYPE_CHECKING:
     from sglang_lp._engine.history.arrivals import Arrivals

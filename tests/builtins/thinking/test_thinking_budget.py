@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking import finder
 from sglang_lp.builtins.thinking.finder import BlockTokens, Finder, finder_for

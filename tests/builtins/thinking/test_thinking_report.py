@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.testing import FakeRequest
 

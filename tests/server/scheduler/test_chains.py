@@ -153,7 +153,7 @@ def test_a_step_without_processors_or_requests_is_left_alone(accept, given):
 def test_sglangs_own_call_is_left_out_while_a_step_verifies(monkeypatch, accept):
     steps, given, ran = RealSteps(PendingResults()), batch(), []
     monkeypatch.setattr(steps, "_step", lambda *given: ran.append(given))
-    monkeypatch.setattr(steps._batch, "rests", lambda *_, **__: False)
+    monkeypatch.setattr(steps._batch, "step_asleep", lambda *_, **__: False)
     given.sampling_info.custom_params = [None]
     chains, logits = ChainSteps(steps), torch.zeros(1, 5)
     chains.begin(verify_input(), given)

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp._engine.history.arrivals import ask_again
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.edits import End
 from sglang_lp.errors import RequestError

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import foresight
 from support.fakes.gpu import FakeGpu

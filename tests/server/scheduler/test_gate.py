@@ -17,7 +17,7 @@ import pytest
 from sglang_lp import wire
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.row import rows_of
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor

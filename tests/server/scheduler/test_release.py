@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import release
 from sglang_lp.server.scheduler.release import abandon, finish

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.edit_log import EditLog
-from sglang_lp._engine.history.row import attach_row, rows_of
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import NotRun, ProcessorFault

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sglang_lp._engine.history.row import attach_row
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,

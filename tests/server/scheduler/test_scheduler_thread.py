@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps

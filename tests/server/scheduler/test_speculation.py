@@ -8,8 +8,8 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp._engine.history.row import attach_row
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps

@@ -7,7 +7,7 @@ import pytest
 
 from sglang_lp import LogitProcessor
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.row import attach_row, rows_of
+from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.server.scheduler.waiting_queue import (
