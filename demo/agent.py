@@ -26,7 +26,7 @@ __all__ = ["agent"]
 QUESTION = "What is 2 + 3? Use the tool."
 NUMBERS = {"a": 2, "b": 3}
 CALL = f'<tool_call>\n{{"name": "add", "arguments": {json.dumps(NUMBERS)}}}\n</tool_call>'
-#: Nobody taught the demo's model to call a tool, so this is what it says. The block is still open
+#: The demo's model was never taught to call a tool, so this is its answer. The block is still open
 #: where the call begins, as with Qwen3.5.
 SCRIPT = f"{THINK}\nTwo numbers and a plus sign, so this is a sum.\n{CALL}{END_TURN}"
 #: Spent before the call begins, and in the middle of it.

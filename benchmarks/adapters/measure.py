@@ -1,10 +1,9 @@
 """Time that an adapted class of another engine adds to a step: ``make bench PART=adapters``.
 
-Three ways to the same logits of 64 rows: the class called by hand on a batch that it knows; the
-class on its adapter, as the scheduler runs it; and a native processor that overrides ``__call__``
-and does the same. With few logits in a row the time is the toolkit's own. With a large vocabulary
-most of it is copying rows within this machine's memory, as for every processor that computes on
-whole rows.
+Three ways lead to the same logits of 64 rows: the class called by hand on a batch that it knows;
+the class in its adapter, as the scheduler runs it; and a native processor that overrides
+``__call__``. With few logits in a row the time is the toolkit's own. With a large vocabulary most
+of it is copying rows in memory, as for every processor that computes on whole rows.
 """
 
 from __future__ import annotations

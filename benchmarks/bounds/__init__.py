@@ -1,1 +1,1 @@
-"""The most that one accepted request costs the others."""
+"""The greatest cost of one accepted request for the other requests."""

@@ -1,7 +1,7 @@
-"""The dearest requests that the default policy accepts, as far as anybody has found them.
+"""The most expensive known requests that the default policy accepts.
 
-Each has parameters, a prompt and the tokens that the model generates, all chosen by whoever wants
-it to cost the most. What a model generates counts as chosen: a prompt can make it repeat anything.
+An attacker chooses the parameters, the prompt and the generated tokens of each request. Generated
+tokens count as chosen because a prompt can make a model repeat anything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A search for requests that cost more than those of :mod:`benchmarks.bounds.cases`.
 
-Parameters are drawn from each processor's own schema, with a liking for its limits, and texts from
-what repeats, and from what the parameters name. Hypothesis draws at random first and then climbs
-towards what took the most time (``hypothesis.target``).
+Parameters come from each processor's own schema, often near its limits. Prompts and answers are
+repetitive, or contain the tokens of the parameters. Hypothesis draws at random first and then
+climbs towards the slowest requests (``hypothesis.target``).
 """
 
 from __future__ import annotations

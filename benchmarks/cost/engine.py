@@ -1,9 +1,9 @@
 """A whole SGLang engine, with a thinking budget that does nothing and without it.
 
-The model is random, one layer of 32, so that a step is as cheap as it can be with a vocabulary
-of 151,936. One engine has the toolkit, one has it with a default that gives every request the same
-budget, one is SGLang alone. Where requests may have no processor, runs with and without it take
-turns.
+The model is random and has one layer of width 32, so that a step is as cheap as possible with a
+vocabulary of 151,936. Three engines run: the toolkit; the toolkit with a policy that gives every
+request the same budget; and SGLang without the toolkit. Where a request may have no processor, runs
+with and without the budget take turns.
 """
 
 from __future__ import annotations

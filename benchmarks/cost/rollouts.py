@@ -1,9 +1,9 @@
 """Costs of masks and raw logprobs in a step and an answer: ``python -m benchmarks.cost.rollouts``.
 
-Every row is edited at every step. The same steps run as they are, for requests with SGLang's
-sampling masks, and for requests that ask for the model's own logprobs, with what is computed once
-the tokens are known. The answer's part is the report that its last token writes. The time is that
-of the thread's processor.
+Every row is edited at every step. The same steps run for plain requests, for requests with SGLang's
+sampling masks, and for requests with the model's own logprobs (including the work after the tokens
+are known). The cost of an answer is that of its report, written at the last token. Times are
+processor times of the thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The cost of a step in which all rows sleep: ``python -m benchmarks.cost.sleep``.
 
-On a server other work lies between two steps, and what they need has left the processor's caches.
-So each batch is measured twice: steps one after the other, and with a buffer larger than any cache
-written between them. The time is that of the thread's processor, the clock's own included.
+On a server other work runs between two steps, and evicts their data from the processor's caches.
+So each batch is measured twice: in consecutive steps, and with a write to a buffer larger than any
+cache between two steps. Times are processor times of the thread, the clock's own included.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Times processors in SGLang's own process: a plugin that replaces the toolkit's.
 
-With ``SGLANG_LP_TIMING_SIDE=ours`` it puts the toolkit in place, with its functions that run at
-every step under a stopwatch; otherwise SGLang's own function is. Each line in the file that
-``SGLANG_LP_TIMING`` names is a thing and its seconds: ``apply`` is what a step spent in its
-processors, ``finish`` in deciding whether one request ends, ``step`` is the time from the start of
-one step to that of the next. Without seconds that mean anything: ``wait`` is a pending result that
-was read, ``delay`` a step whose sampling was put off.
+With ``SGLANG_LP_TIMING_SIDE=ours`` it installs the toolkit and times its functions that run at
+every step; otherwise it times SGLang's own function. It writes to the file that
+``SGLANG_LP_TIMING`` names, one event and its seconds a line:
+
+- ``apply``: a step's processors.
+- ``finish``: deciding whether one request ends.
+- ``step``: from the start of one step to the start of the next.
+- ``wait``: a pending result was read; its seconds have no meaning.
+- ``delay``: sampling was delayed; its seconds have no meaning.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """The cost on an accelerator: ``python -m benchmarks.devices.gpu``. It needs no SGLang.
 
-It checks that every case leaves the logits that the plain reference leaves, bit for bit; that a
-step never waits for the device; that an idle one launches nothing and any other at most three
-kernels and one copy. Then it times them, in batches of 1 to 512. It does the same with verify steps
-of speculative decoding: an active one may launch one kernel more, which puts the drafts together,
-and copies them to the host, once. ``--device cpu`` does it all with operations in the place of
-kernels, so that this file is tested where there is no GPU.
+It checks that
+
+- every case leaves the logits of the plain reference, bit for bit;
+- a step never waits for the device;
+- an idle step launches nothing, and any other step at most three kernels and one copy;
+- an active verify step of speculative decoding launches at most one kernel more, which puts the
+  drafts together, and copies them to the host once.
+
+Then it times batches of 1 to 512 rows. ``--device cpu`` runs all of it with operations in place of
+kernels, so that this file is tested without a GPU.
 """
 
 from __future__ import annotations

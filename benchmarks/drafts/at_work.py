@@ -1,8 +1,8 @@
 """Time that each busy processor adds to a verify step: ``python -m benchmarks.drafts.at_work``.
 
-256 rows with chains of five nodes, and every row acts. As in :mod:`benchmarks.drafts.measure` the
-operations on the logits are left out, and so is what a GPU decides about them: what is left is the
-host's time, in time of the thread's processor.
+A batch has 256 rows with chains of five nodes, and every row acts. As in
+:mod:`benchmarks.drafts.measure`, operations on the logits and decisions of the device are left out:
+the figure is the host's time, as processor time of the thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Whole SGLang engines: what waits for a pending result, what own code takes, what is accepted.
+"""Whole SGLang engines: waits for pending results, time of the toolkit's code, accepted drafts.
 
-Each engine plays the same requests without a processor, with a thinking budget that no answer uses
-up, with an n-gram rule that acts at every token, and with every token forced, which no draft knows.
-Three engines: one with a vocabulary of 151,936, whose steps are what own code is compared with; one
-with the tests' tiny model, which makes 10,000 steps; and one with EAGLE drafts, on a CPU as the
-tests run them.
+Each engine plays the same requests four times: without a processor, with a thinking budget that no
+answer uses up, with an n-gram rule that acts at every token, and with every token forced, which no
+draft knows. The engines:
+
+- a vocabulary of 151,936: its step is the unit for the toolkit's own time;
+- the tests' tiny model, for 10,000 steps;
+- EAGLE drafts, on a CPU as in the tests.
 """
 
 from __future__ import annotations

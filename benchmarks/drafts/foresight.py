@@ -1,8 +1,8 @@
-"""Verify steps of forced tokens, where the drafts know them and where they do not.
+"""Verify steps of forced tokens, with drafts that know them and with drafts that do not.
 
-Steps are counted, so the machine and what else it does are of no account. Without foresight the
-same tokens are forced by :mod:`support.processors.unforeseen`. Each runs on a server that has
-forgotten what NGRAM has learned.
+The benchmark counts steps, so the speed and the load of the machine do not matter.
+:mod:`support.processors.unforeseen` forces the same tokens without foresight. Each run has a server
+whose NGRAM cache was emptied.
 """
 
 from __future__ import annotations

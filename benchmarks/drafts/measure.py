@@ -1,10 +1,10 @@
 """Time of the toolkit's code in a verify step, with busy processors and an idle budget.
 
-``make bench PART=drafts`` calls the hooks as SGLang calls them: before the verify forward, and
-in ``eagle_sample``, where the grammar's mask stands. The few operations on the logits are left out,
-which a GPU does beside the host: what is left is the toolkit's own code, in time of the thread's
-processor, so that other work on the machine counts little. Between calls every request generates
-tokens; that is not counted. Then whole engines run (:mod:`benchmarks.drafts.engine`,
+``make bench PART=drafts`` calls the hooks as SGLang calls them: before the verify forward, and in
+``eagle_sample``, in place of the grammar's mask. The few operations on the logits are left out,
+because a GPU runs them while the host goes on. Times are processor times of the thread, so that
+other work on the machine counts little. Between calls every request generates tokens, which is not
+counted. Whole engines run afterwards (:mod:`benchmarks.drafts.engine`,
 :mod:`benchmarks.drafts.foresight`).
 """
 

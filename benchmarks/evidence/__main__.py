@@ -1,9 +1,9 @@
 """Effects of processors on a model that speaks: ``make evidence``, an hour at most.
 
-Each server is started once, and asked what there is to ask it in every section, prompt by prompt,
-so that all arms have come as far when the time of a section is over. Answers are kept in
-``.cache/evidence.jsonl``: a second run goes on where the first one was, and has more prompts. The
-results go to ``benchmarks/results/evidence.json`` and to ``docs/evidence.md``.
+Each server starts once, and answers all sections prompt by prompt, so that all arms of a section
+have the same prompts when its time is over. ``.cache/evidence.jsonl`` keeps the answers: a second
+run continues the first and reaches more prompts. The results go to
+``benchmarks/results/evidence.json`` and to ``docs/evidence.md``.
 """
 
 from __future__ import annotations

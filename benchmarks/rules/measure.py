@@ -1,9 +1,9 @@
 """The cost of the operator's decisions for a request, in each of the two gates.
 
-Run it as ``make bench PART=rules``. It prints a table, stores it in
-``benchmarks/results/rules.json`` and puts it into ``docs/operating.md``. Times are of the CPU:
-medians of rounds in which the cases take turns, for one request in one gate; the gate in the HTTP
-process and the one in the scheduler do the same work, and the latter makes the row, too.
+``make bench PART=rules`` prints a table, stores it in ``benchmarks/results/rules.json`` and puts it
+into ``docs/operating.md``. Times are CPU times for one request in one gate: medians of rounds in
+which the cases take turns. The gates of the HTTP process and of the scheduler do the same work; the
+scheduler's also makes the row.
 """
 
 from __future__ import annotations

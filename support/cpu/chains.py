@@ -1,8 +1,8 @@
 """DFLASH and DSPARK on a machine without a GPU: a part of :mod:`support.cpu.speculation`.
 
-No step of either algorithm is changed. The device is admitted, ``torch_native`` attends to blocks,
-and plain forms stand in for kernels. An untrained DFLASH model drafts by the table of ``BIGRAM``
-beside its weights, where there is one: what the target says most often after a token.
+No step of either algorithm is changed: the device is admitted, ``torch_native`` attends to blocks,
+and plain forms replace kernels. An untrained DFLASH model drafts by the table in the file
+``BIGRAM`` next to its weights, if there is such a file: the likeliest successor of each token.
 """
 
 # ruff: noqa: SLF001 - SGLang has no public switch for what this changes

@@ -1,8 +1,8 @@
 """Plain forms of SGLang's kernels for speculative decoding, for tensors of a CPU.
 
-Each has the arguments of the kernel that it stands in for, and writes into them. Triton's
-interpreter takes tens of milliseconds a request for those that exist in Triton; these take
-microseconds.
+Each function takes the arguments of the kernel that it replaces, and writes into them. They take
+microseconds; the kernels that exist in Triton take tens of milliseconds a request in Triton's
+interpreter.
 """
 
 from __future__ import annotations

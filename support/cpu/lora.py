@@ -1,8 +1,8 @@
 """An SGLang plugin that makes LoRA adapters run on a machine without a GPU.
 
-SGLang 0.5.23 computes them in plain torch with ``--lora-backend torch_native``, but keeps what it
-computes with in pinned memory, and torch refuses to pin without the driver of a GPU. Without
-``VARIABLES`` nothing is changed.
+SGLang 0.5.23 computes them in plain torch with ``--lora-backend torch_native``, but keeps their
+tensors in pinned memory, and torch refuses to pin without a GPU driver. Without ``VARIABLES``
+nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An SGLang plugin that makes ``--enable-deterministic-inference`` run on a machine without a GPU.
 
 With that switch SGLang samples by ``sampling_seed``, and takes attention and matrix products from
-kernels for GPUs that compute a row alike in every batch: plain torch stands in for these. Its hash
-of seed, position and token runs in Triton's interpreter. Without ``VARIABLES`` nothing is changed.
+GPU kernels that compute a row alike in every batch; plain torch replaces them here. Its hash of
+seed, position and token runs in Triton's interpreter. Without ``VARIABLES`` nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An SGLang plugin that makes its speculative decoding run on a machine without a GPU.
 
 The scheduler, the workers and ``eagle_sample`` are SGLang's own. Its Triton kernels run in Triton's
-interpreter, for which ``VARIABLES`` must be in the environment before Triton is imported; without
-them nothing is changed. :mod:`support.cpu.kernels` stands in for the slow ones and for those that
-exist in CUDA only, and plain torch computes the attention of drafts and trees.
+interpreter, which needs ``VARIABLES`` in the environment before Triton is imported; without them
+nothing is changed. :mod:`support.cpu.kernels` replaces slow kernels and kernels in CUDA, and plain
+torch computes the attention of drafts and trees.
 """
 
 from __future__ import annotations

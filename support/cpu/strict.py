@@ -1,7 +1,7 @@
 """An SGLang plugin that makes ``--enable-strict-thinking`` run on a machine without a GPU.
 
-SGLang 0.5.23 masks logits on a CPU for a request's own grammar, and not for strict thinking alone,
-which uses the function of the backend. The two functions are the same but for that.
+On a CPU SGLang 0.5.23 masks logits for a request's own grammar, but not for strict thinking, which
+uses the mask function of the grammar backend. The two functions differ only in that.
 """
 
 from __future__ import annotations

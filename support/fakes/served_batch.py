@@ -15,10 +15,10 @@ __all__ = ["ServedBatch"]
 
 
 class ServedBatch(Batch):
-    """Sleeps where it can.
+    """A batch that sleeps when it may, as on a server.
 
     Attributes:
-        looked: In how many steps rows were looked for.
+        looked: Number of steps that did not sleep.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class ServedBatch(Batch):
 
         Args:
             logits: As for ``step``.
-            params: For each request ``custom_params``. SGLang adds those who join to the list, and
-                makes a new one when somebody leaves.
+            params: ``custom_params`` of each request. SGLang appends joining requests to the list,
+                and makes a new list when a request leaves.
             width: As for ``step``.
             how: As for ``step``.
         """

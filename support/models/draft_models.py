@@ -1,8 +1,10 @@
 """Models for speculative decoding without a GPU: targets, and drafts that are right now and then.
 
-Kinds of draft, none of them trained: a copy of the target with noise in it, which often agrees;
-and heads for EAGLE, EAGLE3, DFLASH and DSPARK over a random Llama whose next token depends mostly
-on its last one, which is what the heads know.
+No draft is trained. Kinds of draft:
+
+- a copy of the target with noise in it, which often agrees;
+- heads for EAGLE, EAGLE3, DFLASH and DSPARK over a random Llama. The heads know only the last
+  token, and the Llama's next token depends mostly on it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 
 
 def rule(processor: Any, params: Mapping[str, Any], tokenizer: Any = None) -> Rule:
-    """Return what a processor does: by its documentation, or by itself started anew each time.
+    """Return a processor's rule: by its documentation, or by a new instance at each token.
 
     Args:
         processor: Its class.

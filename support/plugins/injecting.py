@@ -1,9 +1,9 @@
-"""A further SGLang plugin, for tests: in a server that runs, any function of the toolkit raises.
+"""An SGLang plugin for tests: makes any function of the toolkit raise in a running server.
 
-A test gives orders by a file and a signal. A process then watches which functions are called, or
-lets one of them raise when it is called next. Nothing of the toolkit is replaced for that: Python
-calls a profile function at every call, and what that raises the function raises. It has one for
-each thread: the first one, and those of executors, in which SGLang reads chats.
+A test gives orders by a file and a signal. A process then records which functions are called, or
+makes one function raise at its next call. No function is replaced: Python calls a profile function
+at every call, and an error of the profile function is raised in the called one. The main thread and
+the threads of executors, in which SGLang reads chats, have a profile function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A second SGLang plugin, for tests.
+"""An SGLang plugin for tests: records and changes requests on a server.
 
 It records for each step whether its sampling is delayed, and changes requests on their way to the
-scheduler, behind the gate in the HTTP process.
+scheduler, after the gate in the HTTP process.
 """
 
 from __future__ import annotations

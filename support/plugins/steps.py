@@ -1,7 +1,7 @@
-"""A further SGLang plugin, for tests: the time of every step, taken inside the scheduler.
+"""An SGLang plugin for tests: times every step inside the scheduler.
 
-A step goes from the choice of a batch to the next one: its forward, its sampling, the results that
-are processed and the requests that are taken in meanwhile. Idle rounds do not count.
+A step lasts from the choice of a batch to the choice of the next: its forward, its sampling, and
+the results and new requests that are processed meanwhile. Idle rounds do not count.
 """
 
 from __future__ import annotations

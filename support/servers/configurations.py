@@ -1,11 +1,15 @@
-"""The servers of the tests: what each adds to ``CPU_ARGUMENTS``, and its environment variables.
+"""Servers of the tests: the arguments that each adds to ``CPU_ARGUMENTS``, and its variables.
 
-Those in ``PLUGIN`` schedule in different ways, those in ``DRAFTING`` also draft; those in ``RANKS``
-share a model between processes; ``decided as on a gpu`` decides with tensor operations whether
-tokens are forced; ``decided`` has an operator who decides for requests, ``tokenizer
-workers`` several front ends; those in ``ADAPTED`` take LoRA adapters; those in ``STOCK`` are SGLang
-without this toolkit's plugin. Models are named as
-in :mod:`support.models.draft_models`.
+- ``PLUGIN``: servers that schedule in different ways.
+- ``DRAFTING``: those of them that also draft.
+- ``RANKS``: servers that share a model between processes.
+- ``ADAPTED``: servers with LoRA adapters.
+- ``STOCK``: SGLang without this toolkit's plugin.
+- ``decided``, ``reasoning``: an operator decides for requests, or limits thinking.
+- ``decided as on a gpu``: tensor operations decide whether tokens are forced.
+- ``tokenizer workers``: several HTTP processes.
+
+Models have the names of :mod:`support.models.draft_models`.
 """
 
 from __future__ import annotations
@@ -235,8 +239,8 @@ _OTHERS = {
 }
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
-#: Those of every test run: trees and chains, an outside draft and one from the model's own state.
-#: The others differ from them in who drafts, and take as long again (``make test SUITE=drafts``).
+#: Servers of every test run: trees and chains, drafts from n-grams and from the model's own state.
+#: The others differ only in the drafter, and take as long again (``make test SUITE=drafts``).
 _ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains", "two ranks"})
 
 
@@ -249,8 +253,8 @@ def on_servers(*names: str, always: bool = False) -> pytest.MarkDecorator:
     """Run the tests of a module on each of these servers.
 
     Args:
-        names: Of the servers.
-        always: Whether in every test run, for a module that takes seconds.
+        names: Keys of ``SERVERS``.
+        always: Whether to run it in every test run, for a module that takes seconds.
     """
     servers = [pytest.param(name, marks=() if always else _marks(name)) for name in names]
     return pytest.mark.parametrize("server", servers, indirect=True, scope="session")

@@ -1,6 +1,4 @@
-"""What ``-m`` selects is what CONTRIBUTING.md says: tests of a fleet, of drafts and of the site run
-only where they are asked for by name.
-"""
+"""``-m`` selects the tests that CONTRIBUTING.md promises: a suite runs only where it is named."""
 
 import re
 from pathlib import Path
