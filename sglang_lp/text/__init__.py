@@ -1,1 +1,1 @@
-"""The served model's tokens as bytes, and what a text means in them."""
+"""The served model's tokens as bytes, and texts found, banned, forced or chosen in them."""

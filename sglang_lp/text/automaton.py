@@ -13,8 +13,8 @@ from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.params import PositiveInt, TokenId
 
-#: Most ids that the sequences of one request may have together. Building their automaton takes
-#: 3 ms for this many, when the request arrives.
+#: Most ids that the sequences of one request may have together: their automaton is built when the
+#: request arrives.
 MAX_SEQUENCE_IDS = 4_096
 
 SequenceIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=MAX_SEQUENCE_IDS)]
@@ -22,10 +22,10 @@ Lengths = Annotated[tuple[PositiveInt, ...], Meta(min_length=1, max_length=MAX_S
 
 
 def check_lengths(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
-    """Refuse lengths that are those of other sequences; arguments as for :func:`split`.
+    """Refuse lengths that do not add up; arguments as for :func:`split`.
 
     Raises:
-        ValueError: They are.
+        ValueError: Their sum is not the number of ``token_ids``.
     """
     if sum(lengths) != len(token_ids):
         raise ValueError(
@@ -35,7 +35,7 @@ def check_lengths(token_ids: Sequence[int], lengths: Sequence[int]) -> None:
 
 
 def split(token_ids: Sequence[int], lengths: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield several sequences from the two flat lists in which they travel.
+    """Yield several sequences from the two flat lists that a request carries.
 
     Args:
         token_ids: The ids of all sequences, one sequence after the other.
@@ -47,8 +47,8 @@ def split(token_ids: Sequence[int], lengths: Sequence[int]) -> Iterator[Sequence
 
 _NONE = array("q")
 
-#: Where no sequence goes on, as from most states of many short ones: a dict of its own for each
-#: would have Python collect garbage.
+#: Children of a state in which every sequence ends. Most states of many short sequences are such,
+#: and a dict for each would make Python collect garbage.
 _LEAF: dict[int, int] = {}
 
 
@@ -61,9 +61,9 @@ class Automaton:
 
     Attributes:
         children: For each state, the tokens that continue a sequence and where they lead.
-        shorter: For each state, that of the next shorter prefix with which the same tokens end.
+        shorter: For each state, the state of the next shorter prefix that is a suffix of it.
         complete: Whether a whole sequence leads to this state.
-        endings: For each state, the tokens that lead from it to a complete one.
+        endings: For each state, the tokens that lead from it to a complete sequence.
     """
 
     __slots__ = ("_kept", "_shorter_ending", "children", "complete", "endings", "shorter")
@@ -95,7 +95,7 @@ class Automaton:
             for following in children
         ]
         self.shorter = [0] * states
-        #: As ``shorter``, the next one that has endings.
+        #: For each state, the next state by ``shorter`` that has endings.
         self._shorter_ending = [0] * states
         for layer in self._layers():
             for state in layer:
@@ -109,7 +109,7 @@ class Automaton:
         self._kept: KeptIds[Ids | list[int]] = KeptIds()
 
     def by_length(self) -> Iterator[int]:
-        """Yield every state but the start, those of shorter prefixes first."""
+        """Yield every state but the start, shorter prefixes first."""
         children = self.children
         yield from children[0].values()
         for layer in self._layers():
@@ -117,10 +117,7 @@ class Automaton:
                 yield from children[state].values()
 
     def _layers(self) -> Iterator[list[int]]:
-        """Yield the states at which a sequence goes on, those of shorter prefixes first.
-
-        Most states of many short ones are none of these.
-        """
+        """Yield the states in which a sequence continues, shorter prefixes first."""
         children = self.children
         layer = [state for state in children[0].values() if children[state]]
         while layer:
@@ -138,7 +135,7 @@ class Automaton:
     def completing(self, state: int) -> Ids | list[int]:
         """Return the tokens that would complete a sequence that has begun.
 
-        Those of state 0 complete one at any time; the lists of other states leave them out.
+        State 0 lists the tokens that are a sequence by themselves; other states leave these out.
         """
         return self._kept.of(state, self._completing)
 

@@ -1,9 +1,11 @@
 """Texts that may not come out, whichever tokens would spell them.
 
-A text can only be completed inside the token that comes next. With what was said so far, a token
-completes a text either because it contains it, which depends on nothing else; or because the end
-of what was said is a beginning of it and the token starts with the rest. The longest end that is
-a beginning of any text is therefore all there is to remember.
+A text can only be completed inside the next token. A token completes a text in one of two ways:
+
+- it contains the text, whatever the output is;
+- the output ends with a beginning of the text, and the token starts with the rest.
+
+The state is therefore the longest end of the output that is a beginning of any text.
 """
 
 from __future__ import annotations
@@ -27,17 +29,18 @@ if TYPE_CHECKING:
 def banned_texts(
     processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool = False
 ) -> BannedTexts:
-    """Return what keeps texts out, made once for each list of them.
+    """Return the compiled ban of texts, one for each list of them.
 
     Args:
-        processor: The class whose parameter they are, for the message.
-        name: Of the parameter.
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
         texts: At least one, each a character or more.
-        ignore_case: Whether texts are the same if ``str.casefold`` makes them the same.
+        ignore_case: Whether texts are equal if ``str.casefold`` makes them equal.
 
     Raises:
-        InvalidParameter: The model cannot write such a text, or nothing else, or nobody can tell.
+        InvalidParameter: The model cannot write a text, or can write nothing else, or the bytes of
+            its tokens are unknown.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
@@ -52,11 +55,11 @@ def _banned_texts(
 
 
 class BannedTexts:
-    """Says which tokens would complete one of several texts.
+    """A compiled ban: the tokens that would complete one of several texts.
 
     Attributes:
         always: The ids of the tokens that contain a text, in order.
-        start: What to remember before the first token.
+        start: The state before the first token.
     """
 
     start = b""
@@ -70,12 +73,12 @@ class BannedTexts:
         self._ignore_case = ignore_case
         self._pieces = vocabulary.folded if ignore_case else vocabulary.exact
         encoded = [text.encode() for text in texts]
-        #: In order, and none the beginning of another: that one cannot come out anyway.
+        #: In order. A text that begins with another is left out: it cannot come out anyway.
         self._texts: list[bytes] = []
         for text in sorted(map(folded, encoded) if ignore_case else encoded):
             if not self._texts or not text.startswith(self._texts[-1]):
                 self._texts.append(text)
-        # Cases may differ in bytes that no token has, so there nobody can tell.
+        # Without case a text may have bytes that no token has.
         for text in () if ignore_case else self._texts:
             if not self._pieces.alphabet.issuperset(text):
                 raise RequestError(
@@ -98,10 +101,10 @@ class BannedTexts:
         self._kept: KeptIds[array[int]] = KeptIds()
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
-        """Return what to remember at the start, so that no text begins in the prompt either.
+        """Return the state after a prompt, in which a text may begin.
 
         Args:
-            prompt_ids: Special tokens and pad values of images in it end every text.
+            prompt_ids: The prompt. A special token or a pad value of an image ends every text.
         """
         last: list[bytes] = []
         length = 0
@@ -114,24 +117,23 @@ class BannedTexts:
         return self._remembered(b"".join(reversed(last)))
 
     def after(self, end: bytes, token_id: int) -> bytes:
-        """Return what to remember after one more token.
+        """Return the state after one more token.
 
         Args:
-            end: What was to be remembered before it; nothing at the start.
-            token_id: One without text, a special one, changes nothing: it is left out of the
-                text that the client gets.
+            end: The state before it.
+            token_id: A special token changes nothing: it is not in the text that the client gets.
         """
         tokens = self._tokens
         return self._remembered(end + tokens[token_id]) if token_id < len(tokens) else end
 
     def completing(self, end: bytes) -> Sequence[int]:
-        """Return the tokens that would complete a text now, besides those of ``always``.
+        """Return the tokens that would complete a text now, in addition to ``always``.
 
         Args:
-            end: What ``after`` returned.
+            end: The state.
 
         Raises:
-            RequestError: All tokens would.
+            RequestError: Every token would complete a text.
         """
         return self._kept.of(end, self._completing)
 
@@ -147,6 +149,7 @@ class BannedTexts:
         return found
 
     def _remembered(self, text: bytes) -> bytes:
+        """Return the state after a text."""
         whole = len(text)
         if self._ignore_case:
             text = folded(text)
@@ -162,7 +165,7 @@ class BannedTexts:
         return self._pieces.ids_in(self._rests(end))
 
     def _rests(self, end: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where the tokens stand that start with the rest of a text."""
+        """Yield the ranges of the tokens that start with the rest of a text."""
         for length in self._begun(end):
             beginning = end[-length:]
             first = bisect_left(self._texts, beginning)
@@ -184,7 +187,7 @@ class BannedTexts:
                 yield len(end) - start
 
     def _finishing(self, end: bytes, unfinished_part: bytes) -> np.ndarray:
-        """Return the tokens that complete a text by what they make of an unfinished character."""
+        """Return the tokens that complete a text by finishing an unfinished character."""
         import numpy as np
 
         begun = [*self._begun(end)]
@@ -204,12 +207,12 @@ class BannedTexts:
         return np.array(sorted(ids), dtype=np.int64)
 
     def _likely(self, end: bytes) -> str:
-        """Return a text that the most of this end is the beginning of."""
+        """Return a text of which the longest part of this end is a beginning."""
         length = next(self._begun(end), 0)
         return self._texts[bisect_left(self._texts, end[len(end) - length :])].decode()
 
     def _holds(self, text: bytes, known: int, begun: Sequence[int]) -> bool:
-        """Tell whether a text is there that was not in the first ``known`` bytes."""
+        """Tell whether a banned text ends after the first ``known`` bytes."""
         for start in (*(known - length for length in begun), *range(known, len(text))):
             place = bisect_right(self._texts, text[start:]) - 1
             if place >= 0 and text.startswith(self._texts[place], start):

@@ -1,8 +1,8 @@
-"""Byte fallback: byte tokens one after the other come out together, or not at all.
+"""Byte fallback: consecutive byte tokens, a run, come out together or not at all.
 
-A decoder with byte fallback waits until such a run of byte tokens ends. Then it becomes the
-characters that it spells or, if any byte of it makes none, one U+FFFD for each of its bytes: a
-wrong byte takes back what was right before it.
+A decoder with byte fallback waits until a run ends. The run becomes the characters that it spells.
+If any byte of it makes no character, it becomes one U+FFFD for each of its bytes: a wrong byte
+spoils the right bytes before it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from itertools import takewhile
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.text.utf8 import lacking, unfinished
 
-#: Stands in a text for a run, or the rest of one, that makes no characters. No character has it.
+#: Replaces a run, or the rest of a run, that makes no characters. No character has this byte.
 BROKEN = b"\xff"
 
-#: Tokens of a run that are read back; one that is longer counts as broken.
+#: Most tokens of a run that are read back; a longer run counts as broken.
 _LONGEST = 256
 
 
 class ByteRuns:
-    """What the byte tokens of a vocabulary do to a text.
+    """The byte tokens of a vocabulary, and the state of the run that a text ends with.
 
     Attributes:
         tokens: The bytes of each token of the vocabulary.
-        ids: Their ids; none if bytes that make no character leave others alone.
+        ids: The byte tokens; empty if a wrong byte does not spoil the bytes around it.
     """
 
     def __init__(self, tokens: Sequence[bytes], ids: frozenset[int]) -> None:
@@ -35,19 +35,19 @@ class ByteRuns:
 
     @cached_property
     def listed(self) -> Ids | list[int]:
-        """The same ids, to be banned."""
+        """The byte tokens, as a list to be banned."""
         return lasting(sorted(self.ids))
 
     def leaving_open(self, vocab_size: int) -> Ids | list[int]:
-        """Return the tokens with which no run ends: those of bytes, and those without text."""
+        """Return the tokens that do not end a run: byte tokens and tokens without text."""
         return _leaving_open(self, vocab_size)
 
     def joined(self, text: bytes, token_id: int) -> bytes:
         """Return a text with one more token, and ``BROKEN`` where a run has become invalid.
 
         Args:
-            text: What this returned before, or the last three bytes of it; nothing at the start.
-            token_id: One without text, a special one, changes nothing.
+            text: The text before, or its last three bytes; empty at the start.
+            token_id: A token without text, such as a special token, changes nothing.
         """
         token = self.tokens[token_id] if 0 <= token_id < len(self.tokens) else b""
         if not self.ids or not token:
@@ -61,37 +61,36 @@ class ByteRuns:
         return text + (token if _is_text(run[: len(run) - unfinished(run)]) else BROKEN)
 
     def unsettled(self, text: bytes) -> bytes:
-        """Return what keeps the run that a text ends with from being whole.
+        """Return the unfinished end of the run that a text ends with.
 
         Args:
-            text: What ``joined`` returned.
+            text: A text that ``joined`` returned.
 
         Returns:
-            The beginning of a character, or ``BROKEN``; nothing if it is whole, or there is none.
+            The beginning of a character, or ``BROKEN``; nothing if the run is whole, or absent.
         """
         if not self.ids:
             return b""
         return BROKEN if text.endswith(BROKEN) else text[len(text) - unfinished(text) :]
 
     def after(self, token_ids: Sequence[int]) -> Ids | Sequence[int]:
-        """Return the tokens that may not come after others, for the text of those to stand.
+        """Return the tokens that would corrupt the preceding text.
 
         Args:
-            token_ids: Those of a text; or of a part of one, after which any may come.
+            token_ids: The tokens of a text. After a part of a character any token may come.
         """
         run = [*takewhile(self.ids.__contains__, reversed(token_ids))]
         spelled = b"".join(self.tokens[token_id] for token_id in reversed(run))
         return self.listed if run and _is_text(spelled) else ()
 
     def left_open(self, token_ids: Sequence[int]) -> bytes:
-        """Return what keeps the run that an output ends with from being whole.
+        """Return the unfinished end of the run that an output ends with.
 
         Args:
-            token_ids: The output. Its last 256 tokens are read, and a run that is longer counts as
-                broken.
+            token_ids: The output. Its last 256 tokens are read; a longer run counts as broken.
 
         Returns:
-            As ``unsettled`` does.
+            As :meth:`unsettled`.
         """
         if not self.ids:
             return b""
@@ -109,7 +108,7 @@ class ByteRuns:
 
     @cached_property
     def _breaking(self) -> Sequence[Ids | list[int]]:
-        """The byte tokens that break a whole run, and those that break one that lacks a byte."""
+        """The byte tokens that break a whole run, and those for a run that lacks a byte."""
         return [
             lasting([i for i in sorted(self.ids) if self.unsettled(self.joined(run, i))])
             for run in (b"", b"\xc3")
@@ -117,11 +116,11 @@ class ByteRuns:
 
     @cached_property
     def _going_on(self) -> frozenset[int]:
-        """The tokens with which no run ends."""
+        """The tokens that do not end a run."""
         return frozenset(self.leaving_open(len(self.tokens)))
 
 
-#: Of a vocabulary without byte tokens.
+#: For a vocabulary without byte tokens.
 NO_RUNS = ByteRuns((), frozenset())
 
 

@@ -1,4 +1,4 @@
-"""The ways to write a text that Unicode holds to be the same: ``é``, or ``e`` and an accent."""
+"""The canonically equivalent forms of a text in Unicode: ``é``, or ``e`` and an accent."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sglang_lp.text.encoding import MAX_BYTES
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
-#: Most forms of one text, and of all together: so many are compiled in 20 ms.
+#: Most forms of one text, and of all texts together: they are compiled when a request arrives.
 _MOST, _MOST_TOGETHER = 1_000, 3_072
 
-#: Of Hangul, whose syllables Unicode composes by a rule: what follows a first consonant.
+#: Vowels and finals of Hangul, whose syllables Unicode composes by a rule.
 _VOWELS = range(0x1161, 0x1176)
 _FINALS = range(0x11A8, 0x11C3)
 
 
 @shared_by_copies
 def in_all_forms(vocabulary: Vocabulary, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return texts and all that are canonically equivalent to one and can be written.
+    """Return texts with all of their canonically equivalent forms that the model can write.
 
     Raises:
-        RequestError: They are too many, or too long together.
+        RequestError: There are too many forms, or they are too long together.
     """
     alphabet = vocabulary.exact.alphabet
     found: list[str] = []
@@ -52,7 +52,7 @@ def in_all_forms(vocabulary: Vocabulary, texts: tuple[str, ...]) -> tuple[str, .
 
 
 def canonical_forms(text: str, limit: int) -> list[str]:
-    """Return all texts that are canonically equivalent to this one, itself among them.
+    """Return all texts that are canonically equivalent to a text, itself included.
 
     Args:
         text: A character or more.
@@ -110,7 +110,7 @@ def _steps(form: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def joining() -> frozenset[str]:
-    """Return the characters that may be written as one with what is before them."""
+    """Return the characters that can compose with the characters before them."""
     found = {character for character in map(chr, range(sys.maxunicode + 1)) if combining(character)}
     found.update(*(normalize("NFD", text)[1:] for text in _compositions()))
     return frozenset(found.union(map(chr, (*_VOWELS, *_FINALS))))

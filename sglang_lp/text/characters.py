@@ -1,12 +1,11 @@
 """Keeping the end of a budget out of the middle of a character.
 
-A token may end inside a UTF-8 character. In the last tokens of a budget such a token is banned if
-its character lacks more bytes than there are tokens left: as every byte is a token, a character
-that may begin can be finished in time, and the budget stays what it is.
+A token may end inside a UTF-8 character. Among the last tokens of a budget such a token is banned
+if its character lacks more bytes than the budget has tokens left. Every byte is a token, so a
+character that may begin can be finished in time, and the budget is kept.
 
-A byte that makes no character takes back those around it where tokens of bytes come out together
-(:mod:`sglang_lp.text.byte_runs`), also what comes after the budget. So the last token of a budget
-leaves no such run broken.
+With byte fallback (:mod:`sglang_lp.text.byte_runs`) a byte that makes no character spoils the bytes
+around it, after the budget as well. The last token of a budget therefore leaves no run broken.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MOST_LACKING = 3
 
 
 class Characters:
-    """What the tokens of a model do to characters."""
+    """The tokens of a model that end inside a character."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._vocabulary = vocabulary
@@ -38,10 +37,10 @@ class Characters:
             self._cutting.append(lasting(known_ids(found, vocab_size)))
 
     def cutting(self, token_ids: Sequence[int], left: int) -> Iterable[int]:
-        """Return the tokens after which so many more cannot finish the characters of an output.
+        """Return the tokens after which ``left`` more tokens cannot finish an output's characters.
 
-        Those that end inside a character; and if none are left, bytes that break a run or leave
-        one broken.
+        These are tokens that end inside a character. If no tokens are left, they are bytes that
+        break a run or leave it broken.
         """
         if not left and self._runs.ids:
             return self._runs.breaking(token_ids)
@@ -55,14 +54,14 @@ class Characters:
 
 
 def characters_of(tokenizer: Any, vocab_size: int) -> Characters | None:
-    """Return what the tokens of a model do to characters, made once.
+    """Return the :class:`Characters` of a model, made once.
 
     Args:
         tokenizer: The served model's, or ``None``.
         vocab_size: Number of logits in a row.
 
     Returns:
-        ``None`` if no token ends inside of one, or nobody can tell.
+        ``None`` if no token ends inside a character, or the bytes of the tokens are unknown.
     """
     if tokenizer is None:
         return None

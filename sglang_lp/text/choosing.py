@@ -1,7 +1,7 @@
-"""What an answer that is one of several may go on with: several token sequences, or texts.
+"""The tokens that continue an answer which is one of several token sequences, or texts.
 
-A text counts whichever tokens spell it. A token continues one if its bytes are a beginning of
-what is left of it and tokens spell the rest; so no way to write a choice is closed, and none leads
+A text counts whichever tokens spell it. A token continues a text if its bytes begin the rest of the
+text, and tokens spell what follows. Every way to write a choice is therefore open, and no way leads
 to a dead end.
 """
 
@@ -19,7 +19,7 @@ from sglang_lp.text.encoding import served_vocabulary
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
-#: Most bytes that the texts of one request may have together, so many as are compiled in 5 ms.
+#: Most bytes that the texts of one request may have together: they are compiled as it arrives.
 MAX_BYTES = 8_192
 
 
@@ -73,7 +73,7 @@ class TextChoices:
         """
         self._vocabulary = vocabulary
         self._texts = sorted({text.encode() for text in texts})
-        #: What may be left of a text; ``None`` where every byte is a token and so every text is.
+        #: The rests of texts that tokens spell; ``None`` where every byte is a token.
         self._spelled: set[bytes] | None = None
         if not vocabulary.exact.single_bytes.issuperset(b"".join(self._texts)):
             self._spelled = {b""}
@@ -89,7 +89,7 @@ class TextChoices:
         self.continuing(b"")  # where every request begins
 
     def after(self, place: bytes, token_id: int) -> bytes | None:
-        """Return what was said after one more token."""
+        """Return the text after one more token."""
         said = place + self._vocabulary.text([token_id])
         first = bisect_left(self._texts, said)
         if said == place or first == len(self._texts) or not self._texts[first].startswith(said):
@@ -126,15 +126,15 @@ def token_choices(token_ids: tuple[int, ...], lengths: tuple[int, ...]) -> Token
 
 
 def text_choices(processor: str, tokenizer: Any, texts: tuple[str, ...]) -> TextChoices:
-    """Return the choices of a request, made once for each list of them.
+    """Return the compiled choices of a request, one for each list of them.
 
     Args:
-        processor: The class whose parameter they are, for the message.
+        processor: The processor's class name, for the message.
         tokenizer: The served model's, or ``None``.
         texts: At least one, each a character or more.
 
     Raises:
-        InvalidParameter: The model cannot write one of them, or nobody can tell.
+        InvalidParameter: The model cannot write one of them, or its tokens' bytes are unknown.
     """
     vocabulary = served_vocabulary(processor, "choices", tokenizer)
     with refusing(processor, "choices"):

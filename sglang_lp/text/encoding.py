@@ -1,4 +1,4 @@
-"""From the texts of a request to tokens of the served model, or to the reason why not."""
+"""The texts of a request: checked, and written in tokens of the served model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 
-#: Most bytes that the texts of one request may have together, so many as are compiled in 10 ms.
+#: Most bytes that the texts of one request may have together: they are compiled as it arrives.
 MAX_BYTES = 32_768
 
 
@@ -18,12 +18,12 @@ def check_texts(name: str, texts: Sequence[str], limit: int = MAX_BYTES) -> None
     """Refuse texts that no model can write, or too many.
 
     Args:
-        name: Of the parameter, for the message.
-        texts: What came.
+        name: The parameter's name, for the message.
+        texts: The texts.
         limit: Most bytes that they may have together.
 
     Raises:
-        ValueError: They hold what is no character, or are too long together.
+        ValueError: They contain half a character or U+FFFD, or are too long together.
     """
     try:
         length = sum(len(text.encode()) for text in texts)
@@ -43,22 +43,22 @@ def check_texts(name: str, texts: Sequence[str], limit: int = MAX_BYTES) -> None
 
 
 def known_ids(token_ids: Sequence[int], vocab_size: int) -> Sequence[int]:
-    """Return those of ascending ids that the model has a logit for: tokenizers may have more."""
+    """Return the ids that have a logit, of ascending ids: a tokenizer may have more."""
     if not token_ids or token_ids[-1] < vocab_size:
         return token_ids
     return token_ids[: bisect_left(token_ids, vocab_size)]
 
 
 def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
-    """Return what the tokens of the served model spell.
+    """Return the vocabulary of the served model.
 
     Args:
-        processor: The class whose parameter wants to know, for the message.
-        name: Of the parameter.
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
 
     Raises:
-        InvalidParameter: Nobody can tell.
+        InvalidParameter: There is no tokenizer, or the bytes of its tokens are unknown.
     """
     require_tokenizer(processor, name, tokenizer)
     with refusing(processor, name):
@@ -66,15 +66,15 @@ def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:
 
 
 def require_tokenizer(processor: str, name: str, tokenizer: Any) -> None:
-    """Refuse a parameter that takes a tokenizer, where there is none.
+    """Refuse a parameter that needs a tokenizer, on a server without one.
 
     Args:
-        processor: The class whose parameter it is, for the message.
-        name: Of the parameter.
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
 
     Raises:
-        InvalidParameter: There is none.
+        InvalidParameter: There is no tokenizer.
     """
     if tokenizer is None:
         raise InvalidParameter(
@@ -88,18 +88,20 @@ def require_tokenizer(processor: str, name: str, tokenizer: Any) -> None:
 def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:
     """Return the tokens to force for a text.
 
-    Those that the tokenizer itself writes it with, which the model has seen. One of SentencePiece
-    puts a space before: then the first word is in the longest tokens that spell it without. If it
-    changes the text in other ways, all of it is.
+    The tokenizer's own tokens for the text are used, because the model has seen them. Exceptions:
+
+    - If the tokenizer puts a space before the text (SentencePiece), the first word is written in
+      the longest tokens that spell it without the space.
+    - If the tokenizer changes the text in other ways, all of it is written in such tokens.
 
     Args:
-        processor: The class whose parameter it is, for the message.
-        name: Of the parameter.
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
         text: A character or more.
 
     Raises:
-        InvalidParameter: No tokens spell it, or nobody can tell.
+        InvalidParameter: No tokens spell it, or the bytes of the tokens are unknown.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     ids = _forced_text(vocabulary, tokenizer, text)
@@ -128,7 +130,7 @@ def _forced_text(vocabulary: Vocabulary, tokenizer: Any, text: str) -> tuple[int
 
 
 def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Return the tokens of a text; none if they do not decode back to it."""
+    """Return the tokens of a text; empty if they do not decode back to it."""
     # Some models' settings have transformers drop spaces around punctuation.
     as_is = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "init_kwargs") else {}
     try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Pieces:
-    """One byte string for each token id, to be searched; an empty one is never found.
+    """The byte strings of all token ids, to be searched; an empty string is never found.
 
     Attributes:
         of: The byte string of each token id.
@@ -24,12 +24,12 @@ class Pieces:
         self.of = of
         ids = [token_id for token_id, piece in enumerate(of) if piece]
         ids.sort(key=of.__getitem__)
-        #: The byte strings in order, and whose they are.
+        #: The byte strings in order, and their token ids.
         self._sorted = [of[token_id] for token_id in ids]
         self._ids = np.array(ids, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Return how many are not empty."""
+        """Return the number of byte strings that are not empty."""
         return len(self._sorted)
 
     def same_as(self, text: bytes) -> list[int]:
@@ -41,7 +41,7 @@ class Pieces:
         return found
 
     def first_of(self, text: bytes) -> int:
-        """Return the first id of the tokens that are exactly this text, of which there is one."""
+        """Return the first id of the tokens that are exactly this text; at least one must exist."""
         return int(self._ids[self._first[text]])
 
     def starting_with(self, prefix: bytes) -> np.ndarray:
@@ -49,17 +49,17 @@ class Pieces:
         return self._ids[slice(*self.range_of(prefix))]
 
     def range_of(self, prefix: bytes) -> tuple[int, int]:
-        """Return from where to before where the tokens stand that start with these bytes."""
+        """Return the range, in order of bytes, of the tokens that start with these bytes."""
         length = len(prefix)
         start = bisect_left(self._sorted, prefix)
         return start, bisect_right(self._sorted, prefix, start, key=lambda piece: piece[:length])
 
     def longest_at(self, text: bytes, place: int, allowed: int = -1) -> int:
-        """Return the length of the longest token that stands at a place in a text; 0 for none.
+        """Return the length of the longest token at a place in a text; 0 for none.
 
         Args:
             text: At least one byte longer than ``place``.
-            place: Where in it.
+            place: The index.
             allowed: The lengths that count: bit 3 for 3 bytes.
         """
         starts = self._lengths_from
@@ -74,9 +74,9 @@ class Pieces:
         return 0
 
     def ways(self, text: bytes) -> list[int]:
-        """Return, for each place in a text, how to go on: the length of the longest next token.
+        """Return, for each place in a text, the length of the longest usable token there.
 
-        Tokens spell the rest after it. Where none spell it, the length is 0.
+        A token is usable if tokens spell the rest after it. Without such a token the length is 0.
         """
         all_lengths = (2 << self.longest) - 1
         ways = [0] * len(text)
@@ -88,20 +88,20 @@ class Pieces:
         return ways
 
     def ranges_of(self, joined: bytes, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ask at once for the ranges of many prefixes, by their first eight bytes.
+        """Return the ranges of many prefixes at once, by their first eight bytes.
 
         Args:
             joined: The texts that the prefixes are parts of, one after the other.
             left: For each position in ``joined`` the length of the prefix that starts there.
 
         Returns:
-            For each position from where to before where the tokens stand that start with as much
-            of the prefix as eight bytes hold.
+            For each position the start and the stop of the range of tokens that start with the
+            first eight bytes of the prefix.
         """
         import numpy as np
 
         first, last = _bounds(_eights(joined), left)
-        order = np.argsort(first)  # to look for one beside the other takes half the time
+        order = np.argsort(first)  # neighbours are searched for together
         low = np.empty(len(first), dtype=np.int64)
         low[order] = np.searchsorted(self._heads, first[order], "left")
         high = low.copy()
@@ -110,7 +110,7 @@ class Pieces:
         return low, np.maximum(low, high)
 
     def ids_in(self, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
-        """Return the ids of the tokens that stand in any of several ranges, each once."""
+        """Return the ids of the tokens in any of several ranges, each once."""
         import numpy as np
 
         found = np.zeros(len(self.of), dtype=np.bool_)
@@ -122,7 +122,7 @@ class Pieces:
         """Return the ids of all tokens that contain any of several texts, in order, each once.
 
         Args:
-            texts: None is empty. The less often one is the beginning of another, the faster.
+            texts: Not empty. The search is fastest if no text begins with another.
         """
         import numpy as np
 
@@ -132,21 +132,21 @@ class Pieces:
         return np.flatnonzero(found)
 
     def places_of(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find several texts wherever tokens contain them.
+        """Find every occurrence of several texts inside a token.
 
         Args:
             texts: One or more, none of them empty.
 
         Returns:
-            For each place where one begins, counted in the joined bytes of all tokens: the place,
-            the id of the token, and the place after the text.
+            For each occurrence: its index in the joined bytes of all tokens, the id of the token,
+            and the index after the text.
         """
         import numpy as np
 
         eights, (heads, places) = self._eights, self._places
         starts = np.cumsum([0, *map(len, texts)])
         lengths = np.diff(starts)
-        wanted = _eights(b"".join([*texts, b"\0"]))  # one more, for what is compared to its end
+        wanted = _eights(b"".join([*texts, b"\0"]))  # one more, to compare to the end
         first, last = _bounds(wanted[starts[:-1]], lengths)
         low, high = np.searchsorted(heads, first, "left"), np.searchsorted(heads, last, "right")
         text = np.repeat(np.arange(len(texts)), high - low)
@@ -164,20 +164,20 @@ class Pieces:
         return place[inside], token[inside], after[inside]
 
     def prepare(self) -> None:
-        """Make what searches need."""
+        """Build the tables of searches."""
         for name in ("alphabet", "lengths", "finishing"):
             getattr(self, name)  # is kept from then on
         for name in ("_eights", "_ends", "_heads", "_holder", "_places"):
             getattr(self, name)
 
     def prepare_to_spell(self) -> None:
-        """Make what :meth:`same_as` and :meth:`ways` need."""
+        """Build the tables of :meth:`same_as` and :meth:`ways`."""
         for name in ("longest", "single_bytes", "_first", "_lengths_from"):
             getattr(self, name)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """How many bytes each token has."""
+        """The number of bytes of each token."""
         import numpy as np
 
         return np.array([*map(len, self.of)], dtype=np.int64)
@@ -194,7 +194,7 @@ class Pieces:
 
     @cached_property
     def alphabet(self) -> frozenset[int]:
-        """The bytes that any token has."""
+        """The bytes that occur in any token."""
         return frozenset(self._joined)
 
     def ending_with_a_lead(self) -> np.ndarray:
@@ -210,10 +210,10 @@ class Pieces:
 
     @cached_property
     def finishing(self) -> tuple[dict[bytes, list[int]], ...]:
-        """The tokens that go on with an unfinished character.
+        """The tokens that continue an unfinished character.
 
-        For each number of bytes that it lacks, 0 to 3: so many bytes that tokens start with, or
-        fewer if the token has no more, and the ids of those.
+        For each number of bytes that the character lacks, 0 to 3: from the first so many bytes of
+        tokens, fewer if a token is shorter, to the ids of these tokens.
         """
         found: tuple[dict[bytes, list[int]], ...] = ({}, {}, {}, {})
         for start, stop in map(self.range_of, (bytes([byte]) for byte in range(0x80, 0xC0))):
@@ -225,7 +225,7 @@ class Pieces:
 
     @cached_property
     def _first(self) -> dict[bytes, int]:
-        """Where each byte string stands first among all in order."""
+        """The first place of each byte string in order."""
         places = range(len(self._sorted) - 1, -1, -1)
         return dict(zip(reversed(self._sorted), places, strict=True))
 
@@ -258,26 +258,26 @@ class Pieces:
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """Where each token ends when all are joined."""
+        """The index after each token when all are joined."""
         import numpy as np
 
         return np.cumsum(self.lengths)
 
     @cached_property
     def _holder(self) -> np.ndarray:
-        """Whose each byte is when all are joined."""
+        """Token id that owns each byte of the joined vocabulary."""
         import numpy as np
 
         return np.repeat(np.arange(len(self.of), dtype=np.int32), self.lengths)
 
     @cached_property
     def _eights(self) -> np.ndarray:
-        """The eight bytes from each byte of all on, and none after them."""
+        """The eight bytes from each byte of the joined vocabulary on, and a last zero."""
         return _eights(self._joined + b"\0")
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same in order, and their places."""
+        """The entries of ``_eights`` in order, and their indices."""
         import numpy as np
 
         order = np.argsort(self._eights[:-1])
@@ -294,7 +294,7 @@ def _eights(joined: bytes) -> np.ndarray:
 
 
 def _bounds(eights: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest eight bytes that start with as many of these."""
+    """Return the smallest and largest eight bytes with the first ``lengths`` bytes of these."""
     import numpy as np
 
     free = np.array([(1 << (8 * (8 - length))) - 1 for length in range(9)], dtype=np.uint64)

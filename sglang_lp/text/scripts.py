@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from sglang_lp.text.vocabulary import Vocabulary
 
-#: Before here lie the letters of all scripts: planes 0 to 3.
+#: All letters of scripts have smaller code points: planes 0 to 3.
 _LETTERS = 0x40000
 
-#: The scripts of a character that belongs to none: it is used in many, goes with any letter, or
-#: is not assigned.
+#: The scripts of characters without a script: they are used in many, combine with any letter, or
+#: are not assigned.
 _NO_SCRIPTS = ("Common", "Inherited", "Unknown")
 
-#: The recommended scripts of Unicode (UAX #31, table 5), for who mistypes one.
+#: The recommended scripts of Unicode (UAX #31, table 5), for a hint after a typo.
 _RECOMMENDED = (
     *("Arabic", "Armenian", "Bengali", "Bopomofo", "Cyrillic", "Devanagari", "Ethiopic"),
     *("Georgian", "Greek", "Gujarati", "Gurmukhi", "Han", "Hangul", "Hebrew"),
@@ -43,17 +43,18 @@ _MAX_KEPT = 1_024
 def banned_scripts(
     processor: str, name: str, tokenizer: Any, scripts: tuple[str, ...], mode: str
 ) -> BannedScripts:
-    """Return what keeps the letters of scripts out, made once for each list of them.
+    """Return the compiled ban of scripts, one for each list of them.
 
     Args:
-        processor: The class whose parameter they are, for the message.
-        name: Of the parameter.
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
         scripts: Names of scripts.
         mode: ``"ban"`` for these, or ``"allow"`` for all others.
 
     Raises:
-        InvalidParameter: No such script, nothing is left to write, or nobody can tell.
+        InvalidParameter: No such script, nothing is left to write, or the bytes of the tokens are
+            unknown.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
@@ -61,16 +62,16 @@ def banned_scripts(
 
 
 class BannedScripts:
-    """Says which tokens would write a letter of banned scripts.
+    """A compiled ban: the tokens that would write a letter of banned scripts.
 
     Attributes:
-        always: The ids of the tokens that do so by themselves.
+        always: The tokens that do so whatever the output is.
     """
 
     def __init__(
         self, vocabulary: Vocabulary, free: frozenset[int], scripts: Sequence[str], mode: str
     ) -> None:
-        """Find them.
+        """Find the tokens of ``always``.
 
         Args:
             vocabulary: Of the served model.
@@ -86,12 +87,12 @@ class BannedScripts:
         self._vocabulary = vocabulary
         common, inherited, unknown = map(_letters_of, _NO_SCRIPTS)
         named = np.logical_or.reduce([*map(_checked_letters_of, scripts)])
-        #: For each number of a character whether it may not come.
+        #: For each code point whether the character is banned.
         self._banned = named if mode == "ban" else ~(named | common | inherited | unknown)
-        #: Whether it is a way on for a character that was begun.
+        #: For each code point whether a begun character may become this character.
         self._ways = ~(self._banned | unknown)
         numbers, holders = vocabulary.characters
-        # Where the last letters end nothing is assigned, nor for ever will be.
+        # Larger code points are treated as the last, which is unassigned.
         holding = holders[self._banned[np.minimum(numbers, _LETTERS - 1)]]
         beginning = [ids for tail, ids in vocabulary.tails.items() if self._is_lost(tail)]
         always = {*holding.tolist()}.union(*beginning) - free
@@ -107,24 +108,24 @@ class BannedScripts:
         self._kept: dict[bytes, tuple[int, ...]] = {}
 
     def holding(self, vocab_size: int) -> Iterable[int]:
-        """Return the tokens of ``always`` that the model has a logit for: it may have fewer."""
+        """Return the tokens of ``always`` that have a logit."""
         if self._ids is None or self._vocab_size != vocab_size:  # one for all requests and steps
             self._ids = lasting([token_id for token_id in self._sorted if token_id < vocab_size])
             self._vocab_size = vocab_size
         return self._ids
 
     def pending(self, pending: bytes, token_ids: Sequence[int]) -> bytes:
-        """Return what there is of an unfinished character after more tokens.
+        """Return the first bytes of an unfinished character after more tokens.
 
         Args:
-            pending: What there was before them.
-            token_ids: Those without text, special ones, change nothing.
+            pending: The bytes before these tokens.
+            token_ids: The tokens. Special tokens change nothing.
         """
         text = pending + self._vocabulary.text(token_ids)
         return text[len(text) - unfinished(text) :]
 
     def completing(self, pending: bytes) -> tuple[int, ...]:
-        """Return the tokens that would make a banned letter of an unfinished character."""
+        """Return the tokens that would finish an unfinished character as a banned letter."""
         found = self._kept.get(pending)
         if found is None:
             if len(self._kept) == _MAX_KEPT:
@@ -141,7 +142,7 @@ class BannedScripts:
         return found
 
     def _is_lost(self, beginning: bytes) -> bool:
-        """Tell whether a character, or all that a beginning of one can become, is banned."""
+        """Tell whether a character, or everything that its beginning can become, is banned."""
         missing = lacking(beginning)
         if not missing:
             try:
@@ -150,7 +151,7 @@ class BannedScripts:
                 return False  # comes out as U+FFFD
             return number < _LETTERS and bool(self._banned[number])
         if unfinished(beginning) < len(beginning):
-            return False  # as here, before another one begins
+            return False  # as U+FFFD as well, before another character
         numbers = becoming(beginning)
         first, last = numbers.start, numbers.stop
         return bool(self._banned[first:last].any()) and not self._ways[first:last].any()
@@ -179,7 +180,7 @@ def _checked_letters_of(script: str) -> np.ndarray:
     """Return the letters of a script that a request names.
 
     Raises:
-        RequestError: There is none of this name, or it has no letters of its own.
+        RequestError: No script has this name, or it has no letters of its own.
     """
     try:
         found = _letters_of(script)
@@ -200,10 +201,10 @@ def _checked_letters_of(script: str) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _letters_of(script: str) -> np.ndarray:
-    """Return for each number of a character whether it is of a script.
+    """Return for each code point whether the character is of a script.
 
     Raises:
-        ValueError: There is none of this name.
+        ValueError: No script has this name.
     """
     import numpy as np
 

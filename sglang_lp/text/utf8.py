@@ -1,16 +1,16 @@
-"""Texts as bytes of UTF-8: case, and characters that are not finished."""
+"""Bytes of UTF-8: case folding, and unfinished characters."""
 
 from __future__ import annotations
 
-#: By the length of a character in bytes, the smallest number that is written with so many.
+#: Number of bytes of a character -> the smallest code point that takes so many.
 _SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
 
 
 def folded(text: bytes) -> bytes:
-    """Return a text without the difference of upper and lower case, as ``str.casefold`` does.
+    """Return a text with its case folded, as by ``str.casefold``.
 
-    What is no UTF-8 stays as it is, a character that is not finished included, so that folding
-    goes on: ``folded(folded(a) + b) == folded(a + b)``.
+    Bytes that are no UTF-8 stay as they are, an unfinished character included, so that
+    ``folded(folded(a) + b) == folded(a + b)``.
     """
     if text.isascii():
         return text.lower()
@@ -18,7 +18,7 @@ def folded(text: bytes) -> bytes:
 
 
 def unfinished(text: bytes) -> int:
-    """Return with how many bytes of an unfinished UTF-8 character a text ends; 0 for none."""
+    """Return the number of bytes of the unfinished character at the end of a text; 0 for none."""
     if text[-1:].isascii():
         return 0
     for length in range(1, min(len(text), 3) + 1):
@@ -33,17 +33,17 @@ def unfinished(text: bytes) -> int:
 
 
 def lacking(text: bytes) -> int:
-    """Return how many bytes the unfinished UTF-8 character lacks that a text ends with."""
+    """Return how many bytes the unfinished character at the end of a text lacks; 0 for none."""
     length = unfinished(text)
     first = text[-length:][:1]
     return 2 + (first >= b"\xe0") + (first >= b"\xf0") - length if length else 0
 
 
 def becoming(beginning: bytes) -> range:
-    """Return the numbers of the characters that an unfinished one can become.
+    """Return the code points that an unfinished character can become.
 
     Args:
-        beginning: Its first bytes, and no others.
+        beginning: The first bytes of the character, and no others.
     """
     missing = lacking(beginning)
     length = len(beginning) + missing

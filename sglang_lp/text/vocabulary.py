@@ -1,8 +1,7 @@
-"""The served model's tokens as bytes: what each spells, and which ones spell a given text.
+"""The bytes of the served model's tokens, read from its tokenizer.
 
-A tokenizer's tokens are pieces of bytes, not of characters: a character may be split among
-several, and most texts can be spelled in many ways. What holds for a text, whichever tokens spell
-it, is therefore asked here.
+A token is a piece of bytes, not of characters: a character may be split among several tokens, and
+most texts can be spelled in many ways. Rules on a text, whichever tokens spell it, start here.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Vocabulary:
-    """What the tokens of one tokenizer spell.
+    """The bytes of the tokens of one tokenizer.
 
     Attributes:
-        tokens: The bytes of each id that the tokenizer has. Special tokens have none: they are
-            left out of the text that a client gets. There may be more logits in a row, or fewer.
-        byte_runs: What is special about its byte tokens.
+        tokens: The bytes of each id that the tokenizer has. Special tokens have none: they are not
+            in the text that a client gets. A row may have more logits, or fewer.
+        byte_runs: The byte tokens, if the tokenizer has byte fallback.
     """
 
     def __init__(self, tokens: Sequence[bytes], byte_ids: Iterable[int] = ()) -> None:
@@ -37,7 +36,7 @@ class Vocabulary:
         self.byte_runs = ByteRuns(tokens, frozenset(byte_ids))
 
     def prepare(self) -> None:
-        """Make what every search needs, for 200,000 tokens in a second: no request waits for it."""
+        """Build the tables of all searches, so that no request waits for them."""
         self.exact.prepare()
         self.exact.prepare_to_spell()
         self.folded.prepare()
@@ -56,7 +55,7 @@ class Vocabulary:
 
     @cached_property
     def characters(self) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the characters in all tokens, and the token that holds each.
+        """The code points of the characters in all tokens, and the token that contains each.
 
         A byte that belongs to no whole character of its token counts as U+DC00 and its value.
         """
@@ -71,7 +70,7 @@ class Vocabulary:
 
     @cached_property
     def tails(self) -> dict[bytes, list[int]]:
-        """The tokens that end inside a character: what they have of it, and the ids of those."""
+        """The tokens that end inside a character: from its first bytes to the ids of the tokens."""
         found: dict[bytes, list[int]] = {}
         for token_id in self.exact.ending_with_a_lead().tolist():
             token = self.tokens[token_id]
@@ -80,7 +79,7 @@ class Vocabulary:
         return found
 
     def spell(self, text: bytes) -> list[int]:
-        """Return tokens that spell a text, long ones first; none at all if no tokens do."""
+        """Return tokens that spell a text, the longest possible at each place; empty if none do."""
         exact, ids = self.exact, list[int]()
         # Where every byte is a token, no way ends in the middle.
         sure = exact.single_bytes.issuperset(text)
@@ -95,7 +94,7 @@ class Vocabulary:
         return ids
 
     def text(self, token_ids: Iterable[int]) -> bytes:
-        """Return what tokens spell; an id outside of the vocabulary spells nothing.
+        """Return the bytes of tokens; an id outside of the vocabulary has none.
 
         Args:
             token_ids: Oldest first. Pad values of image prompts may be among them.
@@ -111,7 +110,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         tokenizer: Of ``transformers``, as SGLang serves it, or of ``tokenizers``.
 
     Raises:
-        RequestError: What its tokens spell cannot be told.
+        RequestError: The bytes of its tokens are unknown.
     """
     found = _vocabulary_of(tokenizer)
     if isinstance(found, str):
@@ -120,7 +119,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
 
 
 def byte_runs_of(tokenizer: Any) -> ByteRuns:
-    """Return the byte runs of the vocabulary of a tokenizer; none where nobody can tell.
+    """Return the byte runs of a tokenizer's vocabulary; empty if its tokens' bytes are unknown.
 
     Args:
         tokenizer: As for :func:`vocabulary_of`, or ``None``.
@@ -131,7 +130,7 @@ def byte_runs_of(tokenizer: Any) -> ByteRuns:
 
 @lru_cache(maxsize=4)
 def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
-    """Return what ``vocabulary_of`` does, or the message of its error, which is kept as well."""
+    """Return the result of ``vocabulary_of``, or the message of its error: both are kept."""
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
     try:
         _check_clean_up(tokenizer)
@@ -160,9 +159,9 @@ def unmapped_ids(tokenizer: Any, vocab_size: int) -> tuple[int, ...]:
 
 
 def _check_clean_up(tokenizer: Any) -> None:
-    """Refuse a tokenizer whose text is not that of its tokens: ``do n't .`` becomes ``don't.``.
+    """Refuse a tokenizer whose decoder changes the text of its tokens: ``do n't .`` to ``don't.``.
 
-    Asked by decoding, because the flag alone says little: transformers 5 passes over it for BPE.
+    Tested by decoding, because transformers 5 ignores the flag for BPE.
     """
     if not getattr(tokenizer, "clean_up_tokenization_spaces", False):
         return
@@ -177,7 +176,7 @@ def _check_clean_up(tokenizer: Any) -> None:
 def _fast_vocabulary(fast: Any) -> Vocabulary:
     """Return the vocabulary of a tokenizer of ``tokenizers``.
 
-    Not by xgrammar, which takes 1.3 s for 200,000 of them and is not there in a client.
+    Without xgrammar, which a client does not have.
     """
     names, decoder = fast.get_vocab(), fast.decoder
     special = {
@@ -194,7 +193,7 @@ def _fast_vocabulary(fast: Any) -> Vocabulary:
             else:
                 checked.append(name)
                 ours.append(token)
-    # The library has the last word.
+    # Compared with the library's own decoder.
     if decoder is None or decoder.decode(checked) != b"".join(ours).decode(errors="replace"):
         raise ValueError("its decoder does more than to join tokens")
     has_runs = decoder.decode(["<0x61>", "<0xFF>"]) == "\ufffd\ufffd"
@@ -211,14 +210,14 @@ def _other_tokens(tokenizer: Any) -> list[bytes]:
 
 
 def _byte_level() -> dict[int, str]:
-    """Return what turns the characters of a byte-level token into those of its bytes in Latin-1.
+    """Return the translation from the characters of a byte-level token to its bytes in Latin-1.
 
     Byte-level vocabularies write each byte as one printable character (GPT-2's
     ``bytes_to_unicode``, the alphabet of ``tokenizers.pre_tokenizers.ByteLevel``): a printable
     one as itself, the others as U+0100 and on.
     """
     odd = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
-    # What is not in the alphabet must not pass for a byte: no Latin-1 has the replacement.
+    # A character outside of the alphabet is no byte: its replacement is not in Latin-1.
     return {**dict.fromkeys(odd, "\uffff"), **{256 + n: chr(byte) for n, byte in enumerate(odd)}}
 
 

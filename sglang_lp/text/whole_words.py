@@ -1,13 +1,12 @@
 """Words that may not come out as whole words, whichever tokens would spell them.
 
-Whether ``foo`` was a word is known one character later: ``foo.`` holds it, ``food`` does not. So a
-word may be written to its end, and then only a letter may follow: banned is each token that begins
-with something else, and the end of the answer. A token that holds a word and what follows it is
-banned at once.
+One character later it is known whether ``foo`` was a word: ``foo.`` contains it, ``food`` does not.
+A word may therefore be written to its end. Then only a word character may follow: every token that
+begins otherwise is banned, and so is the end of the answer. A token that contains a word and the
+character after it is always banned.
 
-A word character is a letter, a mark, a number or a connector of Unicode, or a joiner; bytes that
-make no character are none. What there is to remember is the class of the character before the
-earliest place where a word may have begun, and the text from there on.
+The state is the text from the earliest place on where a word may have begun, after a space or an
+``x`` for the class of the character before.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
 
     from sglang_lp.text.vocabulary import Vocabulary
 
-#: Stand for a character of a word, and for any other, where nothing else of it matters.
+#: A word character and another character, where only the class matters.
 _WORD, _OTHER = b"x", b" "
 
 
 def prepare(vocabulary: Vocabulary) -> None:
-    """Make what every list of words needs, so that no request waits for it."""
+    """Build the tables that every list of words needs, so that no request waits for them."""
     for pieces in (vocabulary.exact, vocabulary.folded):
         edges_of(pieces)
 
@@ -44,17 +43,17 @@ def prepare(vocabulary: Vocabulary) -> None:
 def whole_words(
     processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool
 ) -> WholeWords:
-    """Return what keeps whole words out, made once for each list of them.
+    """Return the compiled ban of whole words, one for each list of them.
 
     Args:
-        processor: The class whose parameter they are, for the message.
-        name: Of the parameter.
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
         texts: At least one, each a character or more.
-        ignore_case: Whether words are the same if ``str.casefold`` makes them the same.
+        ignore_case: Whether words are equal if ``str.casefold`` makes them equal.
 
     Raises:
-        InvalidParameter: The model cannot write such a word, or nobody can tell.
+        InvalidParameter: The model cannot write a word, or the bytes of its tokens are unknown.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
@@ -69,11 +68,11 @@ def _whole_words(
 
 
 class WholeWords:
-    """Says which tokens would make a word of several a whole one.
+    """A compiled ban: the tokens that would make one of several words a whole word.
 
     Attributes:
-        always: The ids of the tokens that hold one, whatever came before, in order.
-        start: What to remember before the first token.
+        always: The tokens that contain a whole word, whatever the output is, in order.
+        start: The state before the first token.
     """
 
     start = _OTHER
@@ -106,14 +105,14 @@ class WholeWords:
         at_head = (inside == edges.heads[token]) & (inside > 0)
         first = known & (inside == 0)
         bounded = known & (inside > 0) & edges.closes[place] & ~at_head
-        #: Tokens that begin with a word and go on with no letter.
+        #: Tokens that begin with a word and continue with no letter.
         self._first = np.unique(token[first])
         #: Tokens that do so after the rest of a character.
         self._after_head = np.unique(token[known & at_head])
         self.always: Sequence[int] = array(
             "q", np.unique(token[bounded]).astype(np.int64).tobytes()
         )
-        #: Tokens that begin with no letter, or with one that may be taken back.
+        #: Tokens that begin with no letter, or with a letter that a wrong byte can spoil.
         open_first = edges.opens[edges.starts]
         open_first[[*vocabulary.byte_runs.ids]] = True
         self._no_letter = np.flatnonzero((pieces.lengths > 0) & open_first)
@@ -126,10 +125,10 @@ class WholeWords:
         self._kept: KeptIds[array[int]] = KeptIds()
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
-        """Return what to remember at the start, if what the prompt ends with counts.
+        """Return the state after a prompt, in which a word may begin.
 
         Args:
-            prompt_ids: Special tokens and pad values of images in it end every word.
+            prompt_ids: The prompt. A special token or a pad value of an image ends every word.
         """
         tokens = self._vocabulary.tokens
         last: list[int] = []
@@ -143,11 +142,11 @@ class WholeWords:
         return self._remembered(reduce(self._vocabulary.byte_runs.joined, reversed(last), _OTHER))
 
     def after(self, end: bytes, token_id: int) -> bytes:
-        """Return what to remember after one more token.
+        """Return the state after one more token.
 
         Args:
-            end: What was to be remembered before it.
-            token_id: One without text, a special one, changes nothing.
+            end: The state before it.
+            token_id: A special token changes nothing.
         """
         text = self._vocabulary.byte_runs.joined(end, token_id)
         return end if text == end else self._remembered(text)
@@ -156,11 +155,11 @@ class WholeWords:
         """Return the tokens that begin with no letter, if a word has just been written.
 
         Args:
-            end: What ``after`` returned.
+            end: The state.
             vocab_size: Number of logits: tokenizers may have more tokens.
 
         Returns:
-            ``None`` if none has; no tokens if a character has begun, which ``completing`` knows.
+            ``None`` if no word has; no tokens inside a character, which ``completing`` handles.
         """
         whole = len(end) - unfinished(end)
         if not any(end[start:whole] in self._words for start in self._starts(end, whole)):
@@ -174,10 +173,10 @@ class WholeWords:
         return found
 
     def completing(self, end: bytes) -> Sequence[int]:
-        """Return the tokens that may not come now, besides those of ``always``.
+        """Return the tokens that may not come now, in addition to ``always`` and ``after_word``.
 
         Args:
-            end: What ``after`` returned. Those of ``after_word`` may not come either.
+            end: The state.
 
         Raises:
             RequestError: All tokens make a whole word.
@@ -189,7 +188,7 @@ class WholeWords:
 
     def _remembered(self, text: bytes) -> bytes:
         if text.endswith(BROKEN):
-            return BROKEN  # and so whatever comes until the run of bytes ends
+            return BROKEN  # until the run of bytes ends
         if self._ignore_case:
             text = folded(text)
         whole = len(text) - unfinished(text)
@@ -200,7 +199,7 @@ class WholeWords:
         return (_WORD if last and is_word(last) else _OTHER) + text[whole:]
 
     def _starts(self, text: bytes, whole: int) -> Iterator[int]:
-        """Yield where a word may begin, up to the end: after each character that is no letter."""
+        """Yield the indices at which a word may begin: after each character that is no letter."""
         place, floor = 0, max(1, whole - self._longest)
         for character in text[:whole].decode("utf-8", "surrogateescape"):
             place += len(character.encode("utf-8", "surrogateescape"))
@@ -237,8 +236,8 @@ class WholeWords:
         return np.flatnonzero(found)
 
     def _ban_after(self, end: bytes, part: bytes, found: np.ndarray, *, written: bool) -> None:
-        """Ban what may not follow an unfinished character."""
-        # What does not continue the character makes it none, and so no letter.
+        """Ban the tokens that may not follow an unfinished character."""
+        # A token that does not continue the character breaks it, so it is no letter.
         found[self._first] = True
         if written:
             found[self._pieces.lengths > 0] = True
@@ -254,7 +253,7 @@ class WholeWords:
             found[token_id] = self._breaks(end + self._vocabulary.tokens[token_id], known)
 
     def _ban_rests(self, beginning: bytes, found: np.ndarray) -> None:
-        """Ban the tokens that complete a word that was begun, and go on with no letter."""
+        """Ban the tokens that complete a begun word and continue with no letter."""
         edges, pieces, length = self._edges, self._pieces, len(beginning)
         first = bisect_left(self._texts, beginning)
         last = bisect_right(self._texts, beginning, first, key=lambda text: text[:length])
@@ -266,11 +265,11 @@ class WholeWords:
                 found[ids[edges.opens[after]]] = True
 
     def _breaks(self, text: bytes, known: int) -> bool:
-        """Tell whether a text holds a whole word that was not in what came before.
+        """Tell whether a text contains a whole word that the state did not.
 
         Args:
-            text: What was remembered and a token.
-            known: Length of the whole characters of what was remembered.
+            text: The state and a token.
+            known: Length of the whole characters of the state.
         """
         if self._ignore_case:
             text = text[:known] + folded(text[known:])
@@ -282,7 +281,7 @@ class WholeWords:
             place += len(character.encode("utf-8", "surrogateescape"))
             places.append(place)
             others.append(not is_word(character))
-        # Whether no letter stands after each place.
+        # For each place, whether the next character is no letter.
         after = [*others[1:], bool(tail) and not may_become_word(text[whole:])]
         for i, start in enumerate(places[1:], 1):
             if others[i]:

@@ -22,7 +22,7 @@ _JOINERS = (0x200C, 0x200D)
 
 @lru_cache(maxsize=1)
 def _word_numbers() -> np.ndarray:
-    """Return for each number of a character whether it is one of a word."""
+    """Return for each code point whether the character is a word character."""
     import numpy as np
 
     # Two letters each, such as "Lu".
@@ -40,20 +40,21 @@ def is_word(character: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def may_become_word(beginning: bytes) -> bool:
-    """Tell whether an unfinished character can become one of a word."""
+    """Tell whether an unfinished character can become a word character."""
     numbers = becoming(beginning)
     return bool(_word_numbers()[numbers.start : numbers.stop].any())
 
 
 class Edges:
-    """For each byte of all tokens, whether what begins there can be no character of a word.
+    """For each byte of all tokens, whether a word can end before it or begin after it.
 
     Attributes:
-        opens: At the first byte of a character: whether it is none of a word. True for what makes
-            no character, False for an unfinished one that can become one of a word.
-        closes: At the byte after a character: the same of the character before.
-        starts: Where each token begins.
-        heads: With how many bytes each begins that only continue a character.
+        opens: At the first byte of a character: whether it is no word character. True for bytes
+            that make no character, False for an unfinished character that can become a word
+            character.
+        closes: At the byte after a character: whether that character is no word character.
+        starts: The index of each token's first byte.
+        heads: The number of bytes at the start of each token that only continue a character.
     """
 
     def __init__(self, pieces: Pieces) -> None:
