@@ -21,7 +21,7 @@ def main(command: list[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         up = struct.pack("16sh", b"lo", _IFF_UP)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, up.ljust(40, b"\0"))
-    os.execvp(command[0], command)  # noqa: S606 - it is what was asked for
+    os.execvp(command[0], command)  # noqa: S606 - the caller asked for it
 
 
 if __name__ == "__main__":

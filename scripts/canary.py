@@ -20,9 +20,9 @@ __all__ = ["failures", "main", "moved"]
 
 TESTED, NEWEST = Path(".venv/bin/python"), Path(".venv-canary/bin/python")
 REPORT, RESULTS = Path("build/canary.md"), Path("build/canary.xml")
-#: What knows SGLang: the hooks' checks, and the processors on a real engine.
+#: Tests that depend on SGLang: the checks of hooks, and processors on a real engine.
 TESTS = ("tests/server", "tests/engine")
-#: The operator's way to take a version that no test ran on.
+#: The operator's switch for an untested version.
 ALLOWED = {"SGLANG_LP_ALLOW_UNTESTED": "1"}
 
 

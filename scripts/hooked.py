@@ -1,4 +1,4 @@
-"""Prints as JSON what the plugin takes hold of in the SGLang of this environment.
+"""Prints as JSON the functions of this environment's SGLang that the plugin hooks.
 
 Nothing is hooked: every target is looked up, with its signature and a digest of its source.
 """
@@ -17,7 +17,7 @@ __all__ = ["found"]
 
 
 def found() -> dict[str, Any]:
-    """Return the version, the targets, and the names that the toolkit keeps tables of."""
+    """Return the version, the hooked functions, and SGLang's algorithms and processors."""
     from sglang.srt.sampling import custom_logit_processor as stock
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 

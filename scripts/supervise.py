@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
-#: Seconds that a command has for its own tidying up after a signal.
+#: Seconds for a command to clean up after a signal.
 GRACE = 20.0
 
-#: Seconds that what it left behind has between being asked and being killed.
+#: Seconds between SIGTERM and SIGKILL for processes that a command left behind.
 SWEEP_GRACE = 5.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -44,8 +44,8 @@ def adopt_orphans() -> None:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed: Linux 3.4 or later is needed")
     for number in _SIGNALS:
         signal.signal(number, _stop)
-    # An orphan's new parent is taken for its old one: a part of SGLang that fails sends its
-    # parent this signal. A function, because ignoring it would be inherited by the command.
+    # A failing part of SGLang sends its parent this signal, and this process is the parent of
+    # orphans. A handler, because the command would inherit an ignored signal.
     signal.signal(signal.SIGQUIT, lambda _number, _frame: None)
 
 

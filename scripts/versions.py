@@ -27,7 +27,7 @@ PAGE = Path("docs/versions.md")
 _BEGIN, _END = "<!-- begin: make test SUITE=versions -->", "<!-- end -->"
 _PYTHONS = {release: f".venv-{release}/bin/python" for release in RELEASES} | {NEWEST: PYTHON}
 
-#: Every built-in, rules, reports, faults, refusals; the other modules ask less of SGLang's inside.
+#: Built-ins, rules, reports, faults, refusals; the other modules use fewer of SGLang's internals.
 CORE = tuple(
     f"tests/engine/test_{subject}.py"
     for subject in (

@@ -21,7 +21,7 @@ _SWITCHES = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # it finds nobody, whatever it looks for
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name resolves
     "--window-size=1400,1000",
 )
 

@@ -1,4 +1,4 @@
-"""What the tests stand on: processes that end with all they started, and failures that tell why."""
+"""Helpers of the tests: processes end with all their children, and failures give their reason."""
 
 import os
 import sys
