@@ -84,9 +84,9 @@ def step_costs(some: random.Random, banned: Banned, tokens: list[bytes]) -> list
         token_id = some.randrange(len(tokens))
         ahead = [some.randrange(len(tokens)) for _ in range(3)]
         if some.random() < 0.5:
-            token_id = max(ahead, key=lambda token_id: len(banned.after(end, token_id)))
+            token_id = max(ahead, key=lambda token_id: len(banned.step(end, token_id)))
         start = time.thread_time()
-        end = banned.after(end, token_id)
+        end = banned.step(end, token_id)
         banned.completing(end)
         if isinstance(banned, WholeWords):
             banned.after_word(end, len(tokens))

@@ -116,7 +116,7 @@ class BannedTexts:
             length += len(token)
         return self._remembered(b"".join(reversed(last)))
 
-    def after(self, end: bytes, token_id: int) -> bytes:
+    def step(self, end: bytes, token_id: int) -> bytes:
         """Return the state after one more token.
 
         Args:

@@ -73,7 +73,7 @@ class ByteRuns:
             return b""
         return BROKEN if text.endswith(BROKEN) else text[len(text) - unfinished(text) :]
 
-    def after(self, token_ids: Sequence[int]) -> Ids | Sequence[int]:
+    def corrupting(self, token_ids: Sequence[int]) -> Ids | Sequence[int]:
         """Return the tokens that would corrupt the preceding text.
 
         Args:

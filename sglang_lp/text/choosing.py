@@ -29,7 +29,7 @@ class Choices(Protocol):
     #: The place before the first token.
     start: Any
 
-    def after(self, place: Any, token_id: int) -> Any:
+    def step(self, place: Any, token_id: int) -> Any:
         """Return the place after one more token, ``None`` if it continues no choice."""
 
     def continuing(self, place: Any) -> Sequence[int]:
@@ -47,7 +47,7 @@ class TokenChoices:
     def __init__(self, automaton: Automaton) -> None:
         self._children, self._complete = automaton.children, automaton.complete
 
-    def after(self, place: int, token_id: int) -> int | None:
+    def step(self, place: int, token_id: int) -> int | None:
         """Return the state after one more token."""
         return self._children[place].get(token_id)
 
@@ -88,7 +88,7 @@ class TextChoices:
         self._kept: KeptIds[Sequence[int]] = KeptIds()
         self.continuing(b"")  # where every request begins
 
-    def after(self, place: bytes, token_id: int) -> bytes | None:
+    def step(self, place: bytes, token_id: int) -> bytes | None:
         """Return the text after one more token."""
         said = place + self._vocabulary.text([token_id])
         first = bisect_left(self._texts, said)

@@ -141,7 +141,7 @@ class WholeWords:
             length += len(token)
         return self._remembered(reduce(self._vocabulary.byte_runs.joined, reversed(last), _OTHER))
 
-    def after(self, end: bytes, token_id: int) -> bytes:
+    def step(self, end: bytes, token_id: int) -> bytes:
         """Return the state after one more token.
 
         Args:

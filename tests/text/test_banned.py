@@ -71,7 +71,7 @@ def test_exactly_the_tokens_that_complete_a_text_are_banned(seed, ignore_case):
             if not left:
                 break
             # Half the time on towards a word.
-            ends = {token_id: banned.after(end, token_id) for token_id in left}
+            ends = {token_id: banned.step(end, token_id) for token_id in left}
             if some.random() < 0.5:
                 left = [max(left, key=lambda token_id: len(ends[token_id]))]
             token_id = some.choice(left)
@@ -91,7 +91,7 @@ def test_a_text_without_a_word_can_be_written_in_every_way(words, text):
         for token_id, token in enumerate(tokens):
             if text.encode().startswith(said + token):
                 assert token_id not in out
-                ways.append((said + token, banned.after(end, token_id)))
+                ways.append((said + token, banned.step(end, token_id)))
 
 
 def test_a_special_token_is_no_way_around_a_word():
@@ -99,14 +99,14 @@ def test_a_special_token_is_no_way_around_a_word():
 
     end = b""
     for token_id in (0, 2, 1, 2):
-        end = banned.after(end, token_id)
+        end = banned.step(end, token_id)
     assert [*banned.completing(end)] == [1]
 
 
 def test_a_token_that_the_tokenizer_lacks_says_nothing():
     banned = BannedTexts(Vocabulary([b"f", b"o"]), ("fo",), ignore_case=False)
 
-    assert banned.after(b"f", 999) == b"f"
+    assert banned.step(b"f", 999) == b"f"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_case_is_what_unicode_folds(word, said):
     banned = BannedTexts(Vocabulary([c.encode() for c in letters]), (word,), ignore_case=True)
     end = b""
     for letter in said[:-1]:
-        end = banned.after(end, letters.index(letter))
+        end = banned.step(end, letters.index(letter))
 
     assert letters.index(said[-1]) in {*banned.always, *banned.completing(end)}
 

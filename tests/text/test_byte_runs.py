@@ -63,7 +63,7 @@ def test_bytes_may_not_follow_a_text_that_they_can_take_back(token_ids):
     takes_back = not TOKENIZER.decode([*token_ids, 256]).startswith(text)
 
     if "\ufffd" not in text:
-        assert bool(RUNS.after(token_ids)) == takes_back
+        assert bool(RUNS.corrupting(token_ids)) == takes_back
 
 
 def test_tokens_that_end_no_run_are_those_of_bytes_and_those_without_text():

@@ -58,10 +58,10 @@ def test_exactly_the_tokens_that_lead_to_a_choice_continue_it(seed):
             assert found.is_complete(said) == (said in choices)
             for token_id, token in enumerate(tokens):
                 after = said + token if any(c.startswith(said + token) for c in choices) else None
-                assert found.after(said, token_id) == (after if token else None)
+                assert found.step(said, token_id) == (after if token else None)
             if not right:
                 break
-            said = found.after(said, some.choice([*right]))
+            said = found.step(said, some.choice([*right]))
             places += 1
         assert said in choices
     assert 20 < refused < 280

@@ -106,7 +106,7 @@ def test_exactly_the_tokens_that_make_a_whole_word_are_banned(seed, ignore_case)
             left = [*(every - wrong)]
             if not left:
                 break
-            ends = {token_id: banned.after(end, token_id) for token_id in left}
+            ends = {token_id: banned.step(end, token_id) for token_id in left}
             if some.random() < 0.5:
                 left = [max(left, key=lambda token_id: len(ends[token_id]))]
             token_id = some.choice(left)
@@ -179,7 +179,7 @@ def test_end_tokens_are_those_of_the_model_or_of_the_request():
 def test_an_end_is_refused_with_the_word_in_the_message():
     tokens = [b"a", b" ", b"b"]
     banned = WholeWords(Vocabulary(tokens), ("a", "ab", "aa"), ignore_case=False)
-    end = banned.after(banned.after(banned.start, 0), 0)
+    end = banned.step(banned.step(banned.start, 0), 0)
 
     assert {*banned.completing(end), *banned.after_word(end, 3)} == {1}
     only = WholeWords(Vocabulary([b"a", b" ", b" a "]), ("a",), ignore_case=False)

@@ -163,7 +163,7 @@ class BadWordsLogitProcessor(LogitProcessor):
             if progress.sequences is not None:
                 progress.state = progress.sequences.step(progress.state, token_id)
             if progress.texts is not None:
-                progress.end = progress.texts.after(progress.end, token_id)
+                progress.end = progress.texts.step(progress.end, token_id)
 
     def fork(self, request: Request) -> _Progress:
         """Copy the state; the automata are shared."""

@@ -131,7 +131,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         for token_id in token_ids:
             if progress.done:
                 return
-            after = progress.choices.after(progress.place, token_id)
+            after = progress.choices.step(progress.place, token_id)
             if after is not None:
                 progress.place = after
                 progress.done = eos is None and progress.choices.is_complete(after)
@@ -167,7 +167,7 @@ class ChoiceLogitProcessor(LogitProcessor):
                 return
             (token_id,) = allowed
             yield token_id
-            place = progress.choices.after(place, token_id)
+            place = progress.choices.step(place, token_id)
             if place is None:  # the answer ends
                 return
 

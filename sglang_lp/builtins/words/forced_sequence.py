@@ -72,7 +72,7 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
             edits.force(token_ids[request.position])
         elif eos is None:
             runs = byte_runs_of(request.tokenizer)
-            if request.position == len(token_ids) and (banned := runs.after(token_ids)):
+            if request.position == len(token_ids) and (banned := runs.corrupting(token_ids)):
                 edits.ban(banned)
             else:
                 edits.rest()

@@ -41,7 +41,7 @@ class _Trigger(Protocol):
     def start(self) -> Any:
         """The part that has come before the first token, and after a trigger."""
 
-    def after(self, begun: Any, token_id: int) -> Any:
+    def step(self, begun: Any, token_id: int) -> Any:
         """Return the part after one more token, ``None`` if the token completes the trigger."""
 
     def lacking(self, begun: Any) -> int:
@@ -57,7 +57,7 @@ class _Tokens:
         self._automaton = automaton_of(token_ids, (len(token_ids),))
         self._length = len(token_ids)
 
-    def after(self, begun: int, token_id: int) -> int | None:
+    def step(self, begun: int, token_id: int) -> int | None:
         """Return with how many tokens of the trigger the output ends."""
         state = self._automaton.step(begun, token_id)
         return None if self._automaton.complete[state] else state
@@ -76,7 +76,7 @@ class _Text:
         self._runs = runs
         self._text = text.encode()
 
-    def after(self, begun: bytes, token_id: int) -> bytes | None:
+    def step(self, begun: bytes, token_id: int) -> bytes | None:
         """Return the last bytes of the output that may begin the trigger, or a character."""
         said = self._runs.joined(begun, token_id)
         return None if self._text in said else said[-max(len(self._text) - 1, MOST_LACKING) :]
@@ -234,14 +234,14 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
             if progress.said >= 0:
                 progress.said += not is_early
             elif progress.times < params.max_times:
-                progress.begun = trigger.after(progress.begun, token_id)
+                progress.begun = trigger.step(progress.begun, token_id)
                 if progress.begun is None:
                     progress.begun = trigger.start
                     progress.times += 1
                     progress.said = 0 if params.has_trigger else 1
             if progress.said == len(phrase):
                 progress.said = -1
-                progress.is_open = bool(progress.runs.after(phrase))
+                progress.is_open = bool(progress.runs.corrupting(phrase))
 
     def fork(self, request: Request) -> _Progress:
         """Copy the state; the trigger is shared."""
