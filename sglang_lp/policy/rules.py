@@ -175,9 +175,10 @@ class Rules:
         own = self._requested(asked, served)
         # Fitted first, because fitting turns texts into the tokens that ceilings count.
         fitted = [fit_link(link, served) for link in own.links]
-        links = [
-            lower(link, self._thinking.ceilings_on(link)) for one in fitted for link in parts(one)
-        ]
+        links = []
+        for given, link in zip(_all_parts(own.links), _all_parts(fitted), strict=True):
+            counting = self._thinking.hold_counting(link, given, served)
+            links.append(lower(counting, self._thinking.ceilings_on(link)))
         links = self._thinking.limit(links, own.budgets, asked.limit, served)
         every = [*links, *self._always]
         if not every:
@@ -189,8 +190,6 @@ class Rules:
         else:
             params = ChainLogitProcessor.join(every, unnamed=len(self._always))
             whole = Link(ChainLogitProcessor, params)
-        for link in parts(whole):
-            self._thinking.check_delimiters(link, served)
         names = tuple(link.processor.__name__ for link in links)
         return Decided(whole.processor, whole.params, names)
 
@@ -244,6 +243,10 @@ class Rules:
         if given.get(BUDGET) is not None:
             budget = next((link.params.thinking_budget for link in links if thinks(link)), None)
         return _Requested(links, ProposedBudgets(budget, asked.field, effort, base))
+
+
+def _all_parts(links: Iterable[Link]) -> list[Link]:
+    return [part for link in links for part in parts(link)]
 
 
 def _check_plain(processor: type[LogitProcessor]) -> None:

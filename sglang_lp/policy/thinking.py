@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking.params import finder_of
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
@@ -115,7 +116,8 @@ class ThinkingRules:
             self._template = default
         self.default_budget: int | None = self._template[1].get(BUDGET)
         self.limits_all = by_default or decisions.reads_effort or capped
-        self._delimiters: dict[ReasoningFormat | None, tuple[Any, Any]] = {}
+        #: The operator's own budget, by what the served model thinks in.
+        self._own: dict[ReasoningFormat | None, Any] = {}
 
     def fit(self, served: ServedModel) -> None:
         """Check the budgets against the served model, and learn its delimiters.
@@ -125,7 +127,7 @@ class ThinkingRules:
         """
         for one in served.by_effort() if self.limits_all else ():
             template = fit_link(parse_link(*self._template, one), one)
-            self._delimiters[one.reasoning] = template.params.start, template.params.end
+            self._own[one.reasoning] = template.params
             self._with_budget(template, 0)
 
     def read_bare_budget(self, given: Mapping[str, Any], field: int | None) -> int | None:
@@ -183,23 +185,37 @@ class ThinkingRules:
             link = _replace(link, {TOTAL: total if own is None else min(own, total)})
         return [*links[:place], link, *links[place + 1 :]]
 
-    def check_delimiters(self, link: Link, served: ServedModel) -> None:
-        """Refuse a budget with other delimiters than the served model's, under a ceiling.
+    def hold_counting(self, link: Link, given: Link, served: ServedModel) -> Link:
+        """Under a ceiling, return a budget that counts the same tokens as the operator's own.
+
+        Args:
+            link: A processor of a request, fitted to the served model.
+            given: The same processor as the request has it.
+            served: The model.
 
         Raises:
-            InvalidParameter: It has other delimiters.
+            InvalidParameter: The request names other delimiters or other tool starts.
         """
+        own = self._own.get(served.reasoning)
         no_ceiling = self._ceiling is None and self._total is None
-        expected = self._delimiters.get(served.reasoning)
-        if no_ceiling or not thinks(link) or expected is None:
-            return
-        if (link.params.start, link.params.end) != expected:
-            raise InvalidParameter(
-                link.processor.__name__,
-                "thinking_start_token_id",
-                "expected the served model's thinking delimiters, for which this server has a "
-                "ceiling; leave them out",
-            )
+        if no_ceiling or own is None or not thinks(link):
+            return link
+        counted, expected = finder_of(link.params), finder_of(own)
+        if counted.delimiters == expected.delimiters:
+            return link
+        if (counted.start, counted.end) != (expected.start, expected.end):
+            name = "thinking_start_token_id"
+        elif given.params.tool_start_token_ids is not None:
+            name = "tool_start_token_ids"
+        else:  # the class has tool starts of its own
+            starts = own.tool_start_token_ids or ()
+            return fit_link(_replace(link, {"tool_start_token_ids": starts}), served)
+        raise InvalidParameter(
+            link.processor.__name__,
+            name,
+            "expected the served model's thinking delimiters and tool starts, for which this "
+            "server has a ceiling; leave them out",
+        )
 
     def _limits(self, field: int | None) -> bool:
         """Tell whether this server limits the thinking of a request."""

@@ -200,6 +200,8 @@ def test_a_budget_leaves_room_for_the_answer(client):
     ("payload", "params", "why"),
     [
         (THINK, {"thinking_start_token_id": 8, "thinking_end_token_id": 9}, "served model's"),
+        (THINK, {**IDS, "thinking_budget": 8, "tool_start_token_ids": [198]}, "served model's"),
+        (None, {"tool_start_token_ids": [198]}, "served model's"),
         (THINK, {**IDS, "closing_token_ids": [9] * 21}, "at most 20 on this server"),
         (DRY, {"dry_multiplier": 1.5}, "at most 1 on this server, got 1.5"),
         ("calm", {"token_ids": [720]}, "lets a request set thinking_budget"),

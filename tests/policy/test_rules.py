@@ -3,7 +3,8 @@
 import pytest
 
 from sglang_lp.adapters import as_processor
-from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.thinking.known import Family
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
@@ -69,6 +70,53 @@ def test_without_decisions_a_request_runs_what_it_brings():
 def test_a_budget_that_watches_or_writes_something_else_does_not_pass_a_ceiling(params, why):
     with pytest.raises(InvalidParameter, match=why):
         rules_of(**CAPPED).decide(Asked(THINK, {**params, "thinking_budget": 3}), SERVED)
+
+
+@pytest.mark.parametrize("ceiling", ["thinking_budget", "total_thinking_tokens"])
+@pytest.mark.parametrize("above", ["lower", "refuse"])
+@pytest.mark.parametrize("where", ["alone", "in a chain", "beside the default"])
+def test_a_request_under_a_ceiling_does_not_say_what_ends_its_thinking(ceiling, above, where):
+    rules = rules_of(defaults=DEFAULT, ceilings={ceiling: Ceiling(at_most=8, above=above)})
+    own = {"thinking_budget": 8, "tool_start_token_ids": [9]}
+    asked = {
+        "alone": Asked(THINK, {**IDS, **own}),
+        "in a chain": Asked(
+            "ChainLogitProcessor",
+            {"chain": [THINK], **{f"0.{name}": value for name, value in {**IDS, **own}.items()}},
+        ),
+        "beside the default": Asked(None, own),
+    }[where]
+
+    with pytest.raises(InvalidParameter, match=r"tool_start_token_ids.*leave them out"):
+        rules.decide(asked, SERVED)
+
+
+def test_tool_starts_that_the_operator_gives_count_for_every_class_and_request():
+    served = ServedModel(one_token_a_byte("<think>", "</think>", "<tool_call>", "<call>"), 400)
+    ids = {"thinking_start_token_id": 256, "thinking_end_token_id": 257}
+    rules = Rules(
+        Policy(
+            defaults=Chosen(processor=THINK, params={**ids, "tool_start_token_ids": [259]}),
+            ceilings={"thinking_budget": Ceiling(at_most=8)},
+        ),
+        lambda payload: OfAFamily if payload == "family" else Verifier(Policy()).resolve(payload),
+    )
+    rules.fit(served)
+
+    default = rules.decide(Asked(None), served).params
+    same = rules.decide(Asked(THINK, {**ids, "tool_start_token_ids": [259]}), served).params
+    family = rules.decide(Asked("family", {"thinking_budget": 5}), served).params
+    assert default.finder.delimiters == same.finder.delimiters == family.finder.delimiters
+    assert (family.thinking_budget, family.tool_start_token_ids) == (5, (259,))
+    with pytest.raises(InvalidParameter, match="tool_start_token_ids"):
+        rules.decide(Asked(THINK, {**ids, "tool_start_token_ids": []}), served)
+
+
+FAMILY = Family("OfAFamily", "", "<think>", (256,), "</think>", (257,), None, "", ("<tool_call>",))
+
+
+class OfAFamily(ThinkingBudgetLogitProcessor, family=FAMILY):
+    pass
 
 
 def test_a_message_counts_as_thinking_under_a_ceiling():

@@ -76,6 +76,8 @@ class Finder:
         resumes: The states of ``texts`` in which a tool call ends and its block continues.
         fresh: The state of ``texts`` after a delimiter.
         tool_begun: The states of ``texts`` in which part of a tool start is written.
+        delimiters: The symbols that open, close, interrupt and continue a block. Finders with equal
+            delimiters count the same tokens as thinking.
         reads_text: Whether delimiters count whichever tokens spell them.
         strict: Whether SGLang masks every token but the end once its own budget is spent.
         telling: The tokens that can change something when no delimiter and no closing is begun.
@@ -115,6 +117,7 @@ class Finder:
             ends += [(*text.encode(),) for text in (form.end, *form.other_ends)]
             tools = [(*([_NEW_LINE] * line), *text.encode()) for text in form.tool_starts]
             resumes += [(*form.tool_end.encode(),)] if form.tool_end else []
+        self.delimiters = tuple(map(frozenset, (starts, ends, tools, resumes)))
         self.texts = texts = Automaton([*starts, *ends, *tools, *resumes])
         self.fresh = texts.step(0, _NEW_LINE) if line else 0
         self.depth = [0] * len(texts.complete)
