@@ -49,28 +49,28 @@ _LISTS = list, tuple
 class LogitProcessor:
     """Base of every processor.
 
-    Override :meth:`edit`, and :meth:`start` and :meth:`advance` if it keeps state. One instance
-    serves many requests: keep nothing on it, return state from :meth:`start`. A processor that
-    computes on whole rows at once overrides :meth:`__call__` instead.
+    Override :meth:`edit`; override :meth:`start` and :meth:`advance` if the processor keeps state.
+    One instance serves many requests: keep nothing on the instance, return state from
+    :meth:`start`. A processor that computes on whole rows overrides :meth:`__call__` instead.
 
     Attributes:
-        Params: Type of the parameters; validated in the client, at admission and in the scheduler.
-        needs: What it must know of the tokens generated so far.
-        tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false, so that it is
-            called on a stock server even when the newest token cannot be seen.
+        Params: Type of the parameters, checked in the client, at admission and in the scheduler.
+        needs: How much of the history :meth:`edit` needs.
+        tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false. If so, a stock
+            server calls ``edit`` even when the newest token cannot be seen.
         can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
             the processor.
-        reads_prompt: Whether :meth:`start` reads the whole prompt. With the plugin its request
-            waits in the queue until it may: what is read between two steps is bounded. A chain
-            takes one such processor of a kind.
-        early: Whether the edits of the first token depend on parameters and prompt alone, and
-            asking for them changes nothing but ``request.state``. The plugin then asks before
-            the first step, which does not wait. A class that overrides ``edit`` says so itself.
-        exclusion_only: Whether it bans, allows and forces tokens and does nothing else: what is
-            left keeps its relative probabilities. SGLang's ``return_sampling_mask`` is served with
-            such processors alone. A class that overrides ``edit`` says so itself, and one whose
-            parameters decide sets it in :meth:`serving`.
-        example: ``custom_params`` to show in its documentation.
+        reads_prompt: Whether :meth:`start` reads the whole prompt. With the plugin the request
+            then waits in the queue for its turn, because the tokens that are read between two
+            steps are bounded. A chain takes one such processor of each kind.
+        early: Whether the edits of the first token depend only on parameters and prompt, and
+            ``edit`` changes nothing but ``request.state`` there. The plugin then calls ``edit``
+            before the first step. A class that overrides ``edit`` has to set it again.
+        exclusion_only: Whether the processor only bans, allows and forces tokens, so that the
+            remaining tokens keep their relative probabilities. SGLang's ``return_sampling_mask``
+            needs this of every processor. A class that overrides ``edit`` has to set it again; a
+            class where it depends on the parameters sets it in :meth:`serving`.
+        example: ``custom_params`` to show in the documentation.
     """
 
     Params: ClassVar[type[Parameters]] = Parameters
@@ -84,11 +84,12 @@ class LogitProcessor:
 
     #: Whether the class overrides ``__call__``, and so may read SGLang's request.
     reads_request: bool = False
-    #: Whether it computes on whole rows (overrides ``__call__`` or ``compute``), or runs others
-    #: that do; and whether :meth:`edit` is called.
+    #: Whether the processor computes on whole rows (overrides ``__call__`` or ``compute``), or
+    #: runs other processors that do.
     dense: bool = False
+    #: Whether :meth:`edit` is called.
     edits: bool = True
-    #: Edits the rows of a step; the engine's, once SGLang has called this instance.
+    #: The engine's function for the rows of a step, set at the first :meth:`__call__`.
     _edit_rows: Callable[[LogitProcessor, torch.Tensor, Sequence[Any]], None] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -113,54 +114,58 @@ class LogitProcessor:
     # For a processor to override
 
     def serving(self, params: Any) -> LogitProcessor:  # noqa: ARG002 - for a class that overrides it
-        """Return the processor for a request with these parameters: for most classes this one.
+        """Return the processor for a request with these parameters, by default ``self``.
+
+        Override it where ``needs``, ``tolerates_lag`` or ``exclusion_only`` depend on parameters.
 
         Args:
-            params: Parsed, on which ``needs``, ``tolerates_lag`` or ``exclusion_only`` may depend.
+            params: Parsed parameters.
         """
         return self
 
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
 
-        Called once per request, with the plugin before its first step and else in it; and again
-        if its history is ever rewritten.
+        Called once per request: with the plugin before the first step, without it in the first
+        step. Called again if the history is rewritten.
 
         Args:
             request: Has ``params`` and ``prompt_ids``.
         """
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Take in tokens that were generated: each exactly once, in order, one or more a call.
+        """Update the state with generated tokens: each exactly once, in order, one or more a call.
 
         Args:
-            request: ``request.state`` is what ``start`` returned.
-            token_ids: The tokens that came since the last call, oldest first.
+            request: ``request.state`` is the state that ``start`` returned.
+            token_ids: The tokens since the last call, oldest first.
         """
 
     def fork(self, request: Request) -> Any:
-        """Return a state that can be advanced along a draft and thrown away.
+        """Return a copy of the state, to be advanced along a draft and thrown away.
 
-        Speculative decoding drafts tokens that may not come. What ``advance`` does to the fork
-        must not reach ``request.state``; what neither changes may be shared. Override it where
-        ``copy.deepcopy`` copies too much.
+        Speculative decoding drafts tokens that may be rejected. A change that ``advance`` makes to
+        the copy must not reach ``request.state``; parts that never change may be shared. Override
+        this method where ``copy.deepcopy`` copies too much.
 
         Args:
-            request: ``request.state`` is what to fork.
+            request: ``request.state`` is the state to copy.
         """
         return copy.deepcopy(request.state)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Say what happens to the next token of this request.
+        """Declare the edits of the next token of this request.
 
         Args:
-            request: Its parameters, history and state.
+            request: Parameters, history and state.
             edits: Takes the edits, see :class:`sglang_lp.edits.Edits`.
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
 
     def wholes(self, request: Request, custom_params: Any) -> Sequence[Whole]:
-        """Return what computes on the whole row of a request, in order; called if ``dense``.
+        """Return the processors that compute on the whole row of a request, in order.
+
+        Called if ``dense``.
 
         Args:
             request: The request.
@@ -168,17 +173,17 @@ class LogitProcessor:
         """
         return (Whole(self, request, custom_params),)
 
-    def foresee(self, request: Request) -> Iterable[int]:  # noqa: ARG002 - for who overrides it
-        """Return the tokens that :meth:`edit` will force: the next one, and those that follow it.
+    def foresee(self, request: Request) -> Iterable[int]:  # noqa: ARG002 - for a class that overrides it
+        """Return the tokens that :meth:`edit` will force, from the next token on.
 
-        Speculative decoding then drafts them in place of what a draft model says, and a step
-        accepts all of them. Only as many are taken as a draft needs. One that is not forced
-        after all costs a place in a draft; what an answer says does not change.
+        Speculative decoding drafts them in place of the draft model's tokens, and a step accepts
+        all of them. Only as many are read as a draft needs. A token that is not forced after all
+        wastes a place in a draft and does not change the answer.
 
-        Called after a step in which ``edit`` left one token only.
+        Called after a step in which ``edit`` left exactly one token.
 
         Args:
-            request: As ``edit`` got it.
+            request: The request that ``edit`` got.
 
         Returns:
             Ids in ``[0, vocab)``; none by default.
@@ -193,37 +198,37 @@ class LogitProcessor:
     ) -> torch.Tensor:
         """Compute the rows of all requests of this kind at one step.
 
-        For classes that need the requests; :meth:`__call__` gets ``custom_params`` alone. If it
-        raises, each row is computed again alone, which tells whose fault it was. With speculative
-        decoding every node of a draft has a row and a request of its own, after those above it;
-        its state is a fork, so what is written there does not reach the request.
+        Override it in place of :meth:`__call__` where the class needs the requests and not only
+        ``custom_params``. If it raises, it is called again for each row, to find the request at
+        fault. With speculative decoding every node of a draft has a row and a request of its own,
+        parents before children; the state of such a request is a fork.
 
         Args:
-            logits: Shape ``(rows, vocab)``, any float dtype: a copy, to be changed or not.
-            requests: Of each row.
-            custom_params: Of each row, as SGLang has them.
+            logits: Shape ``(rows, vocab)``, any float dtype: a copy that may be changed.
+            requests: The request of each row.
+            custom_params: The parameters of each row, as SGLang has them.
 
         Returns:
-            What goes back into the batch: floats of the same shape on the same device.
+            The new rows: floats of the same shape on the same device.
         """
         return self(logits, custom_params)
 
     def rewind(self, request: Request) -> None:
-        """Prepare for the same position once more: SGLang dropped the token sampled last.
+        """Prepare to edit the same position again: SGLang dropped the token that it sampled.
 
-        It does so when it retracts a request. ``request.state`` has not seen that token.
+        Called after a retraction. ``request.state`` has not seen the dropped token.
 
         Args:
             request: The request.
         """
 
-    def explain(self, request: Request) -> str:  # noqa: ARG002 - for who overrides it
-        """Say why :meth:`edit` edited as it just did: a few words for a trace of the answer.
+    def explain(self, request: Request) -> str:  # noqa: ARG002 - for a class that overrides it
+        """Return the reason for the last edits, in a few words for a trace of the answer.
 
         Never called on a server.
 
         Args:
-            request: As ``edit`` got it.
+            request: The request that ``edit`` got.
 
         Returns:
             Words like ``512 of 512 tokens thought``; empty if the edits speak for themselves.
@@ -237,18 +242,18 @@ class LogitProcessor:
         output_ids: Sequence[int],  # noqa: ARG002
         forced: Sequence[Sequence[int]],  # noqa: ARG002
     ) -> dict[str, Any]:
-        """Return what a finished answer says of this processor, in ``meta_info["sglang_lp"]``.
+        """Return this processor's part of the report, ``meta_info["sglang_lp"]`` of an answer.
 
         Args:
-            params: Parsed.
+            params: Parsed parameters.
             prompt_ids: Token ids of the prompt.
             output_ids: Token ids of the answer.
-            forced: Spans of positions whose token a processor of the request forced, each as the
-                first position and the one after the last.
+            forced: Spans of positions whose token any processor of the request forced. A span is
+                the first position and the position after the last.
 
         Returns:
-            JSON values by name; nothing by default. What is no JSON, or raised here, ends the
-            request with an error.
+            JSON values by name; nothing by default. The request ends with an error if a value is
+            no JSON, or if this method raises.
         """
         return {}
 
@@ -257,21 +262,21 @@ class LogitProcessor:
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
     ) -> torch.Tensor:
-        """Edit the logits of a batch, as SGLang's sampler asks for it.
+        """Edit the logits of a batch in place; SGLang's sampler calls this.
 
         Args:
-            logits: Shape ``(rows, vocab)``, any float dtype, edited in place.
-            custom_param_list: For each row the request's ``custom_params``. A row with ``None``
-                is left alone.
+            logits: Shape ``(rows, vocab)``, any float dtype.
+            custom_param_list: The request's ``custom_params`` for each row. A row with ``None``
+                does not change.
 
         Returns:
             ``logits`` itself.
 
         Raises:
-            RequestError: Parameters that do not fit, in a row without an SGLang request or with
-                one that cannot be ended; one that can is ended with that error instead.
+            RequestError: The parameters do not fit, and the row has no SGLang request that could
+                end with this error instead.
             ProcessorFault: The processor failed, in such a row.
-            ValueError: Not one entry per row.
+            ValueError: ``custom_param_list`` has not one entry per row.
         """
         if self.reads_request:
             raise NotImplementedError(
@@ -303,16 +308,16 @@ class LogitProcessor:
 
     @classmethod
     def from_str(cls, json_str: str) -> Self:
-        """Return an instance of the class that a payload names: this one or a subclass of it.
+        """Return an instance of the class that a payload names: this class or a subclass.
 
-        Unlike SGLang's, it executes and imports nothing: the payload is compared with those of
-        the classes that exist.
+        Unlike SGLang's ``from_str``, it executes and imports nothing: the payload is compared with
+        the payloads of the classes that exist.
 
         Args:
-            json_str: What ``to_str`` returned.
+            json_str: A payload of ``to_str``.
 
         Raises:
-            PayloadRefused: The payload is not of this class or one of its subclasses.
+            PayloadRefused: The payload names another class.
         """
         return find_class(cls, json_str)()
 
@@ -323,11 +328,14 @@ class LogitProcessor:
         """Check and type ``custom_params``.
 
         Args:
-            custom_params: What a request carries, or ``None``.
+            custom_params: The parameters of a request, or ``None``.
             vocab_size: Number of logits in a row of the served model, if known.
 
+        Returns:
+            Typed, immutable parameters.
+
         Raises:
-            InvalidParameter: What was expected, what came, and what to do.
+            InvalidParameter: A parameter does not fit ``Params``.
         """
         if isinstance(custom_params, dict) and cls._takes_long(custom_params):
             return parse_once(cls, custom_params, vocab_size, cls._parse)
@@ -343,7 +351,7 @@ class LogitProcessor:
 
     @classmethod
     def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
-        """Tell whether these parameters take longer to check, or to fit, than to compare."""
+        """Return whether these parameters take longer to check, or to fit, than to compare."""
         for value in custom_params.values():  # any() takes twice as long, and attach() has 5 µs
             if isinstance(value, _LISTS) and (
                 len(value) >= LONG or (len(value) > 0 and isinstance(value[0], str))
@@ -352,37 +360,37 @@ class LogitProcessor:
         return False
 
     def plain(self, params: Any) -> dict[str, Any]:
-        """Return parsed parameters as a class that overrides ``__call__`` reads them."""
+        """Return parsed parameters as plain values, for a class that overrides ``__call__``."""
         return msgspec.to_builtins(params)  # type: ignore[no-any-return]
 
     @classmethod
     def warm(cls, vocabulary: Vocabulary) -> None:
-        """Make what takes long, and what every request with this processor needs.
+        """Fill caches that every request with this processor needs.
 
-        Called on a server that allows the class, before it says that it is ready, and again if
-        another tokenizer is served.
+        Called on a server that allows the class, before the server is ready, and again if the
+        server's tokenizer changes.
 
         Args:
-            vocabulary: What the tokens of the served model spell.
+            vocabulary: The tokens of the served model as bytes.
         """
 
     @classmethod
     def fit_params(
         cls,
         params: Parameters,
-        served: ServedModel,  # noqa: ARG003 - for who overrides it
+        served: ServedModel,  # noqa: ARG003 - for a class that overrides it
     ) -> Parameters:
-        """Check parsed parameters against the served model, and fill in what only it knows.
+        """Check parsed parameters against the served model, and resolve texts to tokens.
 
-        Called on the server, once in a process for a request and its copies: costs microseconds,
-        so an override remembers what it asked a tokenizer.
+        Called on the server once per process for a request and its copies. It must take
+        microseconds, so an override caches the answers of a tokenizer.
 
         Args:
-            params: What ``parse_params`` returned.
-            served: The model; whatever is known of it.
+            params: Parsed parameters.
+            served: The served model, as far as it is known.
 
         Raises:
-            InvalidParameter: They are for another model, or cannot be filled in.
+            InvalidParameter: The parameters are for another model, or a text cannot be resolved.
         """
         return params
 
@@ -390,12 +398,12 @@ class LogitProcessor:
 def prepare(
     processor: LogitProcessor, custom_params: Any, served: ServedModel
 ) -> tuple[LogitProcessor, Parameters]:
-    """Make a processor ready for a request: the one way from parameters to what serves them.
+    """Parse and fit the parameters of a request, and return the processor that serves it.
 
     Args:
         processor: An instance of the class that the request names.
-        custom_params: What the request carries, or ``None``.
-        served: The model; whatever is known of it.
+        custom_params: The parameters of the request, or ``None``.
+        served: The served model, as far as it is known.
 
     Returns:
         The processor that serves the request, and its parsed parameters.
@@ -410,12 +418,12 @@ def prepare(
 def fit(
     processor: LogitProcessor | type[LogitProcessor], params: Parameters, served: ServedModel
 ) -> Parameters:
-    """Return what ``fit_params`` does, the same for all copies of a request.
+    """Return the parameters of ``fit_params``: the same object for all copies of a request.
 
     Args:
         processor: An instance or the class.
-        params: What ``parse_params`` returned.
-        served: The model; whatever is known of it.
+        params: Parsed parameters.
+        served: The served model, as far as it is known.
 
     Raises:
         InvalidParameter: As ``fit_params``.

@@ -1,4 +1,4 @@
-"""One request as its processor sees it at one decoding step: parameters, exact history, state."""
+"""A request at one decoding step, as its processor sees it: parameters, exact history, state."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _NO_TOKENS: Sequence[int] = array("q")
 
 
 class History(IntEnum):
-    """What a processor must know of the tokens generated so far."""
+    """How much of the generated tokens a processor needs."""
 
-    #: Nothing: its edits are the same at every step, so ``edit`` is called once.
+    #: Nothing: the edits are the same at every step, so ``edit`` is called once.
     NONE = 0
-    #: How many tokens were generated (``request.position``), not which.
+    #: The number of generated tokens (``request.position``).
     POSITION = 1
-    #: Every token. The default.
+    #: Every generated token. The default.
     TOKENS = 2
 
 
 class Answer(Protocol):
-    """What a question about the logits of a step comes to: true or false.
+    """The answer to a question about the logits of a step: true or false.
 
-    On a GPU the device knows it first. Hand it to
-    :meth:`~sglang_lp.edits.Edits.force_if` and nobody waits; where Python asks for its truth
-    (``if``, ``not``, ``and``), the host waits for the device, once in a step for all rows that ask
-    about no more than 64 tokens. Its truth can be asked for until ``edit`` returns.
+    On a GPU the device knows the answer first. :meth:`~sglang_lp.edits.Edits.force_if` takes it
+    without a wait. Where Python needs its truth (``if``, ``not``, ``and``) the host waits for the
+    device: once in a step for all rows that ask about 64 tokens or fewer. An answer can be read
+    until ``edit`` returns.
     """
 
     def __bool__(self) -> bool:
-        """Wait for it, and tell."""
+        """Wait for the device, and return the answer."""
 
 
 class Request:
-    """What a processor may know of one request.
+    """The parameters, history and state of one request.
 
     Attributes:
-        params: The processor's parsed ``Params``.
-        prompt_ids: Token ids of the prompt. For an image request these include SGLang's pad
+        params: The processor's parsed ``Params``. Not set (``None``) for a class without a schema.
+        prompt_ids: Token ids of the prompt. For an image request they include SGLang's pad
             values of 1,000,000 and more, which are no token ids of the model.
-        output_ids: Token ids generated so far, oldest first. Do not change it, and do not keep it:
+        output_ids: Token ids generated so far, oldest first. Neither change nor keep the sequence:
             it grows with the request.
-        position: How many tokens were generated before the one to be sampled now, always exact.
-        exact: Whether ``output_ids`` holds all ``position`` tokens. With the server plugin always
-            true for a processor that needs the tokens; on a stock server with overlap scheduling,
-            and for one that needs the position alone, the newest one may be missing.
+        position: Number of tokens generated before the token that is sampled now, always exact.
+        exact: Whether ``output_ids`` holds all ``position`` tokens. Always true with the server
+            plugin for ``History.TOKENS``. The newest token may be missing on a stock server with
+            overlap scheduling, and for ``History.POSITION``.
         may_lag: Whether ``exact`` may be false at some step: the server runs no plugin.
-        state: What ``start`` returned. Lives and dies with the request.
+        state: The state that ``start`` returned. Lives and dies with the request.
         tokenizer: The served model's, or ``None`` (``--skip-tokenizer-init``, a unit test).
     """
 
@@ -87,9 +87,8 @@ class Request:
     def logits(self) -> torch.Tensor:
         """The row of logits of this step, shape ``(vocab,)``: a copy, written back after ``edit``.
 
-        Change it in place. It goes back into the batch once it is known to hold a finite logit
-        and no NaN, for which the host waits for the device, once for all rows; ``edits`` are
-        cheaper.
+        Change it in place. ``edits`` are cheaper: before rows are written back, the host waits for
+        the device once, to check that each has a finite logit and no NaN.
 
         Raises:
             AttributeError: Read outside ``edit``.
@@ -99,8 +98,8 @@ class Request:
     def top(self, count: int) -> list[int]:  # noqa: ARG002 - there are no logits here
         """Return the ids of the ``count`` largest logits of this step, largest first.
 
-        The host waits for the device, once in a step for all rows that read no more than 64.
-        Tokens that are masked already (``-inf``) are left out.
+        The host waits for the device: once in a step for all rows that read 64 or fewer. Tokens
+        that are masked (``-inf``) are left out.
 
         Raises:
             AttributeError: Read outside ``edit``.
@@ -108,12 +107,11 @@ class Request:
         raise _outside_edit()
 
     def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:  # noqa: ARG002
-        """Tell whether one of these tokens is among the ``count`` likeliest of this step.
+        """Return whether one of these tokens is among the ``count`` likeliest of this step.
 
-        It is if fewer than ``count`` logits are larger than its own, so all tokens that share the
-        last place are among them; one that is masked already (``-inf``) is not. Takes a tenth of
-        the time of :meth:`top` on a CPU. On a GPU nobody waits if the answer goes to
-        :meth:`~sglang_lp.edits.Edits.force_if`.
+        A token is among them if fewer than ``count`` logits are larger than its logit, so tokens
+        that share the last place all are. A masked token (``-inf``) never is. On a GPU the host
+        does not wait if the answer goes to :meth:`~sglang_lp.edits.Edits.force_if`.
 
         Args:
             token_ids: Ids in ``[0, vocab)``, at least one.

@@ -1,4 +1,4 @@
-"""What a processor can do to the next token of its request."""
+"""The edits that a processor can make to the next token of its request."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Edits(ABC):
     """Takes the edits of one request at one step.
 
     Edits are declarations, so their order does not matter: biases add up, ``allow_only`` sets
-    intersect, ``ban`` takes away, and ``force`` leaves one token. Edits that contradict each
-    other change nothing: the request ends with an error.
+    intersect, ``ban`` removes tokens, and ``force`` leaves one token. If edits contradict each
+    other, no logit changes and the request ends with an error.
 
     Attributes:
         vocab_size: Number of logits in a row.
@@ -52,7 +52,7 @@ class Edits(ABC):
         """Set the logits of these tokens to ``-inf``.
 
         Args:
-            token_ids: Ids in ``[0, vocab)``. None at all is allowed and does nothing.
+            token_ids: Ids in ``[0, vocab)``. An empty list does nothing.
 
         Raises:
             ProcessorFault: An id is outside the vocabulary.
@@ -60,18 +60,18 @@ class Edits(ABC):
 
     @abstractmethod
     def allow_only(self, token_ids: Iterable[int]) -> None:
-        """Set the logits of all other tokens to ``-inf``; these keep theirs.
+        """Set the logits of all other tokens to ``-inf``.
 
         Args:
             token_ids: Ids in ``[0, vocab)``, at least one.
 
         Raises:
-            ProcessorFault: No id, or one outside the vocabulary.
+            ProcessorFault: The list is empty, or an id is outside the vocabulary.
         """
 
     @abstractmethod
     def force(self, token_id: int) -> None:
-        """Make this the next token: its logit becomes 0.0 and every other one ``-inf``.
+        """Force the next token: its logit becomes 0.0, and every other logit ``-inf``.
 
         Args:
             token_id: An id in ``[0, vocab)``.
@@ -82,26 +82,25 @@ class Edits(ABC):
 
     @abstractmethod
     def force_if(self, answer: Answer, token_id: int) -> Edits:
-        """Make this the next token if the answer to a question about the logits is yes.
+        """Force the next token if the answer to a question about the logits is yes.
 
-        Nobody waits for the answer: on a GPU it is known and applied there, and the host learns of
-        it once the token has come. ::
+        The host does not wait for the answer: a GPU applies it, and the host reads it with the
+        sampled token. ::
 
             otherwise = edits.force_if(request.is_among_top(ends, 1), wait)
             otherwise.ban(ends)
 
-        It is for one step: not on what :meth:`always` returned, and not with :meth:`hold_until`.
-        ``edit`` is called again at the next step, unless :meth:`wake_at` says otherwise for both
-        answers.
+        Only for one step: neither on the edits of :meth:`always` nor with :meth:`hold_until`.
+        ``edit`` is called again at the next step; :meth:`wake_at` changes that for both answers.
 
         Args:
-            answer: What :meth:`~sglang_lp.request.Request.is_among_top` returned at this step, or
-                true or false.
-            token_id: An id in ``[0, vocab)``. Forced as by :meth:`force`.
+            answer: An answer of :meth:`~sglang_lp.request.Request.is_among_top` at this step, or a
+                truth value.
+            token_id: An id in ``[0, vocab)``, forced as by :meth:`force`.
 
         Returns:
-            Edits that are declared for the other answer alone; not for :meth:`pool`. What is
-            declared on these edits holds for both.
+            Edits that apply only if the answer is no; they take no :meth:`pool`. Edits declared
+            on ``self`` apply in both cases.
 
         Raises:
             ProcessorFault: The id is outside the vocabulary.
@@ -113,8 +112,8 @@ class Edits(ABC):
 
         Args:
             token_ids: Ids in ``[0, vocab)``. An id given twice gets the sum.
-            values: One finite number for each id, or one for all of them, at most ``MAX_BIAS``
-                (10,000) either way. A sum beyond that is cut there.
+            values: A finite number for each id, or a number for all of them, at most ``MAX_BIAS``
+                (10,000) in absolute value. A larger sum is clamped.
 
         Raises:
             ProcessorFault: An id is outside the vocabulary, the lengths differ, or a value is
@@ -123,18 +122,18 @@ class Edits(ABC):
 
     @abstractmethod
     def pool(self, token_ids: Iterable[int], into: int) -> None:
-        """Give a token the probability of others, in place of its own; they keep none.
+        """Replace the probability of a token by the sum of the probabilities of others.
 
-        The logit of ``into`` becomes the logarithm of the sum of their exponentials, computed in
-        float32, and theirs ``-inf``. This comes before all other edits, of :meth:`always` too;
-        several of one step are done in order.
+        The logit of ``into`` becomes the logarithm of the sum of the others' exponentials, in
+        float32; the logits of the others become ``-inf``. Pools come before all other edits, also
+        before those of :meth:`always`, in the order in which they are declared.
 
         Args:
-            token_ids: Ids in ``[0, vocab)``, each once. None at all is allowed and does nothing.
-            into: An id in ``[0, vocab)``, not one of them.
+            token_ids: Ids in ``[0, vocab)``, each once. An empty list does nothing.
+            into: An id in ``[0, vocab)`` that is not in ``token_ids``.
 
         Raises:
-            ProcessorFault: An id is outside the vocabulary, or ``into`` is among the others.
+            ProcessorFault: An id is outside the vocabulary, or ``into`` is in ``token_ids``.
         """
 
     @abstractmethod
@@ -154,18 +153,18 @@ class Edits(ABC):
 
     @abstractmethod
     def always(self) -> Edits:
-        """Return edits that hold at this step and every later one of the request.
+        """Return edits that hold at this step and at every later step of the request.
 
-        Declare them once: they are compiled once, and cost a step nothing but their writes. They
-        are applied before the edits of a step, so a bias on top of another is rounded twice.
+        Declare them once: they are compiled once, and a step only writes them. They are applied
+        before the edits of a step, so a bias on top of another bias is rounded twice.
         """
 
     @abstractmethod
     def wake_at(self, position: int) -> None:
         """Promise that this request needs no edit before a position.
 
-        Until then ``edit`` is not called. Tokens that come meanwhile still reach ``advance``, all
-        at once.
+        ``edit`` is not called before that position. The tokens up to it reach ``advance`` all at
+        once.
 
         Args:
             position: Index of a generated token; 0 is the first.
@@ -175,30 +174,31 @@ class Edits(ABC):
     def hold_until(self, position: int) -> None:
         """Promise that the edits of this request stay those declared now, up to a position.
 
-        Until then ``edit`` is not called and they hold at every step: they are compiled once, as
-        those of :meth:`always`. Replaces :meth:`wake_at`; not for a step with :meth:`pool`.
+        ``edit`` is not called before that position, and the edits hold at every step: they are
+        compiled once, as the edits of :meth:`always`. Replaces :meth:`wake_at`; not for a step
+        with :meth:`pool`.
 
         Args:
-            position: Index of the first generated token that they are not for.
+            position: Index of the first generated token without these edits.
         """
 
     @abstractmethod
     def rest(self) -> None:
-        """Promise that this request needs no edit any more, except those of :meth:`always`."""
+        """Promise that this request needs no more edits, except the edits of :meth:`always`."""
 
     @abstractmethod
     def finish(self, reason: str, kind: str = STOP) -> None:
         """End the request with the token that is sampled now.
 
-        Unlike an error it keeps the answer. Does nothing where no server runs the request.
+        Unlike an error, the answer is kept. Without a server this does nothing.
 
         Args:
             reason: A few words for the client.
-            kind: Type of the finish reason. With ``STOP`` the reason stands in the place of a
-                matched stop string, and is unlike anything that a model writes: SGLang cuts the
-                answer where it finds it. With ``LENGTH`` the answer counts as truncated, nothing
-                is cut, and ``/generate`` has the reason as ``finish_reason["reason"]``.
+            kind: Type of the finish reason. ``STOP`` reports the reason as a matched stop string;
+                SGLang cuts the answer where it contains that string, so give words that no model
+                writes. ``LENGTH`` counts as truncated: nothing is cut, and ``/generate`` has the
+                reason as ``finish_reason["reason"]``.
 
         Raises:
-            ProcessorFault: The reason is no text, or the kind is neither.
+            ProcessorFault: The reason is no text, or the kind is unknown.
         """

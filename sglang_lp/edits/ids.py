@@ -1,4 +1,4 @@
-"""Lists of token ids as the batch takes them: checked and converted once, not at every step."""
+"""Lists of token ids for the batch: checked and converted once, not at every step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "tensor_of",
 ]
 
-#: So many ids and more are kept as a tensor, which torch places in the batch at once.
+#: Lists of this length and longer are kept as tensors.
 LONG = 64
 
 
@@ -39,8 +39,8 @@ class Ids:
         tensor: The ids, shape ``(len,)``, int64, on the CPU.
         smallest: The smallest id.
         largest: The largest id.
-        source: The tuple that it was made of, or ``None``.
-        lasts: Whether the same object comes again at other steps.
+        source: The tuple that was converted, or ``None``.
+        lasts: Whether the same object is used at other steps.
     """
 
     __slots__ = ("__weakref__", "_length", "largest", "lasts", "smallest", "source", "tensor")
@@ -57,7 +57,7 @@ class Ids:
         owns = lasts and isinstance(token_ids, array) and token_ids.typecode == "q"
         owned = token_ids if owns else array("q", token_ids)
         self.tensor: torch.Tensor = torch.frombuffer(owned, dtype=torch.int64)
-        self._length = len(token_ids)  # which takes a tensor ten times as long to tell
+        self._length = len(token_ids)
         smallest, largest = self.tensor.aminmax()
         self.smallest, self.largest = int(smallest), int(largest)
         self.source = source
@@ -74,19 +74,19 @@ class Ids:
         return bool((self.tensor.numpy() == token_id).any())
 
 
-#: By the identity of the tuple, which each keeps alive.
+#: By the identity of the source tuple, which each list keeps alive.
 _known: WeakValueDictionary[int, Ids] = WeakValueDictionary()
 
 
-#: Parameters whose lists were converted last, and these.
+#: Parameters whose lists were converted last, and the lists.
 _latest: tuple[object, list[Ids]] = None, []
 
 
 def prepared(params: Any) -> list[Ids]:
-    """Convert every long list of ids in parameters; :func:`ids_of` knows them while this lives.
+    """Convert every long list of ids in parameters; :func:`ids_of` finds them while they live.
 
     Args:
-        params: Parsed, or ``None``. Copies of a request that take long to parse share theirs.
+        params: Parsed parameters, or ``None``.
     """
     global _latest  # noqa: PLW0603 - of the process
     if params is not _latest[0]:
@@ -95,7 +95,7 @@ def prepared(params: Any) -> list[Ids]:
 
 
 def _converted(value: Any) -> list[Ids]:
-    """Convert those of parameters or of a part: those of a chain hold those of its links."""
+    """Convert the lists in parameters or in a part of them, such as a link of a chain."""
     if fields := getattr(value, "__struct_fields__", ()):
         return [ids for name in fields for ids in _converted(getattr(value, name))]
     if not isinstance(value, tuple) or not value:
@@ -111,12 +111,12 @@ def _converted(value: Any) -> list[Ids]:
 
 
 def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
-    """Return a copy of a list of ids, or what it was converted to before.
+    """Return a copy of a list of ids, or the object that :func:`prepared` made of it.
 
     Raises:
-        TypeError: Something else than integers.
+        TypeError: An entry is no integer.
     """
-    if type(token_ids) is tuple:  # parameters, which are asked for most
+    if type(token_ids) is tuple:  # parameters, the most frequent case
         found = _known.get(id(token_ids)) if len(token_ids) >= LONG else None
         if found is not None:
             return found
@@ -130,12 +130,12 @@ def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
 
 
 def checked(token_ids: Iterable[int], vocab_size: int) -> Ids | list[int]:
-    """As :func:`ids_of`, if the vocabulary has all of them.
+    """Return :func:`ids_of`, checked against the vocabulary.
 
-    The check keeps a row from reading its neighbour, or writing into it.
+    Without the check a row could read or write its neighbour.
 
     Raises:
-        ProcessorFault: It does not.
+        ProcessorFault: An id is outside the vocabulary.
     """
     ids = ids_of(token_ids)
     if isinstance(ids, Ids):
@@ -150,10 +150,10 @@ def checked(token_ids: Iterable[int], vocab_size: int) -> Ids | list[int]:
 
 
 def check_id(token_id: int, vocab_size: int) -> int:
-    """Return a token id as a number, if the vocabulary has it.
+    """Return a token id as a number, checked against the vocabulary.
 
     Raises:
-        ProcessorFault: It does not.
+        ProcessorFault: The id is outside the vocabulary.
     """
     token_id = index(token_id)
     if not 0 <= token_id < vocab_size:
@@ -166,11 +166,11 @@ def check_id(token_id: int, vocab_size: int) -> int:
 def lasting(token_ids: Sequence[int]) -> Ids | list[int]:
     """Convert a list of ids that a processor keeps and uses at many steps.
 
-    Pass what this returns to :class:`~sglang_lp.edits.Edits`, again and again: a long list is then
-    checked and converted once. Parameters need no converting.
+    Pass the result to :class:`~sglang_lp.edits.Edits` at each step: a long list is then checked
+    and converted once. Lists in parameters need no conversion.
 
     Args:
-        token_ids: At least one; an ``array("q")`` is not copied, so never change it.
+        token_ids: At least one id. An ``array("q")`` is not copied, so never change it.
 
     Returns:
         A collection of the ids in their order.
@@ -194,9 +194,11 @@ def identity(ids: Ids | list[int]) -> object:
 
 @shared_by_copies
 def merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the ids of several lists, each once; and for each of the lists' ids its place.
+    """Return the sorted ids of several lists without duplicates, and the place of each id.
 
-    For one list in ascending order that is the list itself, and no places.
+    Returns:
+        The ids; and for each id of the lists, in order, its index among them. ``None`` in place of
+        the indices if the lists are one list in ascending order, which is returned as it is.
     """
     import torch
 
@@ -208,7 +210,7 @@ def merged(lists: tuple[Ids, ...]) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def once(ids: Ids | list[int]) -> torch.Tensor:
-    """Return a list of ids, each once."""
+    """Return the ids of a list without duplicates."""
     import torch
 
     if isinstance(ids, Ids) and ids.lasts:

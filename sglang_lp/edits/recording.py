@@ -33,11 +33,11 @@ class Conditional(NamedTuple):
 
 
 class Recording(Edits):
-    """The edits of one processor at one step, taken down.
+    """The recorded edits of one processor at one step.
 
-    For a processor that runs others: hand a new one to the ``edit`` of each, and
-    :meth:`~sglang_lp.edits.Edits.add` it to its own edits. Read, and do not change, what is
-    recorded; only ``standing``, ``wake``, ``holds`` and ``end`` are not what ``add`` takes.
+    A processor that runs others hands a new recording to the ``edit`` of each, and adds the
+    recording to its own edits with :meth:`~sglang_lp.edits.Edits.add`. ``add`` leaves out
+    ``standing``, ``wake``, ``holds`` and ``end``. Read the attributes; do not change them.
 
     Args:
         vocab_size: Number of logits in a row.
@@ -46,19 +46,19 @@ class Recording(Edits):
         banned: Lists of ids.
         allowed: Lists of ids.
         forced: The forced token.
-        clash: Why the forced tokens contradict each other.
-        biased: Lists of ids, each with its values, or the one that they share.
+        clash: Message on forced tokens that contradict each other.
+        biased: Lists of ids, each with a value for each id or a value for all.
         pooled: Lists of ids, each with the token that gets their probability.
-        conditional: Edits that depend on what only the device knows yet.
-        standing: What :meth:`always` returned, if it was called: holds at every later step, too.
-        wake: Position before which no edit is needed, or none but these if they hold.
-        holds: Whether these edits hold until then.
-        end: How the request ends with this token, if it does.
-        prepared: What was put together of it before its step, kept for that.
+        conditional: Edits that depend on an answer of the device.
+        standing: The edits of :meth:`always`, which also hold at every later step.
+        wake: Position up to which ``edit`` is not called.
+        holds: Whether the edits hold up to ``wake``.
+        end: The end of the request with this token, if it ends.
+        prepared: Parts of compiled edits that were made before the step; keeps them alive.
     """
 
-    # Most steps record one thing or nothing, so what is not recorded stays on the class: a new
-    # recording costs a fifth of a microsecond (``benchmarks/cost``, ``forced-256``).
+    # Most steps record one edit or none, so the defaults stay on the class and a new recording
+    # sets one attribute (``benchmarks/cost``, ``forced-256``).
     banned: Sequence[Ids | list[int]] = ()
     allowed: Sequence[Ids | list[int]] = ()
     forced: int | None = None
@@ -123,7 +123,7 @@ class Recording(Edits):
     def pool(self, token_ids: Iterable[int], into: int) -> None:
         ids, into = checked(token_ids, self.vocab_size), check_id(into, self.vocab_size)
         if into in ids:
-            raise ProcessorFault(f"pool() got token {into} among those that it gets the sum of")
+            raise ProcessorFault(f"pool() needs a token outside the pooled ids, got {into} in both")
         if ids:
             self.pooled = (*self.pooled, (ids, into))
 
@@ -153,17 +153,17 @@ class Recording(Edits):
         self.end = End(text, kind)
 
     def act(self) -> None:
-        """Make what holds at every step an edit of this one."""
+        """Move the standing edits into the edits of this step."""
         if self.standing is not None:
             self.standing.check_lasts()
             self.add(self.standing)
             self.standing = None
 
     def check_lasts(self) -> None:
-        """Refuse what cannot hold at every step.
+        """Refuse edits that cannot hold at every step.
 
         Raises:
-            ProcessorFault: There is some of it.
+            ProcessorFault: A pool, or a conditional edit.
         """
         if self.pooled:
             raise ProcessorFault("pool() is for one step; declare it anew at each")
@@ -179,12 +179,12 @@ class Recording(Edits):
 
     @property
     def edits_else(self) -> bool:
-        """Whether a logit changes though no token is forced."""
+        """Whether a logit changes for another reason than a forced token."""
         return bool(self.banned or self.allowed or self.biased or self.pooled)
 
     @property
     def only_excludes(self) -> bool:
-        """Whether the tokens that are left keep their relative probabilities."""
+        """Whether the remaining tokens keep their relative probabilities."""
         held = self.standing is None or self.standing.only_excludes
         return (
             held
@@ -194,7 +194,7 @@ class Recording(Edits):
 
     @property
     def leaves_one(self) -> bool:
-        """Whether it says itself which token comes."""
+        """Whether exactly one token remains."""
         if self.forced is not None:
             return True
         return bool(self.allowed) and any(len(ids) == 1 for ids in self.allowed)
@@ -213,7 +213,7 @@ class Recording(Edits):
 
 
 def _moderate(numbers: array[float]) -> bool:
-    """Tell whether every bias is in its range; NaN compares as false."""
+    """Return whether every bias is in its range; NaN compares as false."""
     if len(numbers) < LONG:
         return all(-MAX_BIAS <= number <= MAX_BIAS for number in numbers)
     import torch
