@@ -1,7 +1,7 @@
 """Custom logit processors for SGLang: exact, fast and safe to serve.
 
-What most people need stands here; each name is imported when it is first used, so that importing
-the package costs nothing.
+The names that most programs need. Each is imported when it is first used, so that importing the
+package costs nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is prepared for one request serves its copies.
+"""Caches shared by the ``n`` copies of a request.
 
-The ids of each place in a list of texts or sequences are kept by :class:`KeptIds`, what was made of
-a whole request by :class:`Latest`, and what a function makes of parameters by
-:data:`shared_by_copies`.
+- :class:`KeptIds`: the ids of each place in a list of texts or sequences.
+- :class:`Latest`: one object per request.
+- :data:`shared_by_copies`: the results of a function of a request's parameters.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ __all__ = ["KeptIds", "Latest", "packed", "shared_by_copies"]
 _Made = TypeVar("_Made")
 _Found = TypeVar("_Found", bound=Sized)
 
-#: Decorates a function that makes something of a request's parameters, which can be keys: copies of
-#: the request get the very same object. What was made for the latest 16 requests is kept.
+#: Decorates a function of a request's parameters, which must be hashable. Copies of the request get
+#: the same object; the results of the latest 16 requests are kept.
 shared_by_copies = lru_cache(maxsize=16)
 
-#: Most ids that are kept for one list of sequences or texts: 2 MB.
+#: Most ids that are kept for one list of sequences or texts.
 _MAX_KEPT = 262_144
 
-#: What a place without ids takes, in ids.
+#: Memory of a place without ids, in ids.
 _KEPT = 32
 
 
 class Latest(Generic[_Made]):
-    """What was made last, by what decides it.
+    """The latest results by key.
 
     Args:
-        most: Number of them that are kept.
+        most: Number of results that are kept.
     """
 
     __slots__ = ("_made", "_most")
@@ -44,25 +44,25 @@ class Latest(Generic[_Made]):
         self._most = most
 
     def get(self, key: object) -> _Made | None:
-        """Return what was kept under a key, ``None`` if nothing is."""
+        """Return the result of a key, ``None`` if there is none."""
         found = self._made.get(key)
         if found is not None:
             self._made.move_to_end(key)
         return found
 
     def keep(self, key: object, made: _Made) -> None:
-        """Keep this, and let go of what was asked for longest ago."""
+        """Keep a result; the least recently used result may go."""
         self._made[key] = made
         if len(self._made) > self._most:
             self._made.popitem(last=False)
 
     def values(self) -> list[_Made]:
-        """Return everything that is kept."""
+        """Return all results."""
         return [*self._made.values()]
 
 
 class KeptIds(Generic[_Found]):
-    """The ids of the places that were asked for. If they become too many, all are forgotten."""
+    """The ids of requested places. The cache is cleared when it holds too many ids."""
 
     __slots__ = ("_found", "_total")
 
@@ -71,11 +71,11 @@ class KeptIds(Generic[_Found]):
         self._total = 0
 
     def of(self, place: Any, put_together: Callable[[Any], _Found]) -> _Found:
-        """Return the ids of a place, the same object as before if it is still kept.
+        """Return the ids of a place: the same object as before while it is cached.
 
         Args:
-            place: Anything that can be a key.
-            put_together: From a place to its ids; what it raises is not kept.
+            place: A hashable place.
+            put_together: Returns the ids of a place; an error is not cached.
         """
         found = self._found.get(place)
         if found is None:
@@ -89,10 +89,9 @@ class KeptIds(Generic[_Found]):
 
 
 def packed(custom_params: Any) -> bytes | None:
-    """Return the cache key of parameters; ``None`` if they cannot have one.
+    """Return the cache key of parameters; ``None`` if they have none.
 
-    Unlike a comparison it tells 1 from True and 1.0. A list takes a tenth of the time to pack that
-    it takes to check.
+    Unlike ``==``, the key distinguishes 1, True and 1.0.
 
     Args:
         custom_params: Of a request, or ``None``. SGLang's ``__req__`` is left out.

@@ -1,4 +1,4 @@
-"""What ``custom_params`` may hold where no class has a schema: what SGLang's processes can send."""
+"""``custom_params`` of a class without a schema: values that SGLang's processes can send."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _flat = msgspec.msgpack.Decoder(dict[str, _Scalar | list[_Scalar] | dict[str, _S
 
 
 def read_flat(custom_params: object) -> dict[str, Any]:
-    """Return a copy of what has no schema: JSON's own types, and nothing that cannot travel.
+    """Return a copy of parameters without a schema, checked to be flat JSON.
 
     Args:
-        custom_params: Of a request, or ``None``. SGLang's ``__req__`` is left out.
+        custom_params: The parameters of a request, or ``None``. SGLang's ``__req__`` is left out.
 
     Raises:
-        Unsupported: Not an object of scalars, flat lists and flat objects, or NaN, an infinite
-            number, an integer beyond 64 bits or text that is not Unicode in it.
+        Unsupported: Not an object of scalars, flat lists and flat objects; or it has NaN, an
+            infinite number, an integer beyond 64 bits, or text that is not Unicode.
     """
     if not isinstance(custom_params, Mapping | None):
         raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")

@@ -1,7 +1,7 @@
-"""Typed parameters of a processor: what ``custom_params`` may hold, checked before it is used.
+"""Typed parameters of a processor: the schema of ``custom_params``, checked before use.
 
-A processor declares its parameters as a :class:`Parameters` subclass; the same declaration is
-checked in the client, at admission and in the scheduler, and is what the documentation prints.
+A processor declares its parameters as a :class:`Parameters` subclass. The client, admission and
+the scheduler check the same declaration, and the documentation prints it.
 """
 
 from __future__ import annotations
@@ -42,27 +42,28 @@ __all__ = [
 ]
 
 
-#: Most ids that one list parameter may hold. Every id costs a write per step and row, and the
-#: largest vocabulary in use has about 262,000 tokens; nobody bans or forces a quarter of it.
+#: Most ids in one list parameter. Every id costs a write per step and row; the largest vocabulary
+#: in use has about 262,000 tokens, and no use case bans or forces a quarter of it.
 MAX_TOKEN_IDS = 65_536
 
-#: Most ids in a list that is gone through at every step, some microseconds for each.
+#: Most ids in a list that a processor iterates over at every step.
 _MAX_FEW = 1_024
 
-#: Most characters of a text that is looked for, and most texts of one list.
+#: Most characters of a searched text, and most texts of one list.
 _MAX_TEXT, _MAX_TEXTS = 256, 4_096
 
-#: Most characters of a text that is forced.
+#: Most characters of a forced text.
 _MAX_FORCED = 4_096
 
 #: SGLang keeps positions in 32 bits; a larger number is a mistake, not a budget.
 MAX_INT = 2**31 - 1
 
-#: How many of the prompt's last tokens are the beginning of the answer; beside the parameters of
-#: any processor.
+#: Key of ``custom_params`` with any processor: the number of tokens at the end of the prompt that
+#: are the beginning of the answer.
 RESUMED = "resumed_tokens"
 
-#: Whether the model's own logprobs of edited tokens are asked for; beside them, too.
+#: Key of ``custom_params`` with any processor: whether the answer reports the model's own logprobs
+#: of edited tokens.
 RAW = "raw_logprobs"
 
 _PRIVATE = "__sglang_reasoning_", "__sglang_lp_"
@@ -83,16 +84,16 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Base of every processor's ``Params``.
 
     Annotate each field with a type of this module or any type that ``msgspec`` checks; a field
-    without a default is required. SGLang carries scalars, flat lists and flat dicts only. A rule
+    without a default is required. SGLang carries only scalars, flat lists and flat dicts. A rule
     over several fields goes into ``__post_init__``, which raises ``ValueError`` with a message
     that starts with the parameter's name.
 
-    A parameter that got another name keeps its old one in ``renamed``: requests that use it still
-    work, and the log of the process says once what to write instead. If the new parameter is a
-    list where the old one was a single token id, that id becomes a list.
+    ``renamed`` keeps the old name of a parameter: requests with the old name still work, and the
+    log of the process shows the new name once. If the new parameter is a list and the old one was
+    a single token id, the id becomes a list.
     """
 
-    #: Old names of parameters, and their names today.
+    #: Old names of parameters, each with the new name.
     renamed: ClassVar[Mapping[str, str]] = {}
 
 
@@ -100,11 +101,11 @@ P = TypeVar("P", bound=Parameters)
 
 
 def is_private(key: object) -> bool:
-    """Tell whether the server, not the caller, owns this key of ``custom_params``.
+    """Return whether the server, not the caller, owns this key of ``custom_params``.
 
-    SGLang 0.5.20 to 0.5.23 keeps ``__req__``, ``__sglang_reasoning_end_token_ids`` and
-    ``__sglang_reasoning_in_grammar`` there, the plugin ``__sglang_lp_...``; no processor's
-    parameter starts that way.
+    SGLang 0.5.20 to 0.5.23 sets ``__req__``, ``__sglang_reasoning_end_token_ids`` and
+    ``__sglang_reasoning_in_grammar``, the plugin sets ``__sglang_lp_...``; no processor's
+    parameter starts like these.
     """
     return not isinstance(key, str) or (
         key.startswith("__") and (key == "__req__" or key.startswith(_PRIVATE))
@@ -112,11 +113,11 @@ def is_private(key: object) -> bool:
 
 
 class Beside(NamedTuple):
-    """What a request says in ``custom_params`` beside the parameters of its processor.
+    """The keys of ``custom_params`` that go with any processor.
 
     Attributes:
-        resumed: How many of the prompt's last tokens are the beginning of the answer.
-        raw: Whether it asks for the model's own logprobs of edited tokens.
+        resumed: Number of tokens at the end of the prompt that are the beginning of the answer.
+        raw: Whether the answer reports the model's own logprobs of edited tokens.
     """
 
     resumed: int
@@ -124,14 +125,17 @@ class Beside(NamedTuple):
 
 
 def take_beside(custom_params: Any, prompt_tokens: int | None = None) -> tuple[Any, Beside]:
-    """Return ``custom_params`` without what goes with any processor, and that.
+    """Split ``custom_params`` into the processor's parameters and the keys of :class:`Beside`.
 
     Args:
-        custom_params: What a request carries.
-        prompt_tokens: How many tokens its prompt has, if known.
+        custom_params: The parameters of a request.
+        prompt_tokens: Number of tokens of the prompt, if known.
+
+    Returns:
+        The processor's parameters, and the other keys.
 
     Raises:
-        RequestError: ``resumed_tokens`` is no number of tokens, or more than the prompt has;
+        RequestError: ``resumed_tokens`` is no number of tokens, or larger than the prompt;
             ``raw_logprobs`` is neither true nor false.
     """
     if not isinstance(custom_params, Mapping) or not (
@@ -161,18 +165,17 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
     Args:
         params_type: The processor's ``Params``.
         processor: Its class name, for the message.
-        custom_params: What the request carries. ``None`` counts as empty.
+        custom_params: The parameters of the request. ``None`` counts as empty.
 
     Returns:
         The typed, immutable parameters.
 
     Raises:
-        InvalidParameter: A value of the wrong type or out of its range, a required parameter
-            missing, an unknown one, one given under its old and its new name, or a number that is
-            not finite.
+        InvalidParameter: A value has the wrong type, is out of its range or is not finite; a
+            parameter is missing, unknown, or given under its old and its new name.
     """
     given = {} if custom_params is None else custom_params
-    # Asking an abstract class takes a quarter of a microsecond, and attach() has 5.
+    # isinstance() with an abstract class is slow, and attach() has 5 µs (tests/client).
     if type(given) is not dict and not isinstance(given, Mapping):
         raise InvalidParameter(
             processor, None, f"expected an object of parameters, got {shown(given)}"
@@ -187,7 +190,7 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
             raise _translated(processor, params_type, own, str(error)) from None
         return parse(params_type, processor, own)
     for name in _float_fields(params_type):
-        # Only what came: a default is the class's own business.
+        # Only given values: the class chose the defaults.
         if name in given and not all(map(math.isfinite, _floats(getattr(params, name)))):
             raise InvalidParameter(processor, name, "expected a finite number")
     return params
@@ -199,7 +202,7 @@ def replaced(params: P, processor: str, **changes: Any) -> P:
     Args:
         params: Parsed parameters.
         processor: The processor's class name, for the message.
-        changes: For each parameter its value.
+        changes: The new values by parameter.
 
     Raises:
         InvalidParameter: The values do not fit together.
@@ -223,7 +226,7 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
     """
     for name in _token_fields(type(params)):
         value = getattr(params, name)
-        try:  # most are flat, and looked through in a tenth of the time
+        try:  # most lists are flat
             largest = max(value, default=0)
         except TypeError:
             largest = None
@@ -241,7 +244,7 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
 def _with_new_names(
     params_type: type[Parameters], processor: str, given: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return parameters with today's names in place of old ones."""
+    """Return parameters with new names in place of old names."""
     result = dict(given)
     for old, new in params_type.renamed.items():
         if old not in result:
@@ -256,9 +259,9 @@ def _with_new_names(
     return result
 
 
-@cache  # so that each name is logged once, and there are as many as classes declare
+@cache  # logs each name once; classes declare few
 def _log_old_name(processor: str, old: str, new: str) -> None:
-    import logging  # 5 ms, which the client has no use for
+    import logging  # the client imports this module and logs nothing
 
     logger = logging.getLogger(__name__)
     logger.warning("%s: parameter %s is deprecated; its name is %s now", processor, old, new)
@@ -267,7 +270,7 @@ def _log_old_name(processor: str, old: str, new: str) -> None:
 def _without_private(
     given: Mapping[str, Any], params_type: type[Parameters], processor: str
 ) -> dict[str, Any]:
-    """Return what a caller may have sent, and refuse what is no parameter."""
+    """Return the parameters without private keys; refuse unknown parameters."""
     fields = params_type.__struct_fields__
     own = {name: value for name, value in given.items() if name in fields or not is_private(name)}
     for name in own:
@@ -287,14 +290,14 @@ def _float_fields(params_type: type[Parameters]) -> tuple[str, ...]:
 
 
 def _fields_with(wanted: Callable[[Any], bool], params_type: type[Parameters]) -> Iterator[str]:
-    """Yield the fields in whose type there is a part that is wanted."""
+    """Yield the fields whose type has a wanted part."""
     for field in getattr(msgspec.inspect.type_info(params_type), "fields", ()):
         if any(map(wanted, _parts(field.type))):
             yield field.name
 
 
 def _parts(kind: Any) -> Iterator[Any]:
-    """Yield a msgspec type description and every one inside it."""
+    """Yield a msgspec type description and all its parts, at any depth."""
     yield kind
     for inner in (
         getattr(kind, "type", None),
@@ -317,7 +320,7 @@ def _may_be_float(kind: Any) -> bool:
 
 
 def _ints(value: Any) -> Iterator[int]:
-    """Yield every integer of a value, however deep."""
+    """Yield every integer of a value, at any depth."""
     if isinstance(value, int):
         yield value
     elif isinstance(value, tuple | list | frozenset | dict):
@@ -343,7 +346,7 @@ def _unknown(name: object, fields: tuple[str, ...]) -> str:
     return f"unknown parameter {shown(name)}{hint}"
 
 
-# Not compiled before they are needed, because the client imports this.
+# Compiled when they are needed: the client imports this module.
 _MISSING = r"Object missing required field `(?P<name>\w+)`"
 _AT = r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`"
 
@@ -351,7 +354,7 @@ _AT = r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`"
 def _translated(
     processor: str, params_type: type[Parameters], given: Mapping[str, Any], text: str
 ) -> InvalidParameter:
-    """Turn msgspec's message into one that names the parameter and shows what came."""
+    """Return msgspec's error with the name of the parameter and the given value."""
     if missing := re.match(_MISSING, text):
         return InvalidParameter(processor, missing["name"], "required, but not given")
     if at := re.match(_AT, text, re.DOTALL):
@@ -369,7 +372,7 @@ def _translated(
 
 
 def _choices(params_type: type[Parameters], name: str) -> str:
-    """Return what a parameter with fixed values takes, for a message."""
+    """Return the fixed values of a parameter, for a message."""
     types = msgspec.inspect
     found: list[Any] = []
     for field in getattr(types.type_info(params_type), "fields", ()):
@@ -382,6 +385,6 @@ def _choices(params_type: type[Parameters], name: str) -> str:
 
 
 def _pick(value: Any, rest: str) -> Any:
-    """Follow a msgspec path such as ``[3]`` into the value that came."""
+    """Return the part of a value that a msgspec path such as ``[3]`` names."""
     index = re.fullmatch(r"\[(\d+)\]", rest)
     return value[int(index[1])] if index else value

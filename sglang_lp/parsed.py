@@ -1,7 +1,6 @@
 """Parsed and fitted parameters, shared by the copies of a request.
 
-A list takes ten times as long to check as to compare (``benchmarks/bounds``), and the copies share
-what is made of it: so parameters with a long list are parsed and fitted once.
+Parameters with a long list are parsed and fitted once: the copies share the tensors made of it.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class _Known:
     """Parameters of one request.
 
     Attributes:
-        params: The parsed parameters.
-        served: The model that they were fitted to last.
-        fitted: The parameters after that.
+        params: Parsed parameters.
+        served: The model of the latest fit.
+        fitted: Parameters fitted to ``served``.
     """
 
     __slots__ = ("fitted", "params", "served")
@@ -36,7 +35,7 @@ class _Known:
         self.fitted = params
 
 
-#: By class, size of the vocabulary and parameters: enough for two chains of eight links.
+#: Keys are class, vocabulary size and packed parameters; 18 is two chains with eight links each.
 _known: Latest[_Known] = Latest(18)
 
 
@@ -50,9 +49,9 @@ def parse_once(
 
     Args:
         cls: The processor.
-        custom_params: Of the request.
+        custom_params: The parameters of the request.
         vocab_size: Number of logits in a row of the served model, if known.
-        parse: Called with the parameters and the size where they are new.
+        parse: Called with both if the parameters are new.
     """
     own = packed(custom_params)
     if own is None:
@@ -71,9 +70,9 @@ def fit_once(
     """Return fitted parameters, the same object for parameters that were parsed once.
 
     Args:
-        params: What :func:`parse_once` returned, or others.
-        served: The model.
-        fit: Called with both where this model is new to the parameters.
+        params: Parsed parameters.
+        served: The served model.
+        fit: Called with both if the parameters were not fitted to this model last.
     """
     known = next((one for one in _known.values() if one.params is params), None)
     if known is None:

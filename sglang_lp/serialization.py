@@ -20,7 +20,7 @@ def serialize(cls: type) -> str:
     """Return ``{"callable": "<hex of dill.dumps(cls)>"}``.
 
     Args:
-        cls: One that can be imported travels as its name, another one as code.
+        cls: The class. It travels as its name if it can be imported, otherwise as code.
     """
     if _is_importable(cls):
         return wire.payload_for(cls.__module__, cls.__qualname__)
@@ -30,11 +30,11 @@ def serialize(cls: type) -> str:
 
 
 def find_class(base: type[T], payload: str) -> type[T]:
-    """Return the class that a payload names, of those that exist; nothing is imported for it.
+    """Return the existing class that a payload names; nothing is imported.
 
     Args:
-        base: The class, or a base of it.
-        payload: What :func:`serialize` returned.
+        base: The class or a base of it.
+        payload: A payload of :func:`serialize`.
 
     Raises:
         PayloadRefused: Neither ``base`` nor a subclass of it has this payload.

@@ -1,4 +1,4 @@
-"""What a processor may know of the model that is served, before any request of it runs."""
+"""The served model, as far as a processor knows it before a request runs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["ReasoningFormat", "ServedModel", "ends_for"]
 
 
 class ReasoningFormat(NamedTuple):
-    """How reasoning is told from the rest of an answer, as a reasoning parser of SGLang does it.
+    """The delimiters by which SGLang's reasoning parser separates reasoning from the answer.
 
     Attributes:
-        start: Opens a block.
-        end: Closes it; what a budget forces.
-        tool_starts: Seen in an open block, each ends it without ``end``, and stays in the answer.
-        tool_start_at_line_start: Whether a tool start counts at the start of a line alone.
-        tool_end: After a tool call in a block the block goes on from here; empty if it does not.
+        start: Text that opens a block.
+        end: Text that closes a block, and that a budget forces.
+        tool_starts: Texts that end an open block without ``end`` and remain in the answer.
+        tool_start_at_line_start: Whether a tool start counts only at the start of a line.
+        tool_end: Text after which a block continues, after a tool call in it; empty if none.
         other_ends: More texts that end a block.
         can_begin_inside: Whether reasoning may be open from the first token, without ``start``.
-        others: The same with the delimiters of other levels of effort.
-        strict: Whether SGLang masks what is no end once a budget of its own is spent.
+        others: Formats of other levels of effort.
+        strict: Whether SGLang masks all other tokens than the end once its own budget is spent.
     """
 
     start: str
@@ -41,9 +41,9 @@ class ServedModel(NamedTuple):
 
     Attributes:
         tokenizer: Its tokenizer, or ``None`` (``--skip-tokenizer-init``, a unit test).
-        vocab_size: Number of logits in a row of it, if known.
-        eos_token_ids: All tokens that end an answer of it, in order; empty if none are known.
-        reasoning: How the served reasoning parser tells reasoning; ``None`` without a parser.
+        vocab_size: Number of logits in a row, if known.
+        eos_token_ids: All tokens that end an answer, in order; empty if none are known.
+        reasoning: Delimiters of the served reasoning parser; ``None`` without a parser.
     """
 
     tokenizer: Any = None
@@ -55,7 +55,7 @@ class ServedModel(NamedTuple):
     def of(
         cls, tokenizer: Any, vocab_size: int | None = None, configured: Iterable[int] | None = ()
     ) -> Self:
-        """Return what is served, with the end tokens that SGLang knows.
+        """Return the served model with all end tokens that SGLang knows.
 
         Args:
             tokenizer: As SGLang loaded it; SGLang adds ``additional_stop_token_ids``.
@@ -71,7 +71,7 @@ class ServedModel(NamedTuple):
         return cls(tokenizer, vocab_size, tuple(sorted(i for i in found if 0 <= i < limit)))
 
     def by_effort(self) -> list[Self]:
-        """Return this, and the same as it thinks at other levels of effort."""
+        """Return this model, and the model with the reasoning format of each other effort."""
         others = () if self.reasoning is None else self.reasoning.others
         return [self, *(self._replace(reasoning=one) for one in others)]
 
@@ -79,16 +79,16 @@ class ServedModel(NamedTuple):
 def ends_for(
     processor: str, name: str, given: tuple[int, ...] | None, served: ServedModel
 ) -> tuple[int, ...]:
-    """Return a request's end tokens; those of the served model where it left them out.
+    """Return a request's end tokens, by default the end tokens of the served model.
 
     Args:
-        processor: The class whose parameter they are, for the message.
-        name: Of the parameter.
-        given: What the request gave, or ``None``.
-        served: The model.
+        processor: Class name of the processor, for the message.
+        name: Name of the parameter.
+        given: The end tokens of the request, or ``None``.
+        served: The served model.
 
     Raises:
-        InvalidParameter: They are left out, and nobody knows the model's.
+        InvalidParameter: Neither the request nor the served model has end tokens.
     """
     if given is not None:
         return given

@@ -1,4 +1,4 @@
-"""What an answer says of the processors that ran on it."""
+"""The part of an answer that names the processors that ran on it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["check_ran"]
 
 
 def check_ran(names: Iterable[str], answer: Any) -> None:
-    """Make sure that processors ran on an answer.
+    """Check that processors ran on an answer.
 
     Args:
-        names: Of the processors.
+        names: Names of the processors.
         answer: As for ``Attachment.check``.
 
     Raises:
-        NotRun: One did not run, or the answer does not tell.
+        NotRun: A processor did not run, or the answer names no processors.
     """
     for said in _said(answer):
         for name in names:
@@ -32,7 +32,7 @@ def check_ran(names: Iterable[str], answer: Any) -> None:
 
 
 def _said(answer: Any) -> list[list[str]]:
-    """Return the processors that an answer names, for each of its prompts."""
+    """Return the names of the processors that ran, for each prompt of an answer."""
     if isinstance(answer, list | tuple) and answer:
         return [one for part in answer for one in _said(part)]
     if isinstance(answer, Mapping) and isinstance(answer.get("meta_info"), Mapping):

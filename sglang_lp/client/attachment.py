@@ -1,4 +1,4 @@
-"""One processor for a request, or for all prompts of one."""
+"""A processor for a request, or for all prompts of a request."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 __all__ = ["Attachment", "add_payload", "attach", "copy_mapping", "suggest_builtin"]
 
 
-#: No union, which takes twice as long, and attach() has 5 µs.
+#: A tuple, because isinstance() with a union is slower, and attach() has 5 µs (tests/client).
 _LIST = (list, tuple)
 
 
 class Attachment(msgspec.Struct, frozen=True):
     """A processor with its parameters, checked and ready to be put into requests.
 
-    Made by :func:`attach`; may be used for any number of requests. No method changes its
-    arguments. What they hold is kept: parameters in ``custom_params`` are joined by those given
-    to :func:`attach`, and the whole is checked again.
+    Made by :func:`attach`, for any number of requests. No method changes its arguments.
+    Parameters that the request already has in ``custom_params`` are kept: the parameters given to
+    :func:`attach` are added, and all are checked together.
 
-    Every method raises :class:`~sglang_lp.errors.RequestError` if the request has a
-    ``custom_logit_processor`` already or something is not of the type that SGLang takes there,
-    and its subclass ``InvalidParameter`` if ``custom_params`` has another value for a parameter
-    of this attachment, or one that the processor does not know.
+    Every method raises :class:`~sglang_lp.errors.RequestError` if the request already has a
+    ``custom_logit_processor``, or a field has a type that SGLang does not take; and its subclass
+    ``InvalidParameter`` if ``custom_params`` has another value for a parameter of this
+    attachment, or a parameter that the processor does not know.
 
     Attributes:
         processor: The class.
-        payload: Its payload text, what SGLang's ``to_str()`` returns.
+        payload: The payload text, as SGLang's ``to_str()`` returns it.
     """
 
     processor: type[Any]
@@ -67,7 +67,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
         Args:
             body: The body without the processor.
-            routed: Write the form that also survives sglang-router, for guarded servers only. The
+            routed: Use the form that also passes sglang-router, for guarded servers only. The
                 router takes one prompt at a time.
         """
         if routed:
@@ -87,9 +87,9 @@ class Attachment(msgspec.Struct, frozen=True):
 
         Args:
             extra: Other fields that are SGLang's and not OpenAI's.
-            routed: Write the form that also survives sglang-router, for guarded servers only; it
-                is the one for responses, too. It is an entry of ``metadata``: the request's other
-                entries belong into ``extra``, because ``extra_body`` replaces the client's own.
+            routed: Use the form that also passes sglang-router and the responses endpoint, for
+                guarded servers only. It is an entry of ``metadata``. Give other entries of
+                ``metadata`` in ``extra``: ``extra_body`` replaces the client's own.
         """
         fields = self._join(add_payload({} if extra is None else extra, self.payload))
         if not routed:
@@ -106,25 +106,25 @@ class Attachment(msgspec.Struct, frozen=True):
         """Return the ``sampling_params`` of one prompt, with the parameters in them.
 
         Args:
-            given: Those of the prompt so far.
+            given: The ``sampling_params`` of the prompt so far.
         """
         return self._join({} if given is None else copy_mapping(given, "sampling_params"))
 
     def resolve(self, tokenizer: Any) -> Attachment:
-        """Return the same with what its texts are for a model, as the server would have it.
+        """Return this attachment with its texts resolved to the tokens of a model.
 
-        So what the model cannot write is refused before anything is sent, and a server without a
-        tokenizer can be given texts that stand for tokens: forced text, thinking delimiters,
-        tokens that hold a text. A text that is looked for whichever tokens spell it (a banned
+        A text that the model cannot write is refused before the request is sent, and a server
+        without a tokenizer can serve parameters that mean tokens: forced text, thinking
+        delimiters, tokens that hold a text. A text that may be spelled by any tokens (a banned
         word, a choice, a trigger) is checked and stays text, for the server's own tokenizer.
 
         Args:
-            tokenizer: The model's directory, which also tells its end tokens; or its tokenizer, of
+            tokenizer: The model's directory, which also has its end tokens; or its tokenizer, of
                 ``tokenizers`` or ``transformers``.
 
         Raises:
             InvalidParameter: The parameters do not fit the model.
-            RequestError: This is no tokenizer, or the processor is of another library.
+            RequestError: ``tokenizer`` is no tokenizer, or the processor is of another library.
         """
         from sglang_lp.client.models import load_model
         from sglang_lp.client.resolving import resolve_params
@@ -142,16 +142,17 @@ class Attachment(msgspec.Struct, frozen=True):
         tokenizer: Any = None,
         choice: int = 0,
     ) -> Trace:
-        """Replay the processor over an answer, to see what it did at each token.
+        """Replay the processor over an answer, and return its edits at each token.
 
-        In a notebook the result shows as a page. Needs torch.
+        A notebook shows the result as a page. Needs torch.
 
         Args:
-            response: The JSON of ``/generate``, what ``Engine.generate`` returned, or the answer of
-                an OpenAI endpoint that was asked for ``return_token_ids``.
-            prompt: Its token ids, or its text. May be left out if the answer has the ids.
-            tokenizer: The model's, of ``tokenizers`` or ``transformers``, or its directory.
-            choice: Which of several answers, from 0 on.
+            response: The answer of ``/generate``, of ``Engine.generate``, or of an OpenAI endpoint
+                with ``return_token_ids``.
+            prompt: Token ids or text of the prompt. May be left out if the answer has the ids.
+            tokenizer: The model's tokenizer, of ``tokenizers`` or ``transformers``, or its
+                directory.
+            choice: Index of the answer, if there are several.
 
         Raises:
             RequestError: The answer or the prompt has no token ids, or the parameters do not fit
@@ -168,18 +169,18 @@ class Attachment(msgspec.Struct, frozen=True):
         return trace_answer(self.processor, exchange, served)
 
     def check(self, response: Any) -> None:
-        """Make sure that this processor ran on an answer.
+        """Check that this processor ran on an answer.
 
-        Servers behind a proxy may never have seen the request's ``custom_logit_processor``: some
-        proxies drop fields that they do not know, and answer as if nothing had been asked.
+        Some proxies drop fields that they do not know, so that the server never sees the request's
+        ``custom_logit_processor`` and answers without it.
 
         Args:
-            response: An HTTP response or anything else with ``headers`` (``httpx``, ``requests``,
-                the ``openai`` client's ``with_raw_response``), its headers, or what ``/generate``
-                or ``Engine`` returned, for one prompt or a batch. Of a stream the last event.
+            response: An HTTP response or another object with ``headers`` (``httpx``, ``requests``,
+                the ``openai`` client's ``with_raw_response``); headers; or the answer of
+                ``/generate`` or ``Engine``, for one prompt or a batch. The last event of a stream.
 
         Raises:
-            NotRun: It did not run, or the answer does not tell.
+            NotRun: The processor did not run, or the answer names no processors.
         """
         check_ran(self._names(), response)
 
@@ -204,14 +205,14 @@ class Attachment(msgspec.Struct, frozen=True):
         return wire.fold(f"{module}:{name}" if by_name else self.payload, fields["custom_params"])
 
     def _names(self) -> list[str]:
-        """Return the names by which an answer calls what is attached."""
-        # Other classes are asked first, so that they do not load the chain.
+        """Return the names of the attached processors, as an answer has them."""
+        # The parameter is checked first: no other processor loads the chain.
         if "chain" in self._params and issubclass(self.processor, builtins.ChainLogitProcessor):
             return [name.rpartition(":")[2] for name in self._params["chain"]]
         return [self.processor.__name__]
 
     def _join(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Set ``custom_params`` in ``fields``, always: without it SGLang passes no history."""
+        """Set ``custom_params`` in ``fields``, even if empty: without it SGLang adds no history."""
         given = fields.get("custom_params")
         given = {} if given is None else copy_mapping(given, "custom_params")
         name = self.processor.__name__
@@ -236,13 +237,15 @@ def attach(
     """Choose a processor and its parameters for requests.
 
     Args:
-        processor: A :class:`~sglang_lp.processor.LogitProcessor`; the name of a built-in; or a
-            class of another library, with SGLang's ``to_str()`` or written for vLLM, Transformers
-            or Dynamo, whose parameters are not checked beyond whether SGLang can carry them. A list
-            of these, or of what ``attach`` returned for them, runs them all, as a
-            ``ChainLogitProcessor``.
-        params: Its parameters, as in ``custom_params``. Tuples, sets, ranges and the numbers and
-            arrays of NumPy and torch become what JSON has.
+        processor: One of:
+
+            - a :class:`~sglang_lp.processor.LogitProcessor`, or the name of a built-in;
+            - a class of another library, with SGLang's ``to_str()`` or written for vLLM,
+              Transformers or Dynamo. Its parameters are checked only for types that SGLang can
+              carry;
+            - a list of these, or of attachments, which runs all as a ``ChainLogitProcessor``.
+        params: The parameters, as in ``custom_params``. Tuples, sets, ranges and the numbers and
+            arrays of NumPy and torch become numbers and lists.
 
     Raises:
         InvalidParameter: A parameter that the processor does not take.
@@ -270,13 +273,13 @@ def attach(
 
 
 def _unset(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields without those that the router drops."""
+    """Return a copy without the fields that the router drops."""
     lost = {"custom_logit_processor", "custom_params"}
     return {name: value for name, value in fields.items() if name not in lost}
 
 
 def _is_foreign(cls: Any) -> bool:
-    """Tell whether this may be a processor of another engine, which the server adapts."""
+    """Return whether a class may be a processor of another engine, which the server adapts."""
     return (
         isinstance(cls, type)
         and cls.__module__ not in {"builtins", "__main__"}
@@ -332,7 +335,7 @@ def suggest_builtin(name: str, otherwise: str) -> str:
 
 
 def copy_mapping(value: Any, field: str) -> dict[str, Any]:
-    """Return a copy of what a field holds, one level deep.
+    """Return a shallow copy of a field's mapping.
 
     Raises:
         RequestError: It is not a mapping.

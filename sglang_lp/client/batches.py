@@ -1,4 +1,4 @@
-"""A processor, or none, for each prompt of a batch."""
+"""A processor or ``None`` for each prompt of a batch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sglang_lp.errors import RequestError, shown
 
 __all__ = ["Attachments", "attach_each"]
 
-#: How deep one prompt is nested in each field that may hold prompts: text, ids, embeddings.
+#: List nesting of one prompt in each field of prompts: text, ids, embeddings.
 _NESTING = {"prompt": 0, "text": 0, "input_ids": 1, "input_embeds": 2}
 
 
 class Attachments(msgspec.Struct, frozen=True):
-    """What :func:`attach_each` returns; made for batches of as many prompts as it has entries.
+    """Attachments for a batch with one prompt per entry, made by :func:`attach_each`.
 
-    The methods are those of :class:`Attachment`, with the same promises and errors, except that
-    prompts in arrays of NumPy or torch become lists. They also raise
-    :class:`~sglang_lp.errors.RequestError` for what SGLang cannot do with a list of processors:
-    ``n`` above 1, a single prompt, another number of prompts.
+    The methods are the methods of :class:`Attachment`, with the same errors, except that prompts
+    in arrays of NumPy or torch become lists. They also raise
+    :class:`~sglang_lp.errors.RequestError` where SGLang takes no list of processors: ``n`` above
+    1, a single prompt, another number of prompts.
 
     Attributes:
-        each: For each prompt what is attached to it, or ``None``.
+        each: The attachment of each prompt, or ``None``.
     """
 
     each: tuple[Attachment | None, ...]
@@ -101,10 +101,10 @@ def attach_each(attachments: Iterable[Attachment | None], /) -> Attachments:
     """Choose a processor, or none, for each prompt of a batch.
 
     Args:
-        attachments: In the order of the prompts, what :func:`attach` returned or ``None``.
+        attachments: Attachments or ``None``, in the order of the prompts.
 
     Raises:
-        RequestError: ``attachments`` is not a list or is empty, or an entry is something else.
+        RequestError: ``attachments`` is no list or is empty, or an entry has another type.
     """
     if not isinstance(attachments, Iterable):
         raise RequestError(

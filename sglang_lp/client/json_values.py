@@ -18,18 +18,18 @@ _NUMBERS_AND_TEXT = {int, float, str}
 
 
 def to_json_value(processor: str, key: str, value: Any) -> Any:
-    """Return a value as JSON's: a scalar, a flat list, or a flat object, newly made.
+    """Return a new JSON value: a scalar, a flat list, or a flat object.
 
-    Tuples, sets and ranges become lists; whatever has ``tolist()``, as the numbers and arrays of
-    NumPy and torch do, becomes Python's numbers and lists.
+    Tuples, sets and ranges become lists. Values with ``tolist()``, such as numbers and arrays of
+    NumPy and torch, become Python's numbers and lists.
 
     Args:
         processor: Class name of the processor, for the message.
         key: Name of the parameter, for the message.
-        value: Anything. Not changed.
+        value: Any value. Not changed.
 
     Raises:
-        InvalidParameter: It is not such a value: SGLang carries no other.
+        InvalidParameter: The value cannot become JSON that SGLang carries.
     """
     if type(value) in _READY:
         return value
@@ -46,7 +46,7 @@ def to_json_value(processor: str, key: str, value: Any) -> Any:
 
 
 def copy_value(value: Any) -> Any:
-    """Return a copy of what :func:`to_json_value` returned, so that its reader may change it."""
+    """Return a copy of a value of :func:`to_json_value`, which the caller may change."""
     return value.copy() if isinstance(value, list | dict) else value
 
 

@@ -1,4 +1,4 @@
-"""What a client can find out about the served model: its tokenizer, and its configuration."""
+"""The served model as a client can read it: its tokenizer and its configuration."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ __all__ = ["load_model"]
 
 
 def load_model(tokenizer: Any) -> ServedModel:
-    """Return what is known of a model.
+    """Read a model.
 
     Args:
-        tokenizer: Its directory, in which ``config.json`` and ``generation_config.json`` tell the
-            tokens that end an answer; or a tokenizer of ``tokenizers`` or ``transformers``; or
-            ``None``.
+        tokenizer: The model's directory, whose ``config.json`` and ``generation_config.json`` have
+            the end tokens; or a tokenizer of ``tokenizers`` or ``transformers``; or ``None``.
+
+    Returns:
+        The model, as far as it is known.
 
     Raises:
-        RequestError: It is none of these, or cannot be read.
+        RequestError: ``tokenizer`` has another type, or cannot be read.
     """
     if tokenizer is None:
         return ServedModel()
@@ -54,7 +56,7 @@ def _load_tokenizer(tokenizer: Any) -> Any:
     """Return the tokenizer of a model's directory, or the one that was given.
 
     Raises:
-        RequestError: It is neither, or cannot be read.
+        RequestError: ``tokenizer`` is neither, or cannot be read.
     """
     if not isinstance(tokenizer, str | PathLike):
         methods = (getattr(tokenizer, name, None) for name in ("encode", "decode"))

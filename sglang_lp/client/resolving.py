@@ -23,21 +23,21 @@ __all__ = ["resolve_params"]
 def resolve_params(
     processor: type[Any], given: Mapping[str, Any], served: ServedModel
 ) -> dict[str, Any]:
-    """Return ``custom_params`` as a server that serves this model would fill them in.
+    """Return ``custom_params`` as a server of this model would resolve them.
 
     Args:
         processor: The class.
-        given: Its parameters.
+        given: The parameters.
         served: The model.
 
     Raises:
-        InvalidParameter: They do not fit the model.
-        RequestError: The class is of another library, whose parameters nobody here knows.
+        InvalidParameter: The parameters do not fit the model.
+        RequestError: The class is of another library, whose parameters are unknown here.
     """
     if not issubclass(processor, LogitProcessor):
         raise RequestError(
             "resolve: expected a processor of this toolkit's kind, whose parameters say what is "
-            f"text, got {processor.__name__}; resolve the texts of this one yourself"
+            f"text, got {processor.__name__}; resolve its texts yourself"
         )
     forget_answers()
     parsed = processor.parse_params(given, served.vocab_size)
@@ -69,5 +69,5 @@ def _resolved(
         again = processor.fit_params(processor.parse_params(found, served.vocab_size), served)
     except InvalidParameter:
         again = None
-    # A text that is looked for, whichever tokens spell it, stays text.
+    # A text that may be spelled by any tokens stays text.
     return found if again == fitted else dict(given)

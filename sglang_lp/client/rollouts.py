@@ -1,4 +1,4 @@
-"""What a trainer does with an answer: which tokens the model chose, and how it goes on."""
+"""Answers as training data: the tokens that the model chose, and resuming a cut answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["loss_mask", "raw_logprobs", "resume"]
 
 
 def loss_mask(answer: Mapping[str, Any]) -> list[int]:
-    """Return for each token of an answer 1 if the model chose it, and 0 if it was forced.
+    """Return 1 for each token that the model chose, and 0 for each forced token.
 
     Args:
-        answer: What ``/generate`` or ``Engine.generate`` returned for one prompt, or a choice of
-            ``/v1/chat/completions`` with ``"return_meta_info": true``. Of a stream the last event.
+        answer: The answer of ``/generate`` or ``Engine.generate`` for one prompt, or a choice of
+            ``/v1/chat/completions`` with ``"return_meta_info": true``. The last event of a stream.
 
     Raises:
-        NotRun: It does not say what was forced, or not of all of its tokens.
+        NotRun: The answer does not report the forced tokens, or only some of them.
     """
     meta, report = _told("loss_mask", answer)
     try:
         tokens, spans, told = meta["completion_tokens"], report["forced_at"], report["truncated"]
     except KeyError as error:
         raise NotRun(
-            "loss_mask: expected a report with forced_at and truncated, beside completion_tokens, "
+            "loss_mask: expected completion_tokens, and a report with forced_at and truncated, "
             f"got one without {error}; sglang-lp 0.2.0 and later says it"
         ) from None
     if told is not None:
@@ -43,16 +43,16 @@ def loss_mask(answer: Mapping[str, Any]) -> list[int]:
 
 
 def raw_logprobs(answer: Mapping[str, Any]) -> list[float]:
-    """Return for each token of an answer its logprob before processors.
+    """Return the logprob of each token of an answer before processors.
 
-    Where nothing was edited that is SGLang's own.
+    At tokens without edits it is SGLang's own logprob.
 
     Args:
         answer: As for :func:`loss_mask`, of a request with ``return_logprob`` and with
             ``raw_logprobs`` in its ``custom_params``.
 
     Raises:
-        NotRun: It does not say them.
+        NotRun: The answer does not report them.
     """
     meta, report = _told(RAW, answer)
     try:
@@ -72,7 +72,7 @@ def _told(name: str, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapp
     """Return the ``meta_info`` of an answer, and the report in it.
 
     Raises:
-        NotRun: There is none.
+        NotRun: The answer has no report.
     """
     meta = answer.get("meta_info")
     report = meta.get(REPORT) if isinstance(meta, Mapping) else None
@@ -87,19 +87,19 @@ def _told(name: str, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapp
 def resume(
     attachment: Attachment, request: Mapping[str, Any], *answers: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the body for ``POST /generate`` that goes on with an answer that was cut.
+    """Return the body for ``POST /generate`` that continues a cut answer.
 
-    The processor takes the tokens so far for tokens of this answer, and goes on as if it had not
-    been cut. The report tells of the tokens that are new.
+    The processor counts the tokens so far as generated tokens, and continues as if the answer had
+    not been cut. The report covers only the new tokens.
 
     Args:
-        attachment: As for the first request.
-        request: Its body without the processor, with the ``input_ids`` of one prompt. Of
-            ``max_new_tokens`` the tokens so far are taken away.
-        answers: What came back, oldest first: one for each time that it was cut.
+        attachment: The attachment of the first request.
+        request: The body of the first request without the processor, with the ``input_ids`` of
+            one prompt. The tokens so far are subtracted from ``max_new_tokens``.
+        answers: The parts of the answer, oldest first.
 
     Raises:
-        RequestError: There are no token ids, or no more tokens may come.
+        RequestError: Token ids are missing, or ``max_new_tokens`` is reached.
     """
     body = copy_mapping(request, "request")
     prompt_ids = body.get("input_ids")

@@ -19,13 +19,13 @@ class ThinkingBlock(NamedTuple):
     """One thinking block that has generated tokens.
 
     Attributes:
-        tokens: Tokens between its delimiters, generated or in the prompt.
-        ended: Whether its end was generated, or a tool call that ends it.
-        forced: How many generated tokens, including those of the end, came after the
-            ``thinking_budget`` was spent, which forces all of them. Zero if the model, a soft
-            budget or an early end of sequence closed the block.
+        tokens: Number of tokens between the delimiters, generated or in the prompt.
+        ended: Whether the end was generated, or a tool call that ends the block.
+        forced: Number of generated tokens, including the end, after the ``thinking_budget`` was
+            spent: all of them were forced. Zero if the model, a soft budget or an early end of
+            sequence closed the block.
         message: Whether ``closing_token_ids`` come right before the end.
-        waits: Number of ``wait_token_id`` generated in it, by force or by the model itself.
+        waits: Number of generated ``wait_token_id``, forced or not.
     """
 
     tokens: int
@@ -41,13 +41,13 @@ def thinking_blocks(
     """Report on each thinking block of an answer.
 
     Args:
-        attachment: What :func:`attach` returned for a thinking budget, alone or in a list of
-            processors, whose ids are the class's own or given, as ``Attachment.resolve`` does.
-        prompt_ids: Token ids of the prompt; those from the last start delimiter on are enough.
+        attachment: A thinking budget, or a list of processors with a thinking budget. Its token
+            ids are the class's own, or given, or filled in by ``Attachment.resolve``.
+        prompt_ids: Token ids of the prompt; the ids from the last start delimiter on are enough.
         output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
 
     Raises:
-        RequestError: It is no thinking budget, or only the server knows its ids.
+        RequestError: ``attachment`` has no thinking budget, or only the server knows its ids.
     """
     # Not above: only a client that asks loads the thinking budget.
     from sglang_lp.builtins.thinking.blocks import find_blocks

@@ -1,4 +1,4 @@
-"""What every processor must hold to."""
+"""The tests that every processor must pass."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Case(NamedTuple):
 
 
 class ProcessorContract:
-    """What every processor must hold to, as a test class to derive from.
+    """The tests that every processor must pass, as a base class of a test class.
 
     ::
 
@@ -62,13 +62,13 @@ class ProcessorContract:
 
     Attributes:
         processor: The class to test.
-        valid_params: Some ``custom_params`` that it takes; the more unlike, the better.
-        invalid_params: Pairs of ``custom_params`` that it refuses and the parameter at fault.
+        valid_params: Valid ``custom_params``, as different as possible.
+        invalid_params: Pairs of invalid ``custom_params`` and the parameter at fault.
         vocab_size: Number of logits in a row.
-        token_ids: Ids that matter to it besides those among its parameters. Random histories are
-            made from these and from a few others.
-        tokenizer: The model's, for a processor that is given text.
-        eos_token_ids: The model's end tokens, for a processor that is given none.
+        token_ids: More ids that matter to the processor than the ids in its parameters. Random
+            histories are made of these ids and a few others.
+        tokenizer: The model's tokenizer, for a processor with text parameters.
+        eos_token_ids: The model's end tokens, for a processor that takes them from the model.
     """
 
     processor: ClassVar[type[LogitProcessor]]
@@ -110,7 +110,7 @@ class ProcessorContract:
     # Logits
 
     def test_keeps_shape_type_and_device(self) -> None:
-        """Whatever the float type and the size of the vocabulary."""
+        """The result has the shape, dtype and device of the logits."""
         for vocab_size in (self.vocab_size, self.vocab_size + 1, self.vocab_size | 127):
             for before in self._every_type(len(self._cases()), vocab_size):
                 after = self._edited(self._cases(), before)
@@ -119,7 +119,7 @@ class ProcessorContract:
                 _check(after.device == before.device, f"{before.device} became {after.device}")
 
     def test_edits_in_place(self) -> None:
-        """The tensor that went in comes back, unless the class overrides ``__call__``."""
+        """The same tensor is returned, unless the class overrides ``__call__``."""
         if self.processor.dense:
             return
         logits = _random_logits(len(self._cases()), self.vocab_size)
@@ -127,13 +127,13 @@ class ProcessorContract:
         _check(after is logits, "it returned another tensor than it was given")
 
     def test_no_batch_at_all(self) -> None:
-        """Nothing, or no parameters at all, is left alone."""
+        """Logits without ``custom_param_list`` do not change."""
         logits = _random_logits(2, self.vocab_size)
         for after in (self.processor()(logits.clone()), self.processor()(logits.clone(), [])):
             _check(_same_bits(after, logits), "logits without custom_param_list were edited")
 
     def test_leaves_rows_without_parameters_alone(self) -> None:
-        """``None`` is a request that the processor does not serve."""
+        """A row with ``None`` does not change."""
         cases = self._cases()
         for before in self._every_type(len(cases) * 2, self.vocab_size):
             mixed = [params for case in cases for params in (None, case.custom_params())]
@@ -155,7 +155,7 @@ class ProcessorContract:
             _check(_same_bits(shuffled, after[order]), "rows depend on their order")
 
     def test_keeps_the_bits_of_what_it_does_not_edit(self) -> None:
-        """An entry is edited or it is the same to the last bit; adding 0.0 turns -0.0 into 0.0."""
+        """A logit without an edit keeps its bits: adding 0.0 would turn -0.0 into 0.0."""
         cases = self._cases()
         for before in self._every_type(len(cases), self.vocab_size):
             before[:, ::3] = -0.0
@@ -172,10 +172,7 @@ class ProcessorContract:
             _check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
 
     def test_only_excludes_tokens_if_it_says_so(self) -> None:
-        """With ``exclusion_only`` a logit is kept to the last bit or becomes ``-inf``.
-
-        Or one token is left.
-        """
+        """With ``exclusion_only`` one token is left, or logits keep their bits or are ``-inf``."""
         for case in self._cases():
             model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
             serving, _ = prepare(self.processor(), case.params, model)
@@ -188,7 +185,7 @@ class ProcessorContract:
             _check(kept or int(left.sum()) == 1, f"{case.params}: it changes what it leaves")
 
     def test_a_gpu_decides_as_a_cpu(self) -> None:
-        """What it asks of its logits is answered in a step, or where nobody waits for it."""
+        """Questions about logits have the same answer on the host and on the device."""
         for before in self._every_type(len(self._cases()), self.vocab_size):
             expected = self._edited(self._cases(), before)
             with decided_as_on_a_gpu():
@@ -196,7 +193,7 @@ class ProcessorContract:
             _check(_same_bits(after, expected), "the device decides otherwise than the host")
 
     def test_respects_the_layout_of_the_logits(self) -> None:
-        """Rows may lie in a wider, padded tensor, whose padding is nobody's to write."""
+        """Rows may be part of a wider, padded tensor; the padding does not change."""
         import torch
 
         cases = self._cases()
@@ -217,7 +214,7 @@ class ProcessorContract:
     # History
 
     def test_the_same_history_gives_the_same_result(self) -> None:
-        """Called again, with the same requests or with equal ones, it does the same."""
+        """Called again with the same requests or equal requests, it makes the same edits."""
         cases = self._cases()
         before = _random_logits(len(cases), self.vocab_size)
         processor = self.processor()
@@ -250,7 +247,7 @@ class ProcessorContract:
                     request.append(case.output_ids[position])
 
     def test_survives_a_retraction(self) -> None:
-        """A request that is run again goes on as it was, whatever the results thrown away."""
+        """A retracted request continues as before."""
         before = _random_logits(1, self.vocab_size)
         for case in self._cases():
             request = case.request(served=True)
@@ -274,7 +271,7 @@ class ProcessorContract:
             )
 
     def test_goes_on_where_an_answer_was_cut(self) -> None:
-        """With ``resumed_tokens`` it does what it would have done to the answer in one piece."""
+        """With ``resumed_tokens`` the edits are the edits of the uncut answer."""
         if self.processor.reads_request:
             return
         before = _random_logits(1, self.vocab_size)
@@ -295,7 +292,7 @@ class ProcessorContract:
                 )
 
     def test_a_fork_is_thrown_away_without_trace(self) -> None:
-        """At every node of a draft it edits as if its tokens had come; then as if they had not."""
+        """Each node of a draft gets the edits of its history, and the request is unchanged."""
         if self.processor.reads_request or not self.processor.can_fork:
             return
         for case in self._cases():
@@ -321,7 +318,7 @@ class ProcessorContract:
                     )
 
     def test_keeps_nothing_on_the_instance(self) -> None:
-        """An instance that served other requests is as good as a new one."""
+        """An instance that served other requests makes the edits of a new instance."""
         cases = self._cases()
         used = self.processor()
         before = _random_logits(1, self.vocab_size)
@@ -333,7 +330,7 @@ class ProcessorContract:
             )
 
     def test_another_processor_can_run_it(self) -> None:
-        """What it declares can be recorded and added to the edits of another, as by a chain."""
+        """Its recorded edits can be added to the edits of another processor, as in a chain."""
         if self.processor.dense:
             return
 
@@ -368,7 +365,7 @@ class ProcessorContract:
         return cases
 
     def _edited(self, cases: Sequence[_Case], logits: torch.Tensor | None = None) -> torch.Tensor:
-        """Return what a new instance makes of new requests, and leave ``logits`` alone."""
+        """Return the logits after a new instance edited new requests; ``logits`` do not change."""
         if logits is None:
             logits = _random_logits(len(cases), self.vocab_size)
         return self.processor()(logits.clone(), [case.custom_params() for case in cases])
@@ -392,8 +389,8 @@ def _forked_twice(token_ids: Sequence[int]) -> tuple[list[int], list[int], list[
     """Return a draft in which every node has the next token twice, and goes on below the second.
 
     Returns:
-        The token, the first child and the next sibling of each node. After the root come the
-        pairs; -1 stands for none.
+        The token, the first child and the next sibling of each node, -1 for none. The pairs
+        follow the root.
     """
     depth = len(token_ids)
     tokens = [0, *(token_id for token_id in token_ids for _ in range(2))]

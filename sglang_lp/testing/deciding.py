@@ -1,4 +1,4 @@
-"""Deciding about logits on a CPU as on a GPU."""
+"""Answers to questions about logits, computed on a CPU as on a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Apart(Logits):
 
 
 class _Late(Copy):
-    #: How many steps are over.
+    #: Number of finished steps.
     steps = 0
 
     def __init__(self, numbers: Any) -> None:
@@ -33,7 +33,7 @@ class _Late(Copy):
 
     def read(self) -> Any:
         if self._step == _Late.steps:
-            raise AssertionError("an answer of the device was waited for")
+            raise AssertionError("the host waited for an answer of the device")
         return super().read()
 
 
@@ -48,7 +48,7 @@ def _step(*args: Any, **kwargs: Any) -> Any:
 def decided_as_on_a_gpu() -> Iterator[None]:
     """Answer :meth:`~sglang_lp.request.Request.is_among_top` with tensor operations.
 
-    What they say reaches the host once the step is over; reading it earlier is an error.
+    The host may read the answers after the step; reading them earlier is an error.
     """
     with ExitStack() as stack:
         for owner, name, changed in (

@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "BatchModel", "Model", "Played", "Transcript", "decode", "run", "step"]
 
-#: Returns the logits of the next token, one for each token of the vocabulary, given all tokens so
-#: far, prompt included.
+#: Function from all tokens so far, prompt included, to the logits of the next token.
 Model = Callable[[Sequence[int]], Sequence[float]]
 
-#: The same for a batch: from all tokens of each request to the logits of the next one, shape
-#: ``(requests, vocab)``.
+#: Function from all tokens of each request to the next logits, shape ``(requests, vocab)``.
 BatchModel = Callable[[Sequence[Sequence[int]]], "torch.Tensor"]
 
 
 class Transcript(NamedTuple):
-    """A decode that was played.
+    """A finished decode of one request.
 
     Attributes:
-        token_ids: What was generated.
-        seen: For each step, the tokens that had reached ``advance`` when it was sampled.
-        logits: For each step, the edited row, shape ``(vocab,)``.
+        token_ids: Generated tokens.
+        seen: The tokens that had reached ``advance`` before each step.
+        logits: The edited row of each step, shape ``(vocab,)``.
     """
 
     token_ids: list[int]
@@ -56,19 +54,19 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     """Play a greedy decode of one request.
 
     Args:
-        processor: Its class.
-        params: Its ``custom_params``.
+        processor: The class.
+        params: The ``custom_params``.
         prompt_ids: Token ids of the prompt.
-        model: A function from the tokens so far to the next logits; or a script, the tokens
-            that a model would generate one after the other. A model whose token is banned takes
-            the smallest id that is not; after its script it repeats token 0.
+        model: A function from the tokens so far to the next logits; or a script, the tokens that
+            the model generates in order. If the script's token is banned, the smallest allowed id
+            is generated; after the script, token 0.
         steps: Number of tokens to generate.
         vocab_size: Number of logits in a row.
-        tokenizer: Of the model, for a processor that is given text.
-        eos_token_ids: The model's end tokens, for a processor that was given none.
+        tokenizer: The model's tokenizer, for a processor with text parameters.
+        eos_token_ids: The model's end tokens, for a processor that takes them from the model.
 
     Returns:
-        The tokens and what the processor saw on the way.
+        The generated tokens, and the tokens and logits of each step.
 
     Raises:
         RequestError: The parameters do not fit.
@@ -118,10 +116,10 @@ class Played:
     """A request that is being played in a batch.
 
     Args:
-        processor: Its class, or ``None``.
-        params: Its ``custom_params``.
+        processor: The class, or ``None``.
+        params: The ``custom_params``.
         prompt: Token ids of the prompt.
-        tokenizer: Of the model, for a processor that is given text.
+        tokenizer: The model's tokenizer, for a processor with text parameters.
         sampling: SGLang's ``SamplingParams``, for a processor of another engine that reads them.
         vocab_size: Number of logits in a row, to check token ids by.
 
@@ -163,24 +161,24 @@ class Played:
 
     @property
     def error(self) -> str | None:
-        """What ended the request, if a fault did."""
+        """Message of the error that ended the request, or ``None``."""
         reason = self.source.to_finish
         return None if reason is None else str(reason.message)
 
     @property
     def row(self) -> Row | None:
-        """Its row."""
+        """The request's row in the engine."""
         return rows_of([self.custom_params])[0]
 
     def retract(self) -> None:
-        """Be retracted after a step whose token SGLang drops."""
+        """Retract the request after a step; SGLang drops the token of that step."""
         row = self.row
         if row is not None:
             row.rewind()
 
 
 def step(batch: Batch, model: BatchModel, played: Sequence[Played]) -> list[int]:
-    """Run one step; return the likeliest tokens, which belong to nobody yet."""
+    """Run one step; return the likeliest tokens, which are not appended to the requests."""
     logits = model([one.tokens for one in played])
     params = [one.custom_params for one in played]
     batch.step(logits, rows_of(params), params)
@@ -193,14 +191,14 @@ def decode(
     """Play a greedy decode of several requests.
 
     Args:
-        batch: Runs their processors.
-        model: Of all of them.
-        played: The requests; each leaves with its end token or a fault.
+        batch: Runs the processors.
+        model: The model of all requests.
+        played: The requests; each leaves the batch at its end token or at an error.
         steps: Most tokens to generate.
         eos: The end token; none by default.
 
     Returns:
-        What each generated.
+        The generated tokens of each request.
     """
     running = [*played]
     for _ in range(steps):

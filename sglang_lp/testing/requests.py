@@ -19,9 +19,9 @@ class FakeRequest:
     Attributes:
         origin_input_ids: Token ids of the prompt.
         output_ids: Token ids generated so far.
-        kv: With ``served=True``: ``kv.kv_committed_len``, the number of tokens that went through
-            the model, this step's included. Set it lower for a middle chunk of a chunked
-            prefill, one higher for a step whose newest token is not in ``output_ids`` yet.
+        kv: With ``served=True``: ``kv.kv_committed_len``, the number of tokens that the model has
+            computed, including this step. Set it lower for a middle chunk of a chunked prefill,
+            and one higher for a step whose newest token is not in ``output_ids`` yet.
         to_finish: With ``served=True``: the error that ends the request, or ``None``.
         finished_reason: With ``served=True``: set once the request has finished.
         tokenizer: The served model's, or ``None``.
@@ -48,18 +48,18 @@ class FakeRequest:
             self.commit()
 
     def append(self, token_id: int) -> None:
-        """Take in a generated token."""
+        """Append a generated token."""
         self.output_ids.append(token_id)
         if hasattr(self, "kv"):
             self.commit()
 
     def commit(self) -> None:
-        """Say that the whole history went through the model."""
+        """Mark the whole history as computed by the model."""
         self.kv.kv_committed_len = len(self.origin_input_ids) + len(self.output_ids)
 
     def custom_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what SGLang would hand to the processor.
+        """Return the ``custom_params`` that SGLang would pass to the processor.
 
-        Keep it for the life of the request: the processor's state is in it.
+        Keep the dict for the life of the request: it holds the processor's state.
         """
         return {**params, "__req__": self}

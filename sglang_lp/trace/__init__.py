@@ -1,4 +1,4 @@
-"""What a processor did to an answer, token by token, replayed from the tokens alone.
+"""The edits of a processor at each token of an answer, replayed from the tokens.
 
 A processor's state is a function of the token history, so nothing needs to be recorded while an
 answer is generated. The replay runs the real engine over the answer, one step at a time.

@@ -1,4 +1,4 @@
-"""Reads a request and its answer, in the forms in which SGLang takes and gives them."""
+"""Reads a request and its answer, in all of SGLang's forms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sglang_lp.errors import RequestError, shown
 
 __all__ = ["Exchange", "Likely", "read_exchange"]
 
-#: No model has so many tokens, and a row of logits is made for the largest.
+#: No model has so many tokens. A replay makes a row of logits up to the largest id.
 _MAX_ID = 1_000_000
 
 _NO_OUTPUT = (
@@ -24,10 +24,10 @@ _NO_PROMPT = (
 
 
 class Likely(NamedTuple):
-    """One of the likeliest tokens of a step, as the answer has it: after all edits.
+    """One of the likeliest tokens of a step in the answer, after all edits.
 
     Attributes:
-        text: What it is called.
+        text: Text or name of the token.
         logprob: Logarithm of its probability.
     """
 
@@ -40,13 +40,13 @@ class Exchange(NamedTuple):
 
     Attributes:
         payload: The request's processor, as a payload or a name, or ``None``.
-        custom_params: Its parameters; empty without any.
+        custom_params: The parameters; may be empty.
         prompt_ids: Token ids of the prompt.
         output_ids: Token ids of the answer.
         text: The text of the answer, or ``None``.
-        likely: For each token the ``top_logprobs``; empty without any.
-        finish: Why the answer ended, in words; empty if it does not say.
-        notes: What does not fit together, in words.
+        likely: The ``top_logprobs`` of each token; may be empty.
+        finish: Finish reason, in words; may be empty.
+        notes: Contradictions between request and answer, in words.
     """
 
     payload: str | None
@@ -60,17 +60,17 @@ class Exchange(NamedTuple):
 
 
 def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int = 0) -> Exchange:
-    """Find what a replay needs in a request and its answer.
+    """Read the parts of a request and its answer that a replay needs.
 
     Args:
         request: The body of ``POST /generate``, of ``/v1/completions`` or
             ``/v1/chat/completions``, or the arguments of ``Engine.generate``.
-        answer: What came back: JSON, the engine's dict, or an object of the ``openai`` client.
-        tokenizer: The model's, to turn the prompt's text into ids if the answer has none.
-        choice: Which of several answers, from 0 on, in the order of the answer.
+        answer: JSON, the engine's dict, or an object of the ``openai`` client.
+        tokenizer: The model's tokenizer, to encode the prompt if the answer has no prompt ids.
+        choice: Index of the answer, if there are several.
 
     Raises:
-        RequestError: Something is missing or of another kind; says how to get it.
+        RequestError: A field is missing or has another type; says how to get it.
     """
     if hasattr(answer, "model_dump"):
         answer = answer.model_dump()
@@ -104,7 +104,7 @@ def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int 
 
 
 def _chosen(answer: Any, choice: int) -> tuple[Mapping[str, Any], int]:
-    """Return one of the answers, and how many there are."""
+    """Return the chosen answer, and the number of answers."""
     several = answer
     if isinstance(answer, Mapping):
         several = answer.get("choices", [answer])
@@ -121,7 +121,7 @@ def _chosen(answer: Any, choice: int) -> tuple[Mapping[str, Any], int]:
 
 
 def _one_of(request: Mapping[str, Any], choice: int, count: int) -> dict[str, Any]:
-    """Return what a request with one prompt would hold, of one with several."""
+    """Return the fields of one prompt of a request."""
     prompt = _first(request, "input_ids", "text", "prompt")
     several = isinstance(prompt, list) and any(isinstance(one, list | str) for one in prompt)
     prompts = len(prompt) if several else 1
@@ -132,8 +132,8 @@ def _one_of(request: Mapping[str, Any], choice: int, count: int) -> dict[str, An
             return value
         if place >= len(value):
             raise RequestError(
-                f"the request is for {len(value)} prompts and the answer for more: give the "
-                "request that this is the answer of"
+                f"the request has {len(value)} prompts and the answer more: give the request of "
+                "this answer"
             )
         return value[place]
 
@@ -176,7 +176,7 @@ def _first(fields: Mapping[str, Any], *names: str) -> Any:
 
 
 def _joined(message: Mapping[str, Any]) -> str | None:
-    """Return the text of a chat's message, unless a parser took it apart."""
+    """Return the text of a chat's message; ``None`` if a parser split it."""
     if message.get("reasoning_content") or message.get("tool_calls"):
         return None
     content = message.get("content")
@@ -184,7 +184,7 @@ def _joined(message: Mapping[str, Any]) -> str | None:
 
 
 def _likely(chosen: Mapping[str, Any], meta: Mapping[str, Any]) -> list[list[Likely]]:
-    """Return the likeliest tokens of each step, from whichever of the three forms there is."""
+    """Return the likeliest tokens of each step, from any of the three forms."""
     logprobs = chosen.get("logprobs")
     steps: Any = meta.get("output_top_logprobs")
     if steps is None and isinstance(logprobs, Mapping):
@@ -203,7 +203,7 @@ def _one_step(step: Any) -> list[Likely]:
     for one in step if isinstance(step, list) else ():
         if isinstance(one, Mapping):
             text, logprob = one.get("token"), one.get("logprob")
-        else:  # [logprob, id, text], where the server may leave the text to the client
+        else:  # [logprob, id, text], where the text may be None
             logprob, text = one[0], one[-1] if one[-1] is not None else f"token {one[1]}"
         if isinstance(logprob, int | float):
             found.append(Likely(str(text), float(logprob)))
@@ -221,7 +221,7 @@ def _finish(chosen: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
 
 
 def _mismatches(answer: Any, meta: Mapping[str, Any], prompt: int, output: int) -> list[str]:
-    """Return which counts of the answer are not those of the ids that were found."""
+    """Return a note for each count of the answer that differs from the number of ids."""
     usage = answer.get("usage") if isinstance(answer, Mapping) else None
     single = isinstance(answer, Mapping) and len(answer.get("choices", [0])) == 1
     usage = usage if isinstance(usage, Mapping) and single else {}
@@ -230,7 +230,7 @@ def _mismatches(answer: Any, meta: Mapping[str, Any], prompt: int, output: int) 
         told = _first(meta, name) or _first(usage, name)
         if isinstance(told, int) and told != here:
             found.append(
-                f"the answer counts {told} {name}, and here are {here}: it may be the answer of "
-                "another request, or the tokenizer another model's"
+                f"the answer counts {told} {name}, but {here} were read: the answer may be of "
+                "another request, or the tokenizer of another model"
             )
     return found

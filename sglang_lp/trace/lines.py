@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["write_lines"]
 
-#: Longest text of tokens to which nothing happened.
+#: Longest text of tokens without edits.
 _WIDTH = 100
 #: Tokens of an edit that are named.
 _FEW = 8
 
 
 def write_lines(trace: Trace) -> str:
-    """Return a trace as text: what happened at each token, and between them the rest in short."""
+    """Return a trace as text: a line for each token with edits, the rest abridged."""
     return "\n".join([*_head(trace), "", *_body(trace)]) + "\n"
 
 
@@ -90,6 +90,6 @@ def _listed(trace: Trace, edit: Edit) -> str:
 
 
 def _quoted(value: object) -> str:
-    """Return JSON, with nothing in it that a terminal would act on."""
+    """Return JSON without control characters for the terminal."""
     text = orjson.dumps(value, default=str).decode()
     return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)

@@ -1,5 +1,5 @@
 "use strict";
-// Everything from the answer goes into the page as text, never as HTML.
+// Text of the answer is inserted as text, never as HTML.
 const data = JSON.parse(document.getElementById("data").textContent);
 const about = document.getElementById("about");
 const RANK = ["biased", "limited", "forced"];
@@ -31,7 +31,7 @@ class Pane {
     this.count = this.ids.length;
     this.starts = new Uint32Array(this.count + 1);
     for (let i = 0; i < this.count; i++) this.starts[i + 1] = this.starts[i] + this.lengths[i];
-    // What happened at each token: -1 nothing, else an index into RANK.
+    // Kind of the edits at each token: an index into RANK, or -1 for none.
     this.kinds = new Int8Array(this.count).fill(-1);
     for (const [i, edits] of Object.entries(this.happened)) {
       for (const edit of edits) this.kinds[i] = Math.max(this.kinds[i], WHAT[this.edits[edit].what]);
@@ -59,7 +59,7 @@ class Pane {
     const chunks = [];
     for (let start = 0; start < this.count;) {
       let stop = Math.min(start + CHUNK, this.count);
-      // At the end of a line, where a new block of the page does not show.
+      // At a line break, where the start of a new block would be invisible.
       while (stop < this.count && stop - start < LONGEST && !this.textOf(stop - 1).endsWith("\n")) stop++;
       const node = make("div", { class: "chunk" });
       node.textContent = this.text.slice(this.starts[start], this.starts[stop]);

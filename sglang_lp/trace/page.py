@@ -1,4 +1,4 @@
-"""A trace as one HTML file that needs nothing else and asks for nothing."""
+"""A trace as one HTML file, which loads no other file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_page"]
 
-#: The smallest probability that is shown: a banned token has none.
+#: Smallest probability that is shown.
 _SMALLEST = 0.00005
 
 #: The browser runs this script, applies this style sheet, and loads nothing.
@@ -74,9 +74,9 @@ def write_page(trace: Trace, beside: Trace | None = None, title: str = "Trace") 
     """Return a page that shows a trace, or two side by side.
 
     Args:
-        trace: What to show.
-        beside: A second one, such as that of the answer without a processor.
-        title: Of the page.
+        trace: The trace.
+        beside: A second trace, for example of the answer without a processor.
+        title: Title of the page.
     """
     script, style = _read("page.js"), _read("page.css")
     both = [trace] if beside is None else [trace, beside]
@@ -103,7 +103,7 @@ def _pane(trace: Trace, title: str) -> dict[str, Any]:
         "called": trace.names,
         "processors": [(name, _short(params)) for name, params in trace.processors],
         "text": trace.text,
-        # In UTF-16, in which JavaScript counts.
+        # In UTF-16 code units, as JavaScript counts.
         "lengths": [len(token.text.encode("utf-16-le")) // 2 for token in trace.tokens],
         "names": {place: token.name for place, token in enumerate(trace.tokens) if token.name},
         "ids": [token.token_id for token in trace.tokens],
@@ -133,13 +133,13 @@ def _pane(trace: Trace, title: str) -> dict[str, Any]:
 
 
 def _share(one: Likely) -> float:
-    """Return a probability; 0 for one that would read as 0."""
+    """Return a probability; 0 if it would be displayed as 0."""
     share = math.exp(min(0.0, one.logprob))
     return share if share >= _SMALLEST else 0.0
 
 
 def _short(params: Mapping[str, Any]) -> str:
-    """Return parameters as JSON, long lists cut short."""
+    """Return parameters as JSON with long lists abridged."""
     cut = {
         key: [*value[:8], "..."] if isinstance(value, list | tuple) and len(value) > 8 else value  # noqa: PLR2004
         for key, value in params.items()
@@ -149,7 +149,7 @@ def _short(params: Mapping[str, Any]) -> str:
 
 
 def _split(one: Trace, other: Trace) -> int | None:
-    """Return the index of the first token in which two answers differ, ``None`` if none does."""
+    """Return the index of the first token that differs between two answers, or ``None``."""
     pairs = zip(one.tokens, other.tokens, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0].token_id == pair[1].token_id, pairs))
     return None if same == len(one.tokens) == len(other.tokens) else same

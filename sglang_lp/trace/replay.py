@@ -1,4 +1,4 @@
-"""Runs a processor over an answer that exists, and notes what it does at each step."""
+"""Runs a processor over an existing answer, and records its edits at each step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["Edit", "Replay", "Step", "What", "replay"]
 
 
 class What(StrEnum):
-    """What an edit does."""
+    """Kind of an edit."""
 
     FORCED = "forced"
     ALLOWED = "allowed"
@@ -46,7 +46,7 @@ class What(StrEnum):
     POOLED = "pooled"
     #: The request ends with the token of this step.
     ENDED = "ended"
-    #: The logits themselves were changed, as far as that does not depend on them.
+    #: The processor changed the logits itself; only tokens that it masked are known.
     REWRITTEN = "rewritten"
 
 
@@ -54,13 +54,13 @@ class Edit(NamedTuple):
     """One edit by one processor, at one step or at several.
 
     Attributes:
-        by: Which of the processors.
-        what: What it does.
-        token_ids: The tokens that it is about; for ``POOLED`` those that lose.
-        values: For ``BIASED`` the bias of each.
-        into: For ``POOLED`` the token that gets their probability.
-        why: The processor's own words, for ``ENDED`` the reason that the client gets; may be empty.
-        always: Whether it holds from the step where it is first found to the end.
+        by: Index of the processor.
+        what: Kind of the edit.
+        token_ids: The edited tokens; for ``POOLED`` the tokens that lose their probability.
+        values: For ``BIASED`` the bias of each token.
+        into: For ``POOLED`` the token that gets the probability.
+        why: Reason in the processor's words; for ``ENDED`` the client's reason; may be empty.
+        always: Whether the edit holds from its first step to the end.
     """
 
     by: int
@@ -77,8 +77,8 @@ class Step(NamedTuple):
 
     Attributes:
         edits: Indices into :attr:`Replay.edits`.
-        looked: How many of the likeliest tokens a processor asked for; 0 for none.
-        problem: How the token that came contradicts the edits, or why the request ends here.
+        looked: Number of likeliest tokens that a processor read; 0 for none.
+        problem: Contradiction between the token and the edits, or reason for the request's end.
     """
 
     edits: tuple[int, ...]
@@ -87,12 +87,12 @@ class Step(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """What the processors of a request did to its answer.
+    """The edits of a request's processors over its answer.
 
     Attributes:
-        processors: Each with its parsed parameters; a chain's links, not the chain.
-        edits: Every different edit once.
-        steps: One for each token of the answer.
+        processors: Processors with their parsed parameters; a chain's links, not the chain.
+        edits: Each distinct edit once.
+        steps: A step for each token of the answer.
     """
 
     processors: list[tuple[LogitProcessor, Parameters]]
@@ -111,19 +111,19 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
 ) -> Replay:
     """Run a processor over an answer.
 
-    No logits are known. Where a processor asks for the likeliest tokens, the one that came counts
-    as the likeliest, and no other is known.
+    Logits are unknown. If a processor reads the likeliest tokens, the token of the answer is the
+    likeliest, and no other token is known.
 
     Args:
-        processor: As the request names it.
-        custom_params: The request's.
+        processor: The processor of the request.
+        custom_params: The parameters of the request.
         prompt_ids: Token ids of the prompt.
         output_ids: Token ids of the answer, below ``vocab_size``.
         vocab_size: Number of logits in a row of the model, or more.
-        served: What is known of the model, for parameters that depend on it.
+        served: The model as far as it is known, for parameters that depend on it.
 
     Raises:
-        RequestError: The parameters do not fit, so that a server refuses the request.
+        RequestError: The parameters do not fit: a server refuses the request.
     """
     import torch
 
@@ -166,12 +166,12 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
 
 
 class _PastHost(Host):
-    """A request that was run before: nothing ends it, and its end is noted.
+    """Host of a replayed request: records the request's end instead of ending it.
 
     Attributes:
-        output_ids: The answer up to the step that is replayed.
-        problem: Why the request ends at this step, as far as the replay can tell.
-        over: What to say of every later step.
+        output_ids: The answer up to the replayed step.
+        problem: Reason for the request's end at this step.
+        over: Problem of every later step.
     """
 
     __slots__ = ("output_ids", "over", "problem")
@@ -196,12 +196,12 @@ class _PastHost(Host):
 
 
 class _PastRequest(ServedRequest):
-    """A request whose logits nobody knows any more.
+    """A replayed request, whose logits are unknown.
 
     Attributes:
-        came: The token that was sampled.
-        looked: How many of the likeliest tokens were asked for.
-        rewrote: Whether the processor worked on the logits themselves.
+        came: The sampled token.
+        looked: Number of likeliest tokens that were read.
+        rewrote: Whether the processor may have changed the logits itself.
     """
 
     __slots__ = ("came", "looked", "rewrote")
@@ -224,7 +224,7 @@ class _PastRequest(ServedRequest):
 
 
 class _Watched:
-    """Runs a processor, alone or as a link, and notes its edits."""
+    """Runs a processor, or a link of a chain, and records its edits."""
 
     tolerates_lag = True
 
@@ -237,13 +237,13 @@ class _Watched:
         self.start, self.advance, self.fork = processor.start, processor.advance, processor.fork
         self._processor = processor
         self._by, self._notes = by, notes
-        #: What holds for good; and what holds from one position up to another.
+        #: Edits to the end of the request; edits in a range of positions, and the range.
         self._always: list[int] = []
         self._now: list[int] = []
         self._between = range(0)
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Ask the processor, and pass on what it says."""
+        """Record the processor's edits, and declare them."""
         own = Recording(edits.vocab_size)
         self._processor.edit(request, own)
         why, for_good = self._processor.explain(request), self.needs is History.NONE
@@ -265,12 +265,12 @@ class _Watched:
 
 
 def _each(values: array[float] | float, count: int) -> tuple[float, ...]:
-    """Return the bias of each id, where one may be for all."""
+    """Return the bias of each id; a number is the bias of all."""
     return (values,) * count if isinstance(values, float) else tuple(values.tolist())
 
 
 class _Notes:
-    """The edits that were found, each once."""
+    """The recorded edits, each once."""
 
     def __init__(self) -> None:
         self.edits: list[Edit] = []
@@ -279,7 +279,7 @@ class _Notes:
         self._listed: WeakKeyDictionary[Ids, tuple[int, ...]] = WeakKeyDictionary()
 
     def take(self, by: int, recording: Recording, why: str, *, always: bool) -> list[int]:
-        """Note what a recording holds; return the indices of its edits."""
+        """Record the edits of a recording; return their indices."""
         found = [Edit(by, What.FORCED, (recording.forced,))] if recording.forced is not None else []
         found += [Edit(by, What.ALLOWED, self._ids(ids)) for ids in recording.allowed]
         found += [Edit(by, What.BANNED, self._ids(ids)) for ids in recording.banned]
@@ -296,12 +296,12 @@ class _Notes:
         return noted
 
     def changed(self, logits: torch.Tensor, by: int) -> list[int]:
-        """Note what a processor shut that changes the logits itself: all were 0 before."""
+        """Record the tokens that a processor masked in the logits: all were 0 before."""
         shut = (logits[0] == -math.inf).nonzero()[:, 0].tolist()
         return [self._note(Edit(by, What.REWRITTEN, tuple(shut)))]
 
     def against(self, found: Sequence[int], token_id: int) -> tuple[int, str] | None:
-        """Return whose edit a token contradicts, and how; ``None`` if it does not."""
+        """Return processor and problem of an edit that a token contradicts, or ``None``."""
         for index in found:
             edit = self.edits[index]
             if edit.what is What.FORCED and edit.token_ids != (token_id,):

@@ -1,4 +1,4 @@
-"""The trace of an answer: its tokens as text, and what happened at each."""
+"""The trace of an answer: its tokens as text, and the edits at each token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Token", "Trace", "trace_answer"]
 
-#: Tokens of an edit that are spelt; the others are counted.
+#: Most tokens of an edit that are named; the rest are counted.
 SHOWN = 100
 
 #: Where SGLang's pad values begin.
@@ -35,12 +35,12 @@ class Token(NamedTuple):
 
     Attributes:
         token_id: Its id.
-        text: What it adds to the text of the answer; empty for a special token.
-        name: What to call it where its text does not show; see ``sglang_lp.trace.spelling``.
-        edits: Indices into :attr:`Trace.edits`: what was done to the logits that it came from.
-        looked: How many of the likeliest tokens a processor asked for; 0 for none. The replay
-            takes the token that came for the likeliest.
-        problem: How the token contradicts the request, or why it cannot be told; else empty.
+        text: The text that the token adds to the answer; empty for a special token.
+        name: Name for a token without text; see ``sglang_lp.trace.spelling``.
+        edits: Indices into :attr:`Trace.edits` of the edits at this token.
+        looked: Number of likeliest tokens that a processor read; 0 for none. In the replay the
+            token of the answer is the likeliest.
+        problem: Contradiction between the token and the request; empty if there is none.
     """
 
     token_id: int
@@ -58,7 +58,7 @@ class Block(NamedTuple):
         start: Index of the first token inside that was generated.
         stop: Index after its last one, which is that of the end if there is one.
         spent: Index of the first token after the budget; ``None`` if it was not spent.
-        closed: Who closed it, in words; empty if nobody did.
+        closed: What closed the block, in words; empty if it is open.
     """
 
     start: int
@@ -122,14 +122,14 @@ class Trace(NamedTuple):
         return f"{count} {edit.what}{why}"
 
     def listed(self, edit: Edit) -> list[str]:
-        """Return what the first tokens of an edit are called, with their biases if it has any."""
+        """Return the names of an edit's first tokens, with their biases if any."""
         names = [self.names[token_id] for token_id in edit.token_ids[:SHOWN]]
         if edit.what is What.BIASED:
             return [f"{name} {value:+.3g}" for name, value in zip(names, edit.values, strict=False)]
         return names
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the trace as what JSON has: ``sglang-lp trace --format json``."""
+        """Return the trace as JSON values: ``sglang-lp trace --format json``."""
         return {
             "processors": [
                 {"name": name, "custom_params": params} for name, params in self.processors
@@ -180,13 +180,13 @@ def trace_answer(
 
     Args:
         processor: The class that the request names, ``None`` for none.
-        exchange: Request and answer, as ``read_exchange`` returns them.
-        served: What is known of the model. Without a tokenizer tokens are numbers, and parameters
-            that are text cannot be replayed; without the end tokens they have to be in the request.
+        exchange: Request and answer, from ``read_exchange``.
+        served: The model, as far as it is known. Without a tokenizer tokens are numbers, and text
+            parameters cannot be replayed; without end tokens the request has to name them.
 
     Raises:
-        RequestError: The parameters do not fit the processor or the model, so that a server would
-            have refused the request; or the class follows SGLang's contract alone.
+        RequestError: The parameters do not fit the processor or the model: a server would have
+            refused the request. Or the class is no ``LogitProcessor``.
         Unsupported: torch or numpy is not installed.
     """
     _check_packages()
@@ -206,8 +206,8 @@ def trace_answer(
         )
     else:
         raise RequestError(
-            f"{processor.__name__} follows SGLang's contract alone, and what it does to the logits "
-            "cannot be told from the tokens; a trace needs a LogitProcessor"
+            f"{processor.__name__} follows only SGLang's contract: its edits cannot be replayed "
+            "from tokens; a trace needs a LogitProcessor"
         )
     pieces = spelling.spell(output_ids)
     tokens = [
@@ -247,10 +247,10 @@ def trace_answer(
 
 
 def _check_packages() -> None:
-    """Refuse to go on without what a replay needs and a client has not.
+    """Refuse a replay without its packages, which a client may not have.
 
     Raises:
-        Unsupported: It is not installed.
+        Unsupported: A package is not installed.
     """
     for package in ("torch", "numpy"):
         if find_spec(package) is None:
@@ -268,7 +268,7 @@ def _names(done: Replay) -> list[str]:
 
 
 def _given(custom_params: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the parameters of each processor; a link's carry its place in the request."""
+    """Return the parameters of each processor, without the place of a link."""
     own = {key: value for key, value in custom_params.items() if not is_private(key)}
     if "chain" not in own:
         return [own] * count
@@ -279,7 +279,7 @@ def _given(custom_params: Mapping[str, Any], count: int) -> list[dict[str, Any]]
 
 
 def _vocab_size(exchange: Exchange, spelling: Spelling) -> int:
-    """Return a number of logits that is enough: models have more than their tokenizers."""
+    """Return a sufficient number of logits: a model may have more than its tokenizer."""
     given = [
         number
         for key, value in exchange.custom_params.items()
@@ -299,7 +299,7 @@ def _budget(done: Replay) -> Any:
 
 
 def _finder(budget: Any, tokenizer: Any) -> Finder | None:
-    """Return what finds the thinking blocks; ``None`` if nobody knows the delimiters."""
+    """Return the finder of thinking blocks; ``None`` if the delimiters are unknown."""
     if budget is not None:
         return finder_of(budget)
     try:
@@ -333,7 +333,7 @@ def _closer(trace: Trace, place: int) -> str:
 
 
 def _other_text(trace: Trace, text: str) -> Iterator[str]:
-    """Say if the tokens do not spell the text of the answer."""
+    """Yield a note if the tokens do not spell the text of the answer."""
     plain = trace.text
     named = "".join(token.text or token.name for token in trace.tokens)
     # A stop string is cut off, and a tokenizer of SentencePiece drops the first space.

@@ -1,4 +1,4 @@
-"""What the tokens of an answer spell, each by itself and all together."""
+"""The text of each token of an answer, in its context."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Piece", "Spelling"]
 
 
 class Piece(NamedTuple):
-    """What a token spells.
+    """The text of a token.
 
     Attributes:
-        text: What it adds to the text: a character that several tokens spell belongs to the last
-            of them. Empty for a special token.
-        name: What to call it where its text does not show: a special token's name, the bytes of a
-            part of a character, the number of an unknown token. Else empty.
+        text: The text that the token adds. A character of several tokens belongs to the last of
+            them. Empty for a special token.
+        name: Name for a token without text: name of a special token, bytes of a part of a
+            character, number of an unknown token. Otherwise empty.
         known: Whether the tokenizer has the token.
     """
 
@@ -35,10 +35,10 @@ class Spelling:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        """Ask a tokenizer of ``tokenizers`` or ``transformers``, or none.
+        """Read a tokenizer of ``tokenizers`` or ``transformers``, or ``None``.
 
         Raises:
-            RequestError: What its tokens spell cannot be told.
+            RequestError: The bytes of its tokens cannot be determined.
         """
         self._tokenizer = tokenizer
         self._tokens: Sequence[bytes] = ()
@@ -47,7 +47,7 @@ class Spelling:
         self.size = len(self._tokens)
 
     def spell(self, token_ids: Sequence[int]) -> list[Piece]:
-        """Return what each of these tokens spells, one after the other."""
+        """Return the text of each token of a sequence."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         pieces: list[Piece] = []
         for token_id in token_ids:
@@ -64,7 +64,7 @@ class Spelling:
         return pieces
 
     def name(self, token_id: int) -> str:
-        """Return what to call a token by itself: its text, what does not show escaped."""
+        """Return a name for a single token: its text with invisible characters escaped."""
         (piece,) = self.spell([token_id])
         text = piece.name or piece.text
         return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

@@ -52,14 +52,14 @@ RANKS = {
 UPWARDS = {
     # SGLang calls a processor, which calls the engine. A client never does.
     ("sglang_lp.processor", "sglang_lp._engine.stock"),
+    # A notebook shows a trace as a page, which is made of the trace.
+    ("sglang_lp.trace.report", "sglang_lp.trace.page"),
     # ``sglang_lp.trust.Policy`` is the public name of a class that the policy defines.
     ("sglang_lp.trust.__init__", "sglang_lp.policy.file"),
 }
 
 #: Circles that are left. Delete a line with its circle; add none.
-CIRCLES = [
-    "page report",
-]
+CIRCLES = []
 
 #: What a process keeps in variables of modules, and why it may. A key is a file and a name.
 STATE = {

@@ -104,7 +104,7 @@ def test_every_form_is_read(request_, answer, choice):
         ({"input_ids": [1]}, {"error": {"message": "no"}}, 0, "the answer is an error"),
         ({"input_ids": [1]}, [], 0, "expected a JSON object or a list"),
         ({"input_ids": [1]}, [{"output_ids": [1]}], 3, "there is no answer 3"),
-        ({"input_ids": [[1], [2]]}, [{"output_ids": [1]}] * 3, 2, "the answer for more"),
+        ({"input_ids": [[1], [2]]}, [{"output_ids": [1]}] * 3, 2, "and the answer more"),
         ([], {"output_ids": [1]}, 0, "the request: expected a JSON object"),
         ({"input_ids": [1], "custom_params": 3}, {"output_ids": [1]}, 0, "custom_params"),
     ],
@@ -118,7 +118,7 @@ def test_the_answer_of_another_request_is_noted():
     answer = {"output_ids": OUTPUT, "text": " one two", "meta_info": {**META, "prompt_tokens": 9}}
     (note,) = read_exchange({"input_ids": PROMPT}, answer).notes
 
-    assert "9 prompt_tokens, and here are 2" in note
+    assert "9 prompt_tokens, but 2 were read" in note
 
 
 def test_ids_that_do_not_spell_the_text_are_noted():
