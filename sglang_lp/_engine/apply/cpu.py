@@ -28,6 +28,11 @@ def serves(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def has(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is on the CPU."""
+    return tensor.is_cpu
+
+
 def send(numbers: torch.Tensor, _device: torch.device) -> torch.Tensor:
     """Return the numbers themselves."""
     return numbers

@@ -46,7 +46,7 @@ class Device(Protocol):
 
 def device_of(tensor: torch.Tensor) -> Device:
     """Return the module for the device of a tensor."""
-    return cpu if cpu.serves(tensor.device) else cuda
+    return cpu if cpu.has(tensor) else cuda
 
 
 def send(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
