@@ -217,8 +217,8 @@ class Batch:
         """Return the plan of the persistent edits, built anew only if the batch has changed.
 
         Returns:
-            The plan; and the rows to guard: those in which edits could leave no token together
-            with what SGLang masks.
+            The plan; and the guarded rows, in which edits and SGLang's own masks could together
+            leave no token.
         """
         logits, rows, grammar_rows, width = step.logits, step.rows, step.grammar_rows, step.width
         layout = _layout(logits, width)
@@ -241,7 +241,7 @@ class Batch:
 
 
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
-    """Return what a plan depends on besides the requests of its batch."""
+    """Return the properties of a batch, besides its requests, that a plan depends on."""
     return width, logits.shape, logits.stride(), logits.dtype, logits.device
 
 
@@ -254,7 +254,7 @@ def _visit(step: Step, index: int, row: Row) -> None:
             step.dense[index] = row.processor.wholes(row.request, step.custom_params[index])
         elif row.needs is _NONE:
             recording = row.ask(step.vocab_size)
-            recording.act()
+            recording.fold_standing()
             row.rest_on(recording)
         else:
             _edit(step, index, row)

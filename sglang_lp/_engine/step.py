@@ -111,7 +111,7 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
         step.copied.append((index, copied))
         step.rewritten.append(index)
     if drafted:
-        recording.act()
+        recording.fold_standing()
     elif recording.holds:
         # They have to hold for the whole draft, or each of its nodes is asked.
         if request.position + step.width <= (recording.wake or 0):

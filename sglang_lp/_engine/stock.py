@@ -1,4 +1,7 @@
-"""Steps of one processor that SGLang calls itself: on a server without the plugin, or in a test."""
+"""Steps of a processor that SGLang calls itself: on a server without the plugin, or in a test.
+
+Called by ``LogitProcessor.__call__``.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.history.row import Row
 
-__all__ = ["StockBatch"]
-
 _NO_HISTORY = (
     'custom_params has no "__req__", so the history of the request cannot be seen; SGLang adds '
     "it, and in a test sglang_lp.testing.FakeRequest does"
@@ -27,7 +28,7 @@ _NO_HISTORY = (
 
 
 class StockBatch:
-    """The rows that one processor instance is called with."""
+    """The batch of one processor instance."""
 
     def __init__(self) -> None:
         self._batch = Batch()

@@ -19,12 +19,12 @@ __all__ = [
     "Ids",
     "check_id",
     "checked",
+    "converted_ids",
     "identity",
     "ids_of",
     "lasting",
     "merged",
     "once",
-    "prepared",
     "tensor_of",
 ]
 
@@ -40,28 +40,28 @@ class Ids:
         smallest: The smallest id.
         largest: The largest id.
         source: The tuple that was converted, or ``None``.
-        lasts: Whether the same object is used at other steps.
+        is_lasting: Whether the same object is used at other steps.
     """
 
-    __slots__ = ("__weakref__", "_length", "largest", "lasts", "smallest", "source", "tensor")
+    __slots__ = ("__weakref__", "_length", "is_lasting", "largest", "smallest", "source", "tensor")
 
     def __init__(
         self,
         token_ids: Sequence[int],
         source: tuple[int, ...] | None = None,
         *,
-        lasts: bool = False,
+        is_lasting: bool = False,
     ) -> None:
         import torch
 
-        owns = lasts and isinstance(token_ids, array) and token_ids.typecode == "q"
+        owns = is_lasting and isinstance(token_ids, array) and token_ids.typecode == "q"
         owned = token_ids if owns else array("q", token_ids)
         self.tensor: torch.Tensor = torch.frombuffer(owned, dtype=torch.int64)
         self._length = len(token_ids)
         smallest, largest = self.tensor.aminmax()
         self.smallest, self.largest = int(smallest), int(largest)
         self.source = source
-        self.lasts = lasts or source is not None
+        self.is_lasting = is_lasting or source is not None
 
     def __len__(self) -> int:
         return self._length
@@ -82,7 +82,7 @@ _known: WeakValueDictionary[int, Ids] = WeakValueDictionary()
 _latest: tuple[object, list[Ids]] = None, []
 
 
-def prepared(params: Any) -> list[Ids]:
+def converted_ids(params: Any) -> list[Ids]:
     """Convert every long list of ids in parameters; :func:`ids_of` finds them while they live.
 
     Args:
@@ -175,7 +175,7 @@ def lasting(token_ids: Sequence[int]) -> Ids | list[int]:
     Returns:
         A collection of the ids in their order.
     """
-    return [*token_ids] if len(token_ids) < LONG else Ids(token_ids, lasts=True)
+    return [*token_ids] if len(token_ids) < LONG else Ids(token_ids, is_lasting=True)
 
 
 def tensor_of(ids: Ids | Sequence[int] | torch.Tensor) -> torch.Tensor:
@@ -213,7 +213,7 @@ def once(ids: Ids | list[int]) -> torch.Tensor:
     """Return the ids of a list without duplicates."""
     import torch
 
-    if isinstance(ids, Ids) and ids.lasts:
+    if isinstance(ids, Ids) and ids.is_lasting:
         return merged((ids,))[0]
     found: torch.Tensor = torch.unique(tensor_of(ids))
     return found

@@ -54,7 +54,7 @@ class Recording(Edits):
         wake: Position up to which ``edit`` is not called.
         holds: Whether the edits hold up to ``wake``.
         end: The end of the request with this token, if it ends.
-        prepared: Parts of compiled edits that were made before the step; keeps them alive.
+        compiled: Parts of compiled edits that were made before the step; keeps them alive.
     """
 
     # Most steps record one edit or none, so the defaults stay on the class and a new recording
@@ -70,7 +70,7 @@ class Recording(Edits):
     wake: int | None = None
     holds: bool = False
     end: End | None = None
-    prepared: Sequence[object] = ()
+    compiled: Sequence[object] = ()
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -152,14 +152,14 @@ class Recording(Edits):
             raise ProcessorFault(f"finish() takes text for a reason, got {shown(reason)}") from None
         self.end = End(text, kind)
 
-    def act(self) -> None:
+    def fold_standing(self) -> None:
         """Move the standing edits into the edits of this step."""
         if self.standing is not None:
-            self.standing.check_lasts()
+            self.standing.check_lasting()
             self.add(self.standing)
             self.standing = None
 
-    def check_lasts(self) -> None:
+    def check_lasting(self) -> None:
         """Refuse edits that cannot hold at every step.
 
         Raises:

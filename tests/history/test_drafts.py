@@ -157,7 +157,7 @@ plans = st.builds(
 
 
 def prepare_step(live, rng):
-    """Return who takes part; the others' results are processed, and some are retracted."""
+    """Return the requests that take part; results of others are processed, some are retracted."""
     members = [request for request in live if rng.random() < 0.9]
     for request in live:
         host = request.host

@@ -1,4 +1,4 @@
-"""The edits of the first token are asked for when the request arrives."""
+"""Rows are asked early: for the edits of the first token, when the request arrives."""
 
 import signal
 
@@ -24,7 +24,7 @@ VOCAB = 16
 
 
 class Recorder(LogitProcessor):
-    """Bans a token for good once, and another one at each step."""
+    """Bans one token for good, and a second token at each step."""
 
     early = True
     log: list

@@ -1,4 +1,4 @@
-"""The model's own logprobs of edited tokens, against a softmax over the logits as they were."""
+"""Raw logprobs of edited tokens, compared with a softmax over the unedited logits."""
 
 import gc
 import math

@@ -1,4 +1,4 @@
-"""Corners of a request's history, one by one."""
+"""Edge cases of a request's history."""
 
 import logging
 import math
@@ -13,6 +13,8 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history import lag as lag_module
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
+from sglang_lp._engine.history.host import Host
+from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
@@ -614,3 +616,63 @@ def test_along_a_draft_edits_hold_up_to_their_end_and_no_further():
         request.append(9)
 
     assert shut == [[4], [4], [4], [4], [4], [5], [5], [5], [5], [5]]
+
+
+class Early(Recorder):
+    early = True
+
+
+def test_a_row_shows_its_state_and_when_it_wakes():
+    request, params, _ = recorded(Early)
+    (row,) = rows_of([params])
+    assert repr(row) == "<Row Early: unstarted, 0 tokens fed, awake>"
+
+    row.start()
+    row.ask_early(VOCAB)
+    assert row.state is RowState.ASKED
+
+    step(params)
+    request.append(7)
+    step(params)
+    assert repr(row) == "<Row Early: running, 1 tokens fed, awake>"
+
+    row.restart()
+    assert not row.started
+
+
+def test_a_row_sleeps_for_as_many_tokens_as_its_processor_promised():
+    _, params, _ = recorded(Waits)
+    step(params)
+
+    assert repr(rows_of([params])[0]).endswith("asleep for 4 tokens>")
+
+
+def test_a_row_that_waits_runs_once_its_prompt_and_the_resumed_tokens_are_fed():
+    request, params, log = recorded()
+    host = Host(request)
+    host.resumed = 2
+    row = attach_row(params, Recorder(), None, host)
+    row.processor.log = log
+    row.wait()
+    assert (row.state, row.started, row.unread) == (RowState.WAITING, False, True)
+
+    row.start()
+    assert row.resume(1) == 1
+    assert (row.state, row.started, row.unread) == (RowState.RESUMING, True, True)
+
+    assert row.resume() == 0
+    assert row.state is RowState.RUNNING
+    assert log == [("start", [1]), ("advance", [2]), ("advance", [3])]
+
+
+def test_a_row_that_has_ended_takes_part_in_no_further_step():
+    _, params, log = recorded()
+    (row,) = rows_of([params])
+    row.end(Unsupported("why"))
+    row.restart()
+    row.rewind()
+    row.wake = 0
+    step(params)
+
+    assert row.state is RowState.ENDED
+    assert log == []

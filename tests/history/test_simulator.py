@@ -114,7 +114,7 @@ class SimulatedReq(Req):
         self.trace = []
 
     def of(self, _req):
-        """Return what the server's queue of results holds for this request."""
+        """Return the results of this request in the queue of the server."""
         return self.stream[len(self.output_ids) :]
 
     def discards(self, _req):
@@ -147,7 +147,7 @@ class SimulatedReq(Req):
         return True
 
     def logits(self):
-        """The model's: all different, highest for what it wishes to say."""
+        """Return the logits of the model: all different, highest for the token it prefers."""
         position = len(self.stream)
         row = [-float((7 * i + 3 * position) % VOCAB) for i in range(VOCAB)]
         row[next(islice(cycle(self.spec.wishes), position, None))] = 10.0

@@ -1,4 +1,4 @@
-"""Batches that sleep: no row is looked for, and every row wakes when it would have."""
+"""Sleeping batches look up no row, and every row wakes in time."""
 
 from array import array
 

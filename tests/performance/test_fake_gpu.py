@@ -1,4 +1,4 @@
-"""What a step does on a GPU, counted on one that is not there."""
+"""Kernels, copies and waits of a step on a GPU, counted on a fake GPU."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -77,9 +77,9 @@ def test_a_batch_of_all_kinds_launches_what_its_kinds_need_and_waits_once():
 
     assert counted.ended == 0
     assert counted.waits == 1
-    assert counted.to_host == 2  # what is read, and the answers
+    assert counted.to_host == 2  # logits that are read, and answers
     assert counted.kernels <= 3 + len(DECLARED)
-    assert counted.to_device <= 3  # what holds, the edits of this step, and what is pooled
+    assert counted.to_device <= 3  # persistent edits, step edits, pools
 
 
 @pytest.mark.parametrize("read", [True, False])

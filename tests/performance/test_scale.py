@@ -1,4 +1,4 @@
-"""What is said of a large deployment is worked out from what was measured."""
+"""The figures for a large deployment are computed from stored measurements."""
 
 import pytest
 

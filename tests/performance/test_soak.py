@@ -1,4 +1,4 @@
-"""The soak asks for everything, and notices what is wrong."""
+"""The soak covers every kind of request, and notices wrong answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checks(tmp_path_factory):
 
 
 def answered(checks, ask, count):
-    """Return what the model generates, step by step."""
+    """Return the tokens that the model generates, step by step."""
     output = []
     for _ in range(count):
         row = checks._oracle.logits(ask.prompt, [*output, 0])[-1]

@@ -1,4 +1,4 @@
-"""What the device decides, against what the host decides about the same logits."""
+"""Decisions of the device, compared with decisions of the host on the same logits."""
 
 import math
 from contextlib import nullcontext
@@ -24,7 +24,7 @@ from sglang_lp.testing.deciding import decided_as_on_a_gpu
 from support.examples import examples
 
 VOCAB = 7
-#: Few values, so that many tie; what is masked and what is broken more seldom.
+#: Few values, so that many tie; -inf and NaN are rarer.
 LOGIT = st.sampled_from([-1.0, 0.0, 0.5, 2.0] * 3 + [-math.inf, math.nan])
 TOKEN = st.integers(0, VOCAB - 1)
 IDS = st.lists(TOKEN, min_size=1, max_size=3)
@@ -135,7 +135,7 @@ def attached(processor, given):
 
 
 def outcome(params, steps, masked=(), width=1, *, processor=ChainLogitProcessor):
-    """Play steps; return the logits of each, how requests end, and what is told of them."""
+    """Play steps; return the logits of each, how requests end, and their reports."""
     batch = Batch()
     hosts, given = zip(*[attached(processor, one) for one in params], strict=True)
     links = [*range(1, width), -1], [-1] * width
@@ -277,7 +277,7 @@ def test_what_holds_or_pools_depends_on_no_answer(misuse, why):
 
 
 class Waits(LogitProcessor):
-    """Forces token 5 where token 0 is the likeliest; needs positions alone."""
+    """Forces token 5 where token 0 is the likeliest; needs positions only."""
 
     needs = History.POSITION
 

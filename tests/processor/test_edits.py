@@ -1,4 +1,4 @@
-"""What each edit does to its row, and to no other."""
+"""Each edit changes its own row as documented, and no other row."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What only excludes tokens: what classes say of themselves, and that they are held to it."""
+"""Classes that only exclude tokens: their declarations, and that the engine enforces them."""
 
 import pytest
 import torch

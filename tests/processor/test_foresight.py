@@ -1,4 +1,4 @@
-"""What processors foresee is what they then force."""
+"""Processors force the tokens that they announce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What custom_params may hold, and what a refusal says."""
+"""Valid values of custom_params, and messages of refusals."""
 
 import math
 from collections.abc import Mapping

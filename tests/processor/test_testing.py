@@ -1,4 +1,4 @@
-"""The fakes and the contract suite do what they promise, and the suite finds what is wrong."""
+"""The fakes and the contract suite keep their promises, and the suite finds broken classes."""
 
 import math
 import subprocess
@@ -80,7 +80,7 @@ def test_nothing_but_the_standard_library_is_needed_to_import_it():
 
 
 class BansLast(LogitProcessor):
-    """Right, and the base of what is wrong."""
+    """A correct class, and the base of broken ones."""
 
     def start(self, request):
         return [*request.prompt_ids]

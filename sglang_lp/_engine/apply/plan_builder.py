@@ -233,12 +233,12 @@ def precompile(recording: Recording) -> None:
             persistent = CompiledEdits.of(lasting)
             if persistent.is_wide:
                 _precompute_mask(persistent)
-            recording.prepared = (*recording.prepared, persistent)
+            recording.compiled = (*recording.compiled, persistent)
     compiled, _ = _wide_part(recording)
     if compiled is not None:
         _precompute_mask(compiled)
         compiled.mask.count_with(None if persistent is None else persistent.mask)
-        recording.prepared = (*recording.prepared, compiled)
+        recording.compiled = (*recording.compiled, compiled)
     if recording.biased and not recording.holds:
         biases_of(recording)  # which keeps the sums
     for ids, _ in recording.pooled:
@@ -256,9 +256,9 @@ def _wide_part(
     """Compile wide edits that come again at other steps; return them and the other bans."""
     if sum(map(len, recording.allowed or recording.banned)) < WIDE:
         return None, ()  # nearly always
-    again = [ids for ids in recording.banned if isinstance(ids, Ids) and ids.lasts]
+    again = [ids for ids in recording.banned if isinstance(ids, Ids) and ids.is_lasting]
     many = recording.allowed or again
-    if sum(map(len, many)) < WIDE or not all(isinstance(i, Ids) and i.lasts for i in many):
+    if sum(map(len, many)) < WIDE or not all(isinstance(i, Ids) and i.is_lasting for i in many):
         return None, ()  # for one use, compiling takes longer than indexed writes
     part = Recording(recording.vocab_size)
     part.allowed, part.banned = recording.allowed, again

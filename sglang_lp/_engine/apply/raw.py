@@ -149,5 +149,5 @@ class RawRows:
         return own.where(kept.isnan(), kept)
 
     def _spread(self, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return one number for each row of the logits, NaN for all others."""
+        """Scatter numbers of some rows over all rows of the logits; the rest is NaN."""
         return numbers.new_full((self._count,), float("nan")).index_copy_(0, rows, numbers)

@@ -1,4 +1,8 @@
-"""Reading rows of logits for processors whose edits depend on them."""
+"""The logits of a step as a processor reads them, through its request.
+
+:class:`ServedRequest` implements the properties of :class:`~sglang_lp.request.Request` that need
+logits.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,16 @@ if TYPE_CHECKING:
     from sglang_lp.params import Parameters
     from sglang_lp.request import Answer
 
-#: So many of the largest logits of each row are copied to the host at once. Only what is read of
-#: more of them, or of a tie that goes on beyond them, waits for the device by itself.
+#: Number of the largest logits of each row that are copied to the host at once. Reading more, or a
+#: tie beyond them, waits for the device once more.
 _MOST = 64
 
 
 class Logits:
     """The logits of one step.
 
-    On an accelerator the first row that is read fetches what is read of all of them, so that the
-    host waits once. numpy reads the others where it can, in a quarter of torch's time
+    On a GPU, the first row that is read fetches the largest logits of all rows, so that the host
+    waits once. On a CPU, numpy reads float32 rows in a quarter of torch's time
     (``make bench PART=bounds``).
 
     Args:
@@ -35,11 +39,10 @@ class Logits:
         at_once: Whether to fetch the largest of all rows together.
 
     Attributes:
-        tensor: That.
-        at_once: That.
         vocab_size: Number of logits in a row.
-        numbers: The same as numpy reads it; ``None`` if it cannot, or before :meth:`open`.
-        marks: Room for a mark of each logit of a row, if numpy reads it.
+        numbers: The same memory as an array; ``None`` before :meth:`open`, or if numpy cannot read
+            it.
+        marks: Buffer for one truth value per logit of a row, if numpy reads the logits.
     """
 
     __slots__ = (
@@ -58,7 +61,7 @@ class Logits:
         self._fetched: Any = None
 
     def open(self) -> None:
-        """Find out how they are read; most steps read none."""
+        """Choose how to read the logits; most steps read none."""
         if self._is_open:
             return
         self._is_open = True
@@ -72,7 +75,7 @@ class Logits:
         """Return the largest logits of all rows on their device, and their ids.
 
         Args:
-            most: At least so many of each, or all of them.
+            most: Least number for each row; all of a smaller vocabulary.
 
         Returns:
             Both of shape ``(rows, any)``, in descending order, NaN first.
@@ -83,9 +86,9 @@ class Logits:
         return self._topk  # type: ignore[no-any-return]
 
     def largest(self, index: int) -> tuple[list[float], list[int]]:
-        """Return the largest logits of a row, and their ids; none if rows are read one by one.
+        """Return the largest logits of a row, descending with NaN first, and their ids.
 
-        Logits in descending order, NaN first.
+        Empty if rows are read one by one.
         """
         if not self.at_once:
             return [], []
@@ -101,7 +104,7 @@ class Logits:
 
 
 class ReadRow:
-    """A row of them. The largest logit is read once, however often it is asked for.
+    """One row of the logits. Its largest logit is read once.
 
     Attributes:
         is_over: Whether the edit that reads it has returned.
@@ -120,7 +123,7 @@ class ReadRow:
         """Tell whether one of these tokens is among the ``count`` likeliest.
 
         Raises:
-            ProcessorFault: It is asked too late.
+            ProcessorFault: ``edit`` has returned.
         """
         if self.is_over:
             raise ProcessorFault("what is_among_top() returned is for the edit that asked")
@@ -132,18 +135,14 @@ class ReadRow:
         return best > -math.inf and not self.exceed(best, count)
 
     def largest(self, ids: Ids | list[int]) -> float:
-        """Return the largest logit of some tokens; NaN if one is."""
+        """Return the largest logit of some tokens; NaN if any of them is NaN."""
         if self._logits.numbers is None:
             return float(self._logits.tensor[self._index][tensor_of(ids)].amax())
         places = ids.tensor.numpy() if isinstance(ids, Ids) else ids
         return float(self._logits.numbers[self._index].take(places).max())
 
     def judge(self, ids: Ids | list[int], count: int) -> bool | None:
-        """Tell by the largest logits whether one of these tokens is among the ``count`` likeliest.
-
-        Returns:
-            ``None`` if these logits do not show it.
-        """
+        """Answer :meth:`is_among_top` from the largest logits; ``None`` if they do not suffice."""
         values, top = self._logits.largest(self._index)
         if count > len(values) or math.isnan(values[0]):
             return None
@@ -154,7 +153,7 @@ class ReadRow:
         return False if values[-1] < last or values[-1] == -math.inf else None
 
     def exceed(self, value: float, count: int) -> bool:
-        """Tell whether so many logits of the row are larger than a value."""
+        """Tell whether at least ``count`` logits of the row are larger than a value."""
         if count > 1:
             return self._count_above(value) >= count
         if self._most is None:
@@ -179,10 +178,10 @@ class ServedRequest(Request):
 
     Attributes:
         sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
-        lent: While ``edit`` runs: the logits of the batch.
-        index: The row of this request among them.
-        copied: The copy of that row, if the processor asked for it.
-        read: What was read of that row, if nothing was copied.
+        lent: The logits of the batch while ``edit`` runs, else ``None``.
+        index: The row of this request in these logits.
+        copied: A copy of the row, if the processor read ``request.logits``.
+        read: The row as it was read, if it was not copied.
     """
 
     __slots__ = ("copied", "index", "lent", "read", "sampling")
@@ -213,7 +212,7 @@ class ServedRequest(Request):
             if count <= len(most) and not math.isnan(most[0]):
                 return [i for i, v in zip(top[:count], most, strict=False) if v > -math.inf]
         read = self.lent.tensor[self.index] if self.copied is None else self.copied
-        if count == 1:  # half the time of topk on a CPU
+        if count == 1:
             values, ids = read.max(0, keepdim=True)
         else:
             values, ids = read.topk(min(count, read.shape[0]))
@@ -229,7 +228,7 @@ class ServedRequest(Request):
                 f"is_among_top() needs a token id and a count of 1 or more, got {len(ids)} ids and "
                 f"the count {count}"
             )
-        if self.copied is not None:  # which may change before it is asked for again
+        if self.copied is not None:  # the copy may change before the next question
             return ReadRow(Logits(self.copied[None], at_once=False), 0).is_among_top(ids, count)
         read = self.read = self.read or ReadRow(self.lent, self.index)
         return Question(read, ids, count) if self.lent.at_once else read.is_among_top(ids, count)

@@ -52,7 +52,7 @@ def biases_of(recording: Recording, before: Mapping[int, float] | None = None) -
 def _many_biases(recording: Recording, before: Mapping[int, float] | None) -> Biases:
     lists = tuple(ids if isinstance(ids, Ids) else Ids(ids) for ids, _ in recording.biased)
     values = tuple(cache_key(values) for _, values in recording.biased)
-    known = all(ids.lasts for ids in lists)
+    known = all(ids.is_lasting for ids in lists)
     ids, sums, cut = (_summed if known else _summed.__wrapped__)(lists, values)
     if not before:
         return ids, cut
@@ -69,7 +69,7 @@ def _summed(
     """Return the ids of several lists, each once; the sums of their values; the clamped sums."""
     import torch
 
-    known = all(ids.lasts for ids in lists)
+    known = all(ids.is_lasting for ids in lists)
     ids, places = (merged if known else merged.__wrapped__)(lists)
     parts = [
         torch.full((len(ids),), own, dtype=torch.float64)

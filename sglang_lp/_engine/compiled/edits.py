@@ -79,7 +79,7 @@ class CompiledEdits:
         return found
 
     def __init__(self, recording: Recording) -> None:
-        recording.check_lasts()
+        recording.check_lasting()
         vocab_size = recording.vocab_size
         self._bias_by_id: dict[int, float] | None = None
         self.device_masks: dict[object, tuple[torch.Tensor, ...]] = {}

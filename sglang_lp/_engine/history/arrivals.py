@@ -154,7 +154,7 @@ def ask_again(row: Row, vocab_size: int) -> End | None:
             row.start()
         row.resume()
         recording = row.ask(vocab_size)
-        recording.act()
+        recording.fold_standing()
     except AttributeError:
         return None  # it reads the logits
     finally:

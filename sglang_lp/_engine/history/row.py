@@ -18,7 +18,7 @@ from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp._engine.history.lag import tolerates_lag
 from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.edits import NEVER
-from sglang_lp.edits.ids import Ids, prepared
+from sglang_lp.edits.ids import Ids, converted_ids
 from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import ProcessorFault, SglangLpError
 from sglang_lp.faults import as_fault, from_signal
@@ -149,7 +149,7 @@ class Row:
         #: The edits of the first step, while ASKED.
         self._first: Recording | None = None
         #: Converted now and not while a batch waits, once for all copies of a request.
-        self._ids: list[Ids] = prepared(params)
+        self._ids: list[Ids] = converted_ids(params)
         self._prompt_ids: Sequence[int] = ()
         self._output_ids: Sequence[int] = ()
 
@@ -307,7 +307,7 @@ class Row:
         try:
             self.processor.edit(self.request, recording)
             if self.needs is _NONE:
-                recording.act()
+                recording.fold_standing()
                 recording.hold_until(NEVER)
             precompile(recording)
         except BaseException as error:
