@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from transformers import AutoConfig
 
 from demo.corpus import END_THINK, QUESTIONS, prompt
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
@@ -82,3 +83,26 @@ def test_a_budget_for_both_is_kept_by_both(server, budget):
     blocks = reply.body["meta_info"]["sglang_lp"]["thinking"]
     assert all(block["tokens"] <= budget + 1 for block in blocks)
     assert len(blocks) == reply.body["text"].count(END_THINK)
+
+
+@pytest.mark.parametrize("bias", [-1e38, -1e39])
+def test_a_bias_that_leaves_one_token_does_not_pass_for_strict_thinking(server, bias):
+    vocab_size = AutoConfig.from_pretrained(server.arguments["model_path"]).vocab_size
+    reply = server.post(
+        "/generate",
+        {
+            "text": prompt(QUESTION) + "<think>",
+            "require_reasoning": True,
+            "custom_logit_processor": PROCESSOR,
+            "sampling_params": {
+                "temperature": 0,
+                "max_new_tokens": 60,
+                "custom_params": {"thinking_budget": 8},
+                "logit_bias": {str(token_id): bias for token_id in range(vocab_size - 1)},
+            },
+        },
+    )
+
+    meta_info = reply.body.get("meta_info")
+    # Where the closing is masked, the request ends with an error.
+    assert reply.status != 200 or meta_info["sglang_lp"]["thinking"][0]["tokens"] <= 9

@@ -312,8 +312,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if not request.exact:
             raise Unsupported(f"{self.name}: {NO_LAG}")
         left, is_open = tokens_left(params, progress), progress.state.is_open
-        if progress.finder.strict and is_open and len(request.top(2)) == 1:
-            return  # SGLang closes the block, and masks every token that this would force
+        if progress.finder.strict and is_open and _leaves_only_end(request):
+            return  # SGLang closes the block, and masks every other token
         if is_open and (left <= 0 or progress.looped):
             # The start of a tool call is markup, and ends the block by itself.
             if not progress.may_call(-left):
@@ -369,6 +369,17 @@ def _why_over(params: BudgetParams, progress: Progress) -> str:
     if tokens_left(params, progress) <= 0:
         return f"{params.total} of {params.total} tokens thought in all blocks"
     return f"the same tokens came {params.min_count} times" if progress.looped else ""
+
+
+def _leaves_only_end(request: Request) -> bool:
+    """Tell whether the only token of this step that is not masked is the next one of the end.
+
+    SGLang looks for the beginning of an end in the generated tokens only.
+    """
+    end = request.state.finder.end
+    newest = tuple(request.output_ids[1 - len(end) :]) if len(end) > 1 else ()
+    begun = next((n for n in range(len(newest), 0, -1) if newest[-n:] == end[:n]), 0)
+    return request.top(2) == [end[begun]]
 
 
 def _delimiter_texts(params: Any, form: ReasoningFormat | None) -> tuple[str | None, str | None]:

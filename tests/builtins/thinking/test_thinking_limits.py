@@ -13,8 +13,9 @@ from sglang_lp.edits import LENGTH, End
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import Recording, prepare
 from sglang_lp.request import Request
-from sglang_lp.served_model import ServedModel
+from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import run
+from support.models.vocabularies import one_token_a_byte
 
 VOCAB = 8
 START, END, NEW_LINE = 1, 2, 3
@@ -42,6 +43,47 @@ def report(params, prompt, output, forced):
         ThinkingBudgetLogitProcessor(), {**IDS, **params}, ServedModel(vocab_size=VOCAB)
     )
     return processor.report(fitted, prompt, output, forced)["thinking"]
+
+
+# Strict thinking of SGLang, which masks all tokens but one to close a block
+
+
+class Masked(Request):
+    """A request with a few tokens that are not masked."""
+
+    __slots__ = ("left",)
+
+    def top(self, count):
+        return self.left[:count]
+
+
+@pytest.mark.parametrize("end", ["#", "#$#%"])
+@given(data=st.data())
+def test_only_the_next_token_of_the_end_is_left_to_strict_thinking(end, data):
+    ids = [ord(char) - ord("!") for char in end]
+    form = ReasoningFormat("<", end, strict=True)
+    served = ServedModel(one_token_a_byte(), 400, reasoning=form)
+    processor, params = prepare(ThinkingBudgetLogitProcessor(), {"thinking_budget": 0}, served)
+    tokens = st.sampled_from([*ids, 30, 31])
+    request = Masked(params, tokenizer=served.tokenizer)
+    request.prompt_ids = [ord("<") - ord("!"), *data.draw(st.lists(tokens, max_size=3))]
+    request.output_ids = data.draw(st.lists(tokens, max_size=6))
+    whole = [*request.prompt_ids, *request.output_ids]
+    if end in "".join(chr(token_id + ord("!")) for token_id in whole):
+        return  # the block has ended
+    request.position = len(request.output_ids)
+    request.state = processor.start(request)
+    processor.advance(request, request.output_ids)
+    request.left = [data.draw(tokens)]
+    edits = Recording(400)
+    processor.edit(request, edits)
+
+    # Found by hand: the longest beginning of the end that the generated tokens end with.
+    begun = 0
+    for length in range(1, len(ids)):
+        if request.output_ids[-length:] == ids[:length]:
+            begun = length
+    assert (edits.forced is None) == (request.left == [ids[begun]])
 
 
 # All blocks together
