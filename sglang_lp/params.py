@@ -27,6 +27,7 @@ __all__ = [
     "ForcedText",
     "NonEmptyTokenIds",
     "NonNegativeInt",
+    "OrNoLimit",
     "Parameters",
     "PositiveInt",
     "Text",
@@ -35,6 +36,7 @@ __all__ = [
     "TokenIdSet",
     "TokenIds",
     "check_vocabulary",
+    "fields_without_limit",
     "is_private",
     "parse",
     "replaced",
@@ -75,6 +77,9 @@ FewTokenIds = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=_MAX_
 TokenIdSet = Annotated[frozenset[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
 NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_INT)]
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_INT)]
+_N = TypeVar("_N")
+#: A number, or ``None`` for no limit: under an operator's ceiling ``None`` is the ceiling.
+OrNoLimit = Annotated[_N | None, Meta(extra={"none_is_no_limit": True})]
 Text = Annotated[str, Meta(min_length=1, max_length=_MAX_TEXT)]
 ForcedText = Annotated[str, Meta(min_length=1, max_length=_MAX_FORCED)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=_MAX_TEXTS)]
@@ -280,6 +285,12 @@ def _without_private(
 
 
 @lru_cache(maxsize=256)
+def fields_without_limit(params_type: type[Parameters]) -> tuple[str, ...]:
+    """Return the parameters whose ``None`` means no limit: those of type ``OrNoLimit``."""
+    return tuple(_fields_with(_is_no_limit, params_type))
+
+
+@lru_cache(maxsize=256)
 def _token_fields(params_type: type[Parameters]) -> tuple[str, ...]:
     return tuple(_fields_with(_is_token_id, params_type))
 
@@ -312,6 +323,11 @@ def _parts(kind: Any) -> Iterator[Any]:
 
 def _is_token_id(kind: Any) -> bool:
     return isinstance(kind, msgspec.inspect.Metadata) and bool((kind.extra or {}).get("token_id"))
+
+
+def _is_no_limit(kind: Any) -> bool:
+    extra = kind.extra if isinstance(kind, msgspec.inspect.Metadata) else None
+    return bool((extra or {}).get("none_is_no_limit"))
 
 
 def _may_be_float(kind: Any) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, shown
-from sglang_lp.params import replaced
+from sglang_lp.params import Parameters, fields_without_limit, replaced
 from sglang_lp.policy.decisions import Above, Ceiling
 from sglang_lp.processor import LogitProcessor
 
@@ -30,6 +30,8 @@ def refusal(processor: type[Any], name: str, most: float, got: object) -> Invali
 def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     """Lower the numbers of a link to their ceilings.
 
+    Where a parameter that is left out means no limit, it gets the ceiling.
+
     Raises:
         InvalidParameter: A number is above a ceiling that refuses; or, in a class without a
             schema, a parameter with a ceiling is not a number.
@@ -37,9 +39,12 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     if issubclass(link.processor, AdaptedProcessor):
         values = _lower_all(link, link.params.values, ceilings)
         return link._replace(params=msgspec.structs.replace(link.params, values=values))
-    changes = {}
+    changes: dict[str, Any] = {}
+    kind: type[Parameters] = type(link.params)
     for name in ceilings.keys() & {*link.params.__struct_fields__}:
         value = getattr(link.params, name)
+        if value is None and name in fields_without_limit(kind):
+            changes[name] = math.floor(ceilings[name].at_most)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and not value <= ceilings[name].at_most:
             changes[name] = _lowered(link, name, value, ceilings[name])

@@ -228,6 +228,16 @@ def test_what_is_not_allowed_is_refused_on_every_endpoint(server, client, payloa
             )
 
 
+@pytest.mark.parametrize("written", [{}, {"end": None}, {"end": 40}], ids=str)
+def test_a_schedule_without_an_end_gets_the_ceiling(server, written):
+    params = {"token_ids": [50], "bias": 1000, **written}
+
+    reply = server.post("/generate", generate("ScheduledBiasLogitProcessor", params))
+
+    assert reply.status == 200, reply.body
+    assert [token_id == 50 for token_id in reply.output_ids[:7]] == [True] * 6 + [False]
+
+
 def test_beams_do_not_shed_what_is_mandatory(server):
     body = generate()
     body["sampling_params"] |= {"beam_width": 2}

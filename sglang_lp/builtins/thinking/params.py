@@ -10,7 +10,7 @@ from sglang_lp.builtins.repetition.loop_breaker import LoopCount, PatternSize
 from sglang_lp.builtins.thinking.finder import BlockTokens, Finder, finder_for
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.params import MAX_INT, NonNegativeInt, Parameters, PositiveInt, TokenId
+from sglang_lp.params import MAX_INT, NonNegativeInt, OrNoLimit, Parameters, PositiveInt, TokenId
 from sglang_lp.text.encoding import check_texts
 
 #: A delimiter of more tokens is a mistake: the longest known one has 7 (Hunyuan-A13B).
@@ -23,7 +23,7 @@ _MessageIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_MESSAGE)]
 _MessageText = Annotated[str, Meta(min_length=1, max_length=1024)]
 _EndIds = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 #: As in SGLang's own classes, ``None`` and any negative number are no limit.
-_Budget = Annotated[int, Meta(le=MAX_INT)] | None
+_Budget = OrNoLimit[Annotated[int, Meta(le=MAX_INT)]]
 _TopCount = Annotated[int, Meta(ge=1, le=1000)]
 
 #: The names under which a request can give each delimiter.
@@ -69,7 +69,7 @@ class BudgetParams(Parameters, frozen=True):
     """
 
     thinking_budget: _Budget = None
-    total_thinking_tokens: NonNegativeInt | None = None
+    total_thinking_tokens: OrNoLimit[NonNegativeInt] = None
     at_limit: Literal["close", "stop"] = "close"
     max_pattern_size: PatternSize | None = None
     min_pattern_size: PatternSize = 4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from msgspec import Meta
 
 from sglang_lp.edits import MAX_BIAS, NEVER
-from sglang_lp.params import FewTokenIds, NonNegativeInt, Parameters, PositiveInt
+from sglang_lp.params import FewTokenIds, NonNegativeInt, OrNoLimit, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -54,7 +54,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
         bias: Bias | None = None
         final_bias: Bias | None = None
         start: NonNegativeInt = 0
-        end: PositiveInt | None = None
+        end: OrNoLimit[PositiveInt] = None
 
         def __post_init__(self) -> None:
             """Refuse a schedule that is empty or contradicts itself."""

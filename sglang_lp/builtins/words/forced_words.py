@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp.builtins.words.missing_words import MissingWords, Words, words_of
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.params import FewTokenIds, Parameters, PositiveInt, Texts, replaced
+from sglang_lp.params import FewTokenIds, OrNoLimit, Parameters, PositiveInt, Texts, replaced
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import (
@@ -83,7 +83,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         token_ids: SequenceIds | None = None
         lengths: Lengths | None = None
         eos_token_ids: FewTokenIds | None = None
-        within_tokens: PositiveInt | None = None
+        within_tokens: OrNoLimit[PositiveInt] = None
 
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit, words that end the answer, and too little room."""
