@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.hunt.asking import Client
 from benchmarks.hunt.canaries import canaries
-from benchmarks.hunt.invariants import INVARIANTS
+from benchmarks.hunt.invariants import INVARIANTS, prepare
 from benchmarks.hunt.memory import resident
 from benchmarks.hunt.searching import Search, Seen, told
 from benchmarks.hunt.servers import KINDS, Kind, start
@@ -82,6 +82,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as all_of_them:
         starter = all_of_them.enter_context(ThreadPoolExecutor(1))
         following = starter.submit(_started, kinds[0], Path(folder))
+        prepare()
         for place, kind in enumerate(kinds):
             server, running = following.result()
             with running:

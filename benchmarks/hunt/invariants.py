@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.hunt.asking import Asked
     from benchmarks.hunt.servers import Kind
 
-__all__ = ["INVARIANTS", "TIMES", "Violation", "violations"]
+__all__ = ["INVARIANTS", "TIMES", "Violation", "prepare", "violations"]
 
 Found = Iterator[tuple[str, str]]
 #: Seconds that the event loop may stand, and a step may take, beyond a case without processors.
@@ -359,6 +359,14 @@ _RULES: Sequence[Rule] = (
 INVARIANTS: Mapping[str, Rule] = {rule.__name__: rule for rule in _RULES}
 #: Rules about time, which counts only in comparison with the same case without processors.
 TIMES = (loop_answers.__name__, steps_are_short.__name__)
+
+
+def prepare() -> None:
+    """Import the parser and the replay, which takes seconds."""
+    from benchmarks.hunt.replaying import served
+
+    thinking.blocks("", "a")
+    served()
 
 
 def violations(asked: Asked, kind: Kind, names: Sequence[str] = ()) -> Iterator[Violation]:

@@ -19,6 +19,8 @@ from benchmarks.hunt.values import (
     oddly,
     seldom,
     texts,
+    word_ids,
+    words,
 )
 from sglang_lp import builtins
 
@@ -86,8 +88,8 @@ def _budget(draw: st.DrawFn) -> Params:
                 "at_limit": st.sampled_from(["close", "stop"]),
                 "max_pattern_size": st.sampled_from([4, 8]),
                 "min_count": st.just(2),
-                "closing": texts,
-                "closing_token_ids": lists(ids),
+                "closing": seldom(words, texts),
+                "closing_token_ids": seldom(lists(word_ids), lists(ids)),
                 "eos_token_ids": st.just([EOS]),
                 "new_line_token_id": ids,
                 "tool_start_token_ids": lists(ids, 3, 0),
@@ -135,7 +137,7 @@ def _scheduled(draw: st.DrawFn) -> Params:
 
 @st.composite
 def _trigger(draw: st.DrawFn) -> Params:
-    phrase = _some({"phrase": texts}) | _some({"phrase_token_ids": lists(ids)})
+    phrase = _some({"phrase": texts}) | _some({"phrase_token_ids": lists(word_ids)})
     trigger = _some({"trigger": texts}) | _some({"trigger_token_ids": lists(ids, 2)})
     before = _some({}, {"before_token_ids": st.just([EOS])})
     params: Params = draw(phrase) | draw(seldom(trigger, before, 4))
@@ -305,7 +307,7 @@ _STRANGE: tuple[Params, ...] = (
 def _profile(draw: st.DrawFn, kind: Kind) -> Named:
     profiles = kind.rules["profiles"]
     name = draw(st.sampled_from([*profiles]))
-    settings = {"thinking_budget": st.sampled_from([0, 2, 5, 8, -1]), "closing": texts}
+    settings = {"thinking_budget": st.sampled_from([0, 2, 5, 8, -1]), "closing": words}
     may_set = settings if profiles[name]["may_set"] or draw(chance(8)) else {}
     return name, draw(_some({}, may_set))
 

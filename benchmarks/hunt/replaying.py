@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from benchmarks.hunt.wishes import Wish
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["contradictions"]
+__all__ = ["contradictions", "served"]
 
 _BUDGET = "ThinkingBudget"
 
 
 @cache
-def _served() -> ServedModel:
+def served() -> ServedModel:
+    """Return the demo's model as a replay knows it."""
     return load_model(str(ensure_model()))
 
 
@@ -47,7 +48,7 @@ def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:
     request = {"input_ids": encode(wish.begun), "sampling_params": {"custom_params": {**params}}}
     whole = {"output_ids": answer.token_ids, "text": answer.texts.get("text")}
     try:
-        found = trace_answer(processor, read_exchange(request, whole), _served())
+        found = trace_answer(processor, read_exchange(request, whole), served())
     except SglangLpError as error:
         yield f"the replay refuses what was served: {error}"
         return

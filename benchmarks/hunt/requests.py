@@ -121,11 +121,14 @@ _FIELDS: Mapping[str, Callable[[Any, Any], Body]] = {
 def _sampling(draw: st.DrawFn) -> Body:
     """Draw sampling parameters in the words of ``/generate``."""
     chosen = draw(st.lists(st.sampled_from([*_SAMPLING]), max_size=3, unique=True))
-    return {
+    sampling = {
         "temperature": draw(seldom(st.just(0), st.just(1), 8)),
-        "max_new_tokens": draw(st.sampled_from([1, 4, 12, 20, 40])),
+        "max_new_tokens": draw(st.sampled_from([20, 40, 12, 4, 1])),
         **{name: draw(_SAMPLING[name]) for name in chosen if draw(st.booleans())},
     }
+    if "min_new_tokens" in sampling and not draw(chance(12)):
+        sampling["min_new_tokens"] = min(sampling["min_new_tokens"], sampling["max_new_tokens"])
+    return sampling
 
 
 @st.composite

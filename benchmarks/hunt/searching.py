@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "Search", "Seen"]
 
-#: More cases than there is time for.
-_CASES = 10_000_000
+#: Cases from one seed of Hypothesis, which draws the first tenth of them small.
+_CASES = 40
 #: Seconds for making one failing case smaller.
 _SHRINKING = 6.0
 #: What only makes a request one of this toolkit.
@@ -89,7 +90,7 @@ class Search:
         kind: Of the server.
         client: Of the server.
         seen: Gets what is found.
-        seed: Of Hypothesis.
+        seed: Of the cases.
         scripts: Directory of the scripts that reproduce what is found.
         invariants: Names of the rules; all of them without any.
         say: Tells what is found as soon as it is.
@@ -110,8 +111,12 @@ class Search:
             seconds: From now on; a failing case that is made smaller then is finished first.
         """
         begin = time.monotonic()
+        with contextlib.suppress(_OverError):
+            for number in itertools.count():
+                self._round(f"{self.seed} {number}", begin, seconds)
 
-        @hypothesis.seed(self.seed)
+    def _round(self, seed: str, begin: float, seconds: float) -> None:
+        @hypothesis.seed(seed)
         @hypothesis.settings(
             max_examples=_CASES,
             deadline=None,
@@ -128,8 +133,7 @@ class Search:
             for violation in [*violations(asked, self.kind, self.invariants)]:
                 self._take(case, canary, violation, time.monotonic() - begin)
 
-        with contextlib.suppress(_OverError):
-            judge()
+        judge()
 
     def _take(self, case: list[Sent], canary: int, violation: Violation, seconds: float) -> None:
         """Make sure of a fault that was not seen before, and write it down."""

@@ -20,6 +20,8 @@ __all__ = [
     "oddly",
     "seldom",
     "texts",
+    "word_ids",
+    "words",
 ]
 
 #: Of the demo's model.
@@ -70,6 +72,9 @@ def oddly(usual: st.SearchStrategy[Any], one_in: int = 60) -> st.SearchStrategy[
 
 _ANY = st.sampled_from(_PIECES + _NATURAL * 2)
 texts = _ANY | st.lists(_ANY, min_size=1, max_size=4).map("".join)
+#: Texts and ids without delimiters, and without ends of an answer.
+words = st.sampled_from([*TOKENS, " AI says:", "so:", "é"])
+word_ids = st.sampled_from(_FREQUENT)
 ids = st.sampled_from(_FREQUENT) | st.sampled_from(_SPECIAL) | st.integers(0, VOCAB - 1)
 counts = st.sampled_from([0, 1, 2, 3, 5, 8, 9, 12, 20, 40])
 
