@@ -13,9 +13,9 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ from benchmarks.hunt.invariants import INVARIANTS, prepare
 from benchmarks.hunt.memory import resident
 from benchmarks.hunt.searching import Search, Seen, told
 from benchmarks.hunt.servers import KINDS, Kind, start
+from support.processes import EngineError
 
 if TYPE_CHECKING:
     from support.servers.server import Server
@@ -75,26 +76,38 @@ def _read() -> Given:
 def main() -> int:
     """Search and report; return the exit code."""
     given = _read()
-    kinds = given.kinds
     _say(f"--seed {given.seed} --minutes {given.minutes:g}")
     seen, grown = Seen(), dict[str, int]()
     deadline = time.monotonic() + given.minutes * 60
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as all_of_them:
-        starter = all_of_them.enter_context(ThreadPoolExecutor(1))
-        following = starter.submit(_started, kinds[0], Path(folder))
-        prepare()
-        for place, kind in enumerate(kinds):
-            server, running = following.result()
-            with running:
-                if place + 1 < len(kinds):
-                    following = starter.submit(_started, kinds[place + 1], Path(folder))
-                left = deadline - time.monotonic()
-                share = left / (len(kinds) - place)
-                _say(f"{kind.name}: {max(0.0, share):.0f} s")
+    with tempfile.TemporaryDirectory() as folder:
+        with closing(_servers(given.kinds, Path(folder))) as servers:
+            for place, (kind, server) in enumerate(servers):
+                share = (deadline - time.monotonic()) / (len(given.kinds) - place)
+                if share <= 0:
+                    _say(f"no time for {kind.name} and those after it")
+                    break
+                _say(f"{kind.name}: {share:.0f} s")
                 grown[kind.name] = _hunt(kind, server, seen, share, given)
     _show(seen, grown)
     is_grown = any(one > _MOST_GROWN for one in grown.values())
     return 1 if seen.findings or is_grown else 0
+
+
+def _servers(kinds: Sequence[Kind], folder: Path) -> Generator[tuple[Kind, Server], None, None]:
+    """Yield the servers in turn, each running; the next server starts meanwhile."""
+    with ThreadPoolExecutor(1) as starter:
+        following = starter.submit(_started, kinds[0], folder)
+        try:
+            prepare()
+            for place, kind in enumerate(kinds):
+                server, running = following.result()
+                with running:
+                    if place + 1 < len(kinds):
+                        following = starter.submit(_started, kinds[place + 1], folder)
+                    yield kind, server
+        finally:  # a second close does nothing
+            with suppress(EngineError):
+                following.result()[1].close()
 
 
 def _started(kind: Kind, folder: Path) -> tuple[Server, ExitStack]:
