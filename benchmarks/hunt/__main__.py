@@ -79,15 +79,17 @@ def main() -> int:
     _say(f"--seed {given.seed} --minutes {given.minutes:g}")
     seen, grown = Seen(), dict[str, int]()
     deadline = time.monotonic() + given.minutes * 60
-    with tempfile.TemporaryDirectory() as folder:
-        with closing(_servers(given.kinds, Path(folder))) as servers:
-            for place, (kind, server) in enumerate(servers):
-                share = (deadline - time.monotonic()) / (len(given.kinds) - place)
-                if share <= 0:
-                    _say(f"no time for {kind.name} and those after it")
-                    break
-                _say(f"{kind.name}: {share:.0f} s")
-                grown[kind.name] = _hunt(kind, server, seen, share, given)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(_servers(given.kinds, Path(folder))) as servers,
+    ):
+        for place, (kind, server) in enumerate(servers):
+            share = (deadline - time.monotonic()) / (len(given.kinds) - place)
+            if share <= 0:
+                _say(f"no time for {kind.name} and those after it")
+                break
+            _say(f"{kind.name}: {share:.0f} s")
+            grown[kind.name] = _hunt(kind, server, seen, share, given)
     _show(seen, grown)
     is_grown = any(one > _MOST_GROWN for one in grown.values())
     return 1 if seen.findings or is_grown else 0
