@@ -6,6 +6,7 @@ the scheduler check the same declaration, and the documentation prints it.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,7 @@ __all__ = [
     "parse",
     "replaced",
     "take_beside",
+    "unshared",
 ]
 
 
@@ -218,6 +220,30 @@ def replaced(params: P, processor: str, **changes: Any) -> P:
         raise _translated(processor, type(params), changes, str(error)) from None
 
 
+def unshared(params: Any) -> Any:
+    """Return parameters that a processor can change without changing those of another request.
+
+    Args:
+        params: Parsed parameters, which copies of a request and equal requests share; or a part.
+
+    Returns:
+        Parameters with copies of all lists, dicts and sets, however deep; ``params`` itself if
+        the types of its fields allow none.
+    """
+    if isinstance(params, msgspec.Struct):
+        if not _can_change(type(params)):
+            return params
+        own = copy.copy(params)
+        for name in own.__struct_fields__:
+            msgspec.structs.force_setattr(own, name, unshared(getattr(own, name)))
+        return own
+    if isinstance(params, dict):
+        return {key: unshared(value) for key, value in params.items()}
+    if type(params) in {list, tuple}:
+        return type(params)(map(unshared, params))
+    return copy.copy(params) if isinstance(params, set | bytearray) else params
+
+
 def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> None:
     """Refuse token ids that the served model does not have.
 
@@ -298,6 +324,28 @@ def _token_fields(params_type: type[Parameters]) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _float_fields(params_type: type[Parameters]) -> tuple[str, ...]:
     return tuple(_fields_with(_may_be_float, params_type))
+
+
+@lru_cache(maxsize=256)
+def _can_change(params_type: Any) -> bool:
+    types = msgspec.inspect
+    unchanging = (
+        types.NoneType,
+        types.BoolType,
+        types.IntType,
+        types.FloatType,
+        types.StrType,
+        types.BytesType,
+        types.EnumType,
+        types.LiteralType,
+        types.TupleType,
+        types.VarTupleType,
+        types.FrozenSetType,
+        types.UnionType,
+        types.Metadata,
+    )
+    changes = any(_fields_with(lambda kind: not isinstance(kind, unchanging), params_type))
+    return changes or not params_type.__struct_config__.frozen
 
 
 def _fields_with(wanted: Callable[[Any], bool], params_type: type[Parameters]) -> Iterator[str]:

@@ -19,7 +19,7 @@ import msgspec
 from sglang_lp.edits.ids import LONG, lasting
 from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.params import Parameters, check_vocabulary, parse
+from sglang_lp.params import Parameters, check_vocabulary, parse, unshared
 from sglang_lp.parsed import fit_once, parse_once
 from sglang_lp.request import History
 from sglang_lp.serialization import find_class, serialize, subclasses_of
@@ -40,6 +40,7 @@ __all__ = [
     "fit",
     "lasting",
     "prepare",
+    "serve",
     "subclasses_of",
 ]
 
@@ -394,6 +395,26 @@ class LogitProcessor:
         """
         return params
 
+    @classmethod
+    def own_params(cls, params: Any) -> Any:
+        """Return the parameters of one request, which its processor may change.
+
+        Args:
+            params: Parsed and fitted; equal requests share them.
+        """
+        return unshared(params)
+
+
+def serve(processor: LogitProcessor, params: Parameters) -> tuple[LogitProcessor, Parameters]:
+    """Return the processor that serves a request, and the request's own parameters.
+
+    Args:
+        processor: An instance of the class that runs.
+        params: Parsed and fitted; equal requests share them.
+    """
+    own = processor.own_params(params)
+    return processor.serving(own), own
+
 
 def prepare(
     processor: LogitProcessor, custom_params: Any, served: ServedModel
@@ -412,7 +433,7 @@ def prepare(
         RequestError: The parameters do not fit the processor or the served model.
     """
     fitted = fit(processor, processor.parse_params(custom_params, served.vocab_size), served)
-    return processor.serving(fitted), fitted
+    return serve(processor, fitted)
 
 
 def fit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.errors import InvalidParameter, PolicyError, ProcessorFault, Unsupported, shown
@@ -233,7 +234,8 @@ class Constructor:
         """
         if not isinstance(self._made, type):
             return self._made
-        arguments = {**self._fixed, **values}
+        # The object's own: it may change them, and equal requests share these.
+        arguments = deepcopy({**self._fixed, **values})
         for key in self._parameters.keys() - arguments.keys():
             if key in _SERVERS:
                 arguments[key] = getattr(setting, _SERVERS[key])

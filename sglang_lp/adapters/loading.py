@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from copy import deepcopy
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def adapt(
         "__doc__": found.__doc__,
         "foreign": staticmethod(found) if inspect.isfunction(found) else found,
         "title": f"{where} ({interface})",
-        "fixed": dict(arguments or {}),
+        "fixed": deepcopy(dict(arguments or {})),
         "generation_only": generation_only,
         "limits": dict(limits or {}),
     }

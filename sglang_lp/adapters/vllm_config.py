@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters.vllm_names import name
@@ -57,14 +58,14 @@ def make_config(engine: EngineSettings) -> Any:
 
 
 def make_params(values: dict[str, Any], sampling: Any, engine: EngineSettings | None = None) -> Any:
-    """Return vLLM's ``SamplingParams`` of a request.
+    """Return vLLM's ``SamplingParams`` of a request, which share nothing with others.
 
     Args:
         values: Its ``custom_params``, which become ``extra_args``.
         sampling: SGLang's ``SamplingParams``, or ``None`` where they are not known.
         engine: What is known of the server, for its end tokens.
     """
-    made = name("vllm.sampling_params", "SamplingParams")(extra_args=values or None)
+    made = name("vllm.sampling_params", "SamplingParams")(extra_args=deepcopy(values) or None)
     ends: list[int] = []
     if sampling is not None:
         ends = sorted(sampling.stop_token_ids or ())

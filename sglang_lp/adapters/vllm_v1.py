@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import ref
@@ -40,30 +41,18 @@ class Member:
 
     Attributes:
         serial: Another number for every member.
-        params: vLLM's ``SamplingParams``.
-        prompt_ids: The prompt, without SGLang's pad values.
-        output_ids: Generated tokens: one list that grows.
+        params: vLLM's ``SamplingParams``, of which an object gets a copy.
+        output_ids: Generated tokens: the list that grows in the object of the member.
         greedy: Whether its likeliest token is taken.
         temperature: Of its sampling.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "greedy",
-        "output_ids",
-        "params",
-        "prompt_ids",
-        "serial",
-        "temperature",
-    )
+    __slots__ = ("__weakref__", "greedy", "output_ids", "params", "serial", "temperature")
 
-    def __init__(
-        self, params: Any, prompt_ids: list[int], output_ids: list[int], sampling: Any
-    ) -> None:
+    def __init__(self, params: Any, sampling: Any) -> None:
         self.serial = next(_serials)
         self.params = params
-        self.prompt_ids = prompt_ids
-        self.output_ids = output_ids
+        self.output_ids: list[int] = []
         self.greedy = is_greedy(sampling)
         self.temperature: float = 1.0 if sampling is None else sampling.temperature
 
@@ -143,13 +132,16 @@ class _Object:
         order: For each of these its row in the batch; ``None`` if it is the same order.
     """
 
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
+    def __init__(self, cls: type[VllmV1Processor], engine: EngineSettings) -> None:
+        self.processor = cls.make_v1_object(engine)
+        self._vocab_size = engine.vocab_size
         self.members = Members()
         self.serials: list[int] = []
         self.order: list[int] | None = None
 
-    def update(self, serials: list[int], members: Sequence[Member]) -> None:
+    def update(
+        self, serials: list[int], members: Sequence[Member], requests: Sequence[Request]
+    ) -> None:
         """Tell the object what changed."""
         if serials == self.serials:
             self.processor.update_state(None)
@@ -160,16 +152,27 @@ class _Object:
         self.order = None if order == [*range(len(order))] else order
         module = VllmV1Processor.module
         one_way = name(module, "MoveDirectionality").UNIDIRECTIONAL
+        of = dict(zip(serials, requests, strict=True)) if change.added else {}
         update = name(module, "BatchUpdate")(
             batch_size=len(members),
             removed=change.removed,
             added=[
-                (index, member.params, member.prompt_ids, member.output_ids)
+                (index, *self._make_own(member, of[member.serial]))
                 for index, member in change.added
             ],
             moved=[(source, target, one_way) for source, target in change.moved],
         )
         self.processor.update_state(update if any(change) else None)
+
+    def _make_own(self, member: Member, request: Request) -> tuple[Any, list[int], list[int]]:
+        """Return parameters, prompt and output for the object to keep, which may change them.
+
+        Another object that had the member may have changed those that it got. SGLang's pad values
+        are left out of the prompt.
+        """
+        member.output_ids = [*request.output_ids]
+        prompt_ids = [i for i in request.prompt_ids if 0 <= i < self._vocab_size]
+        return deepcopy(member.params), prompt_ids, member.output_ids
 
 
 class VllmV1Processor(VllmProcessor):
@@ -196,15 +199,13 @@ class VllmV1Processor(VllmProcessor):
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
         cls._engine = engine
-        cls._objects = [_Object(cls.make_v1_object(engine)) for _ in range(2)]
+        cls._objects = [_Object(cls, engine) for _ in range(2)]
         cls._invariant = bool(cls._objects[0].processor.is_argmax_invariant())
 
     def start(self, request: Any) -> Member:
         """Return the request as a member of a batch."""
-        size = self._engine.vocab_size
-        prompt_ids = [i for i in request.prompt_ids if 0 <= i < size]
         params = make_params(request.params.values, request.sampling, self._engine)
-        return Member(params, prompt_ids, [], request.sampling)
+        return Member(params, request.sampling)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Add tokens to the list that the object sees."""
@@ -212,8 +213,7 @@ class VllmV1Processor(VllmProcessor):
 
     def rewind(self, request: Any) -> None:
         """Become a new member, to be added anew: the object may have counted the dropped token."""
-        old = request.state
-        request.state = Member(old.params, old.prompt_ids, [*old.output_ids], request.sampling)
+        request.state = Member(request.state.params, request.sampling)
 
     @vllm_names()
     def compute(
@@ -227,13 +227,13 @@ class VllmV1Processor(VllmProcessor):
         serials = [member.serial for member in members]
         used = self._choose(serials)
         try:
-            used.update(serials, members)
+            used.update(serials, members, requests)
             if self._invariant and all(member.greedy for member in members):
                 return logits
             return self._apply(used, logits, members)
         except BaseException:
             # The object's state is unknown now: the other requests are added to a new object.
-            self._objects[self._objects.index(used)] = _Object(self.make_v1_object(self._engine))
+            self._objects[self._objects.index(used)] = _Object(type(self), self._engine)
             raise
 
     def _choose(self, serials: list[int]) -> _Object:

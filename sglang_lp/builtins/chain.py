@@ -218,6 +218,14 @@ class ChainLogitProcessor(LogitProcessor):
         return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
     @classmethod
+    def own_params(cls, params: Any) -> Any:
+        """Return the chain with the parameters that each link may change."""
+        links = tuple((link, link.own_params(own)) for link, own in params.links)
+        if all(one[1] is other[1] for one, other in zip(links, params.links, strict=True)):
+            return params  # the copies of a request find what was made of them
+        return msgspec.structs.replace(params, links=links)
+
+    @classmethod
     @contextmanager
     def _name_place(cls, place: int) -> Iterator[None]:
         """Add the link's place to an error about one of its parameters."""

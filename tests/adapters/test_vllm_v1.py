@@ -72,7 +72,7 @@ def test_updates_make_every_row_that_of_its_request(steps):
     for numbers, rng in steps:
         order = sorted(numbers)
         rng.shuffle(order)
-        alive = {number: alive.get(number) or Member(number, [], [], None) for number in order}
+        alive = {number: alive.get(number) or Member(number, None) for number in order}
         members = [alive[number] for number in order]
         change = batch.change(members)
         model.update(change.removed, change.added, change.moved, len(members))
@@ -83,7 +83,7 @@ def test_updates_make_every_row_that_of_its_request(steps):
 
 def test_the_lowest_freed_row_is_filled_first_and_gaps_from_the_end():
     batch = Members()
-    one, two, three, four, five = (Member(name, [], [], None) for name in "abcde")
+    one, two, three, four, five = (Member(name, None) for name in "abcde")
     assert batch.change([one, two, three, four]).added == [
         (i, m) for i, m in enumerate([one, two, three, four])
     ]
@@ -278,7 +278,7 @@ def test_what_a_class_cannot_have_is_named_when_the_server_starts():
 
 
 def test_the_object_keeps_no_finished_request_alive_in_its_batch():
-    members, batch = [Member(i, [], [], None) for i in range(3)], Members()
+    members, batch = [Member(i, None) for i in range(3)], Members()
     batch.change(members)
     assert batch.waiting == 3
     del members

@@ -359,7 +359,7 @@ def test_the_range_of_sglang_versions_is_written_once():
         ),
         (
             "sglang_lp.processor",
-            "LogitProcessor Recording Whole check_computed fit lasting prepare subclasses_of",
+            "LogitProcessor Recording Whole check_computed fit lasting prepare serve subclasses_of",
         ),
         ("sglang_lp.request", "Answer History Request"),
         ("sglang_lp.edits", "Edits End LENGTH MAX_BIAS NEVER STOP"),

@@ -18,7 +18,7 @@ from sglang_lp.params import RAW, RESUMED, Beside, take_beside
 from sglang_lp.policy import Decided, Rules
 from sglang_lp.policy.links import Link, parts
 from sglang_lp.policy.thinking import thinks
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, serve
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.metrics import writing
@@ -254,10 +254,11 @@ class Guard:
     def _make(self, decided: Decided) -> tuple[LogitProcessor, Parameters, dict[str, Any] | None]:
         """Make the processor that serves a request."""
         made = decided.processor()
+        serving, params = serve(made, decided.params)
         own = None
         if decided.processor.dense and not self.rules.is_empty:
-            own = made.plain(decided.params)
-        return made.serving(decided.params), decided.params, own
+            own = made.plain(params)
+        return serving, params, own
 
     @contextmanager
     def counting(self) -> Iterator[None]:
