@@ -140,6 +140,10 @@ class Unsupported(RequestError):
     """The processor is allowed, but this server as started cannot honour it."""
 
 
+class Contradiction(RequestError):
+    """Nothing that a request asks for, or may get on this server, leaves it a token."""
+
+
 class ProcessorFault(SglangLpError, RuntimeError):
     """A processor raised, or returned a wrong value. It ends its own request and no other."""
 

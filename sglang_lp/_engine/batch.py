@@ -28,7 +28,7 @@ from sglang_lp._engine.history.clock import clock
 from sglang_lp._engine.raw_rows import raw_rows
 from sglang_lp._engine.step import Step, ask, end, schedule
 from sglang_lp.edits import NEVER
-from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
+from sglang_lp.errors import SglangLpError, Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ def _plan_step(step: Step) -> Plan:
 
 def _end_conflicts(step: Step, plan: Plan) -> None:
     for index, why in plan.conflicts.items():
-        _end_conflict(step, index, why)
+        _end_conflict(step, index, why, masked=False)
 
 
 def _restore_spoiled(
@@ -353,11 +353,17 @@ def _restore_spoiled(
                 index,
                 "the logits, the grammar, min_new_tokens or logit_bias mask every token that its "
                 "processors leave",
+                masked=True,
             )
 
 
-def _end_conflict(step: Step, index: int, why: str) -> None:
-    _fail(step, index, ProcessorFault(f"no token is left: {why}"))
+def _end_conflict(step: Step, index: int, why: str, *, masked: bool) -> None:
+    row = step.rows[index // step.width]
+    if row is not None:
+        masked = masked and (row.host.restricted or index in step.grammar_rows)
+        position, _ = step.nodes.get(index, (row.request.position, None))
+        at = max(0, position - row.host.resumed)
+        _fail(step, index, row.host.no_token_left(at, why, masked=masked))
 
 
 def _fail(step: Step, index: int, fault: Exception) -> None:

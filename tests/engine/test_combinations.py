@@ -121,11 +121,12 @@ def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
         regex="[01]{8}",
     )
     reply = server.post("/generate", request)
-    assert reply.status == 500
+    assert reply.status == 400
     assert reply.body["message"] == (
-        "DeepseekOCRNoRepeatNGramLogitProcessor failed at token 2: "
-        "no token is left: the logits, the grammar, min_new_tokens or logit_bias mask every token "
-        "that its processors leave"
+        "no token is left at token 2 by DeepseekOCRNoRepeatNGramLogitProcessor: "
+        "the logits, the grammar, min_new_tokens or logit_bias mask every token that its "
+        "processors leave; change these processors, their parameters or the format that the "
+        "request asks for"
     )
 
 

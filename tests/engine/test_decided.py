@@ -275,6 +275,28 @@ def test_an_answer_that_ends_with_an_error_ends_before_the_banned_token(
         assert event["output_ids"] == CONFLICTS[conflict]["token_ids"][:-1]
 
 
+def test_a_request_that_contradicts_the_operator_is_told_so_and_nobody_is_paged(server):
+    before = scraped(server)
+    sent = [
+        generate("ForcedSequenceLogitProcessor", CONFLICTS["later"]),
+        generate("AllowedTokensLogitProcessor", {"token_ids": [FREQUENT[0]]}),
+        generate(regex=f" w{FREQUENT[0]}"),
+    ]
+    sent[-1]["sampling_params"]["regex"] = sent[-1].pop("regex")
+
+    replies = [server.post("/generate", body) for body in sent]
+
+    assert [reply.status for reply in replies] == [400, 400, 400]
+    for reply in replies:
+        assert "contradicts what this server's operator decided" in reply.body["message"]
+        assert str(FREQUENT[0]) not in reply.body["message"]
+    after = scraped(server)
+    assert after["sglang_lp_contradictions_total"] - before.get(
+        "sglang_lp_contradictions_total", 0
+    ) == len(sent)
+    assert after.get("sglang_lp_faults_total", 0) == before.get("sglang_lp_faults_total", 0)
+
+
 def test_what_a_request_brings_runs_beside_what_is_mandatory(server):
     params = {"token_ids": [FREQUENT[0], FREQUENT[1], END]}
 
@@ -352,7 +374,8 @@ def test_the_metrics_count_what_was_sent(server):
     after = scraped(server)
 
     assert {name.partition("{")[0].removesuffix("_sum") for name in after} >= {*NAMES} - {
-        "sglang_lp_faults_total"
+        "sglang_lp_faults_total",
+        "sglang_lp_contradictions_total",
     }
     grown = {name: after[name] - before.get(name, 0) for name in after}
     counted = {name: grown[name] for name in grown if grown[name] and "step" not in name}

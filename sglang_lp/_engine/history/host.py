@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from sglang_lp.errors import SglangLpError, Unsupported
+from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
 
 if TYPE_CHECKING:
     from sglang_lp._engine.apply.raw import RawLogprobs
@@ -76,6 +76,17 @@ class Host:
             SglangLpError: ``error`` itself, outside a server.
         """
         raise error
+
+    def no_token_left(self, at: int, why: str, *, masked: bool) -> SglangLpError:  # noqa: ARG002 - for servers
+        """Return the error of a request whose edits leave no token.
+
+        Args:
+            at: Index of the token in the answer.
+            why: The edits that contradict each other; may name tokens.
+            masked: Whether the server's own masks take part: a grammar, ``min_new_tokens`` or
+                ``logit_bias``.
+        """
+        return ProcessorFault(f"no token is left: {why}")
 
     def finish(self, end: End) -> None:
         """End the request with the token that is sampled now."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from sglang_lp.copies import packed
+from sglang_lp.params import is_private
 from sglang_lp.policy import Asked
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
@@ -147,6 +148,14 @@ class Intake:
             reasoning=bool(getattr(req, "require_reasoning", False)) and not thought,
             **_fields(req),
         )
+
+    @property
+    def names_anything(self) -> bool:
+        """Whether the client names a processor, a parameter, a budget or a level of effort."""
+        if self.payload is not None:
+            return True
+        keys = self.custom_params if isinstance(self.custom_params, Mapping) else ()
+        return any(key in {BUDGET_FIELD, EFFORT} or not is_private(key) for key in keys)
 
     def asked(self, custom_params: Any) -> Asked:
         """Return what the operator's rules read of this.

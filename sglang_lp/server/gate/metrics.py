@@ -26,6 +26,10 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "thinking_tokens": ("Tokens in thinking blocks with a budget.", ()),
     "forced_tokens": ("Tokens that were forced.", ()),
     "faults": ("Requests that ended because a processor failed.", ()),
+    "contradictions": (
+        "Requests that ended because what they asked for left no token.",
+        (),
+    ),
     "awaited_steps": (
         "Steps in which a processor read tokens that the scheduler had not processed yet.",
         (),
@@ -66,12 +70,13 @@ class Metrics:
         """Count a refusal."""
         self._counters["refusals"].labels(gate, reason).inc()
 
-    def finish(self, report: Mapping[str, Any], *, failed: bool) -> None:
-        """Count what became of a request.
+    def finish(self, report: Mapping[str, Any], *, failed: bool, contradicts: bool) -> None:
+        """Count how a request ended.
 
         Args:
             report: As in ``meta_info["sglang_lp"]``.
-            failed: Whether a processor's fault ended it.
+            failed: Whether the fault of a processor ended it.
+            contradicts: Whether it ended because what it asked for left no token.
         """
         self._counters["forced_tokens"].inc(report["forced"])
         for block in report.get("thinking", ()):
@@ -79,6 +84,8 @@ class Metrics:
             self._counters["thinking_tokens"].inc(block["tokens"])
         if failed:
             self._counters["faults"].inc()
+        if contradicts:
+            self._counters["contradictions"].inc()
 
     def step(self, seconds: float, *, awaited: bool) -> None:
         """Count a step with processors."""

@@ -11,6 +11,7 @@ import weakref
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sglang_lp import builtins
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError
@@ -21,7 +22,7 @@ from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import check_stands
-from sglang_lp.server.scheduler.sglang_host import SglangHost
+from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.arrivals import Arrivals
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-    from sglang_lp.server.gate.guard import Guard
+    from sglang_lp.server.gate.guard import Admitted, Guard
     from sglang_lp.server.scheduler.pending import PendingResults
 
 
@@ -118,6 +119,7 @@ class SchedulerGate:
             given = _own_params(req, own if own is not None else given or {})
         host = SglangHost(given["__req__"], self._pending, admitted.names)
         host.policy = guard.fingerprint
+        host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)
         host.resumed = admitted.beside.resumed
         host.raw = RawLogprobs() if admitted.beside.raw else None
         host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
@@ -127,6 +129,21 @@ class SchedulerGate:
         except BaseException as error:  # noqa: BLE001 - the class's own code
             name = type(admitted.processor).__name__
             raise as_fault(name, "before its request began", error) from None
+
+
+def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contradicts:
+    """Return who is at fault where the edits of a request leave no token.
+
+    Args:
+        admitted: The request.
+        intake: As the client sent it.
+        decides: Whether the operator decided anything for requests.
+    """
+    if type(admitted.processor).__module__ != builtins.__name__:
+        return Contradicts.CLASS
+    if not decides:
+        return Contradicts.CLIENT
+    return Contradicts.BOTH if intake.names_anything else Contradicts.POLICY
 
 
 def _own_params(req: Any, custom_params: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.edits import LENGTH
-from sglang_lp.errors import RequestError, SglangLpError
+from sglang_lp.errors import Contradiction, RequestError, SglangLpError
 
 if TYPE_CHECKING:
     from sglang_lp.edits import End
 
 #: Attribute of SGLang's finish reason: whether a fault, ours or a processor's, is the reason.
 PROCESSOR_FAILED = "sglang_lp_processor_failed"
+
+#: Attribute of SGLang's finish reason: whether the request asked for edits that leave no token.
+CONTRADICTS = "sglang_lp_contradicts"
 
 #: Attribute of SGLang's finish reason: most output tokens that the client gets.
 _KEPT = "sglang_lp_kept"
@@ -27,8 +30,9 @@ _INTERNAL = "internal error of sglang-lp: the request's processors did not run t
 
 def abort(error: SglangLpError) -> Any:
     """Return SGLang's finish reason for an error."""
-    blame_client = isinstance(error, RequestError)
-    return _abort(str(error), blame_client=blame_client)
+    reason = _abort(str(error), blame_client=isinstance(error, RequestError))
+    setattr(reason, CONTRADICTS, isinstance(error, Contradiction))
+    return reason
 
 
 def finish_reason(end: End, length: int) -> Any:

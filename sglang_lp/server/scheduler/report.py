@@ -13,7 +13,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
-from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
+from sglang_lp.server.scheduler.reasons import CONTRADICTS, PROCESSOR_FAILED
 from sglang_lp.wire.names import REPORT
 
 __all__ = ["report"]
@@ -51,8 +51,11 @@ def report(req: Any) -> None:
         raise as_fault(row.name, "in its report", error) from None
     metrics = writing()
     if metrics is not None:
-        failed = getattr(req.finished_reason, PROCESSOR_FAILED, False)
-        metrics.finish(orjson.loads(text), failed=failed)
+        metrics.finish(
+            orjson.loads(text),
+            failed=getattr(req.finished_reason, PROCESSOR_FAILED, False),
+            contradicts=getattr(req.finished_reason, CONTRADICTS, False),
+        )
     said = {**req.finished_reason.to_json(), REPORT: text}
     req.finished_reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
     if row.host.raw is not None:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.history.host import Host, Seen
+from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError
 from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason
 
 if TYPE_CHECKING:
     from sglang_lp.edits import End
-    from sglang_lp.errors import SglangLpError
     from sglang_lp.server.scheduler.pending import PendingResults
 
 __all__ = ["SglangHost", "StockHost"]
 
 logger = logging.getLogger(__name__)
+
+
+class Contradicts(Enum):
+    """Who is at fault where the edits of a request leave no token."""
+
+    CLASS = "the only class that runs"
+    CLIENT = "the client, by what it combines or by parameters of a built-in"
+    POLICY = "the operator, whose processors run alone"
+    BOTH = "the client, by what it asks for beside the operator's processors"
 
 
 class StockHost(Host):
@@ -78,17 +88,19 @@ class SglangHost(StockHost):
         names: Of the processors that the client may know of.
 
     Attributes:
-        names: Those.
-        policy: Fingerprint of the policy under which it was admitted.
+        names: Names of the processors that the client may know of.
+        policy: Fingerprint of the policy under which the request was admitted.
+        contradicts: Who is at fault where the edits leave no token.
     """
 
-    __slots__ = ("_pending", "names", "policy")
+    __slots__ = ("_pending", "contradicts", "names", "policy")
 
     def __init__(self, req: Any, pending: PendingResults, names: Sequence[str] = ()) -> None:
         super().__init__(req, may_lag=False)
         self._pending = pending
         self.names = names
         self.policy: str | None = None
+        self.contradicts = Contradicts.CLASS
 
     def look(self, *, tokens: bool) -> Seen:
         req = self.request
@@ -103,6 +115,22 @@ class SglangHost(StockHost):
         # At its limit a request has ended, or it asked for no token at all.
         counts = counts and position < self.limit
         return req.origin_input_ids, output_ids, pending, position, counts
+
+    def no_token_left(self, at: int, why: str, *, masked: bool) -> SglangLpError:
+        if self.contradicts is Contradicts.CLASS and not masked:
+            return super().no_token_left(at, why, masked=masked)
+        logger.warning("sglang-lp: no token is left: %s", why)
+        if self.contradicts is Contradicts.POLICY and not masked:
+            return ProcessorFault("no token is left by the processors of this server's operator")
+        if self.contradicts in {Contradicts.POLICY, Contradicts.BOTH}:
+            return Contradiction(
+                f"no token is left at token {at}: what this request asks for contradicts what "
+                "this server's operator decided; ask for something else"
+            )
+        return Contradiction(
+            f"no token is left at token {at} by {', '.join(self.names)}: {why}; change these "
+            "processors, their parameters or the format that the request asks for"
+        )
 
     def end(self, error: SglangLpError) -> None:
         self._fail((), error)

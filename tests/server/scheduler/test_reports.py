@@ -323,8 +323,8 @@ def test_a_class_cannot_write_over_what_the_server_says():
 def test_a_report_that_cannot_be_counted_is_not_made(monkeypatch):
     class Counting:
         @staticmethod
-        def finish(_report, *, failed):
-            raise ArithmeticError(failed)
+        def finish(_report, *, failed, contradicts):
+            raise ArithmeticError(failed, contradicts)
 
     monkeypatch.setattr(report_module, "writing", Counting)
     with pytest.raises(ArithmeticError):
