@@ -54,6 +54,7 @@ def scrapes():
         'sglang_lp_refusals_total|gate="admission",reason="denied"': 1.0,
         "sglang_lp_forced_tokens_total|": 5.0,
         "sglang_lp_faults_total|": 0.0,
+        "sglang_lp_contradictions_total|": 2.0,
         "sglang_lp_awaited_steps_total|": 1.0,
         "sglang_lp_step_seconds_count|": 4.0,
         'sglang_lp_step_seconds_bucket|le="0.001"': 2.0,
@@ -79,7 +80,7 @@ def test_the_picture_evaluates_every_query_as_prometheus_does():
         "Tokens of a thinking block": [{"": 10.0}],
         "Forced tokens": [{"": 5.0}],
         "Refusals": [{"admission: denied": 1.0}],
-        "Faults": [{"": 0.0}],
+        "Faults": [{"": 0.0}, {"": 2.0}],
         # Half of the steps are below 1 ms; of the rest, 98 in 100 are below 1.98 ms.
         "Time of a step in processors": [{"": pytest.approx(0.001)}, {"": pytest.approx(0.00198)}],
         "Steps that waited for tokens": [{"": 0.25}],
