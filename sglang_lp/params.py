@@ -182,7 +182,7 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
             parameter is missing, unknown, or given under its old and its new name.
     """
     given = {} if custom_params is None else custom_params
-    # isinstance() with an abstract class is slow, and attach() has 5 µs (tests/client).
+    # isinstance() with an abstract class is slow; attach() has 5 µs (docs/performance.md).
     if type(given) is not dict and not isinstance(given, Mapping):
         raise InvalidParameter(
             processor, None, f"expected an object of parameters, got {shown(given)}"

@@ -68,17 +68,17 @@ class Block(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What the processors of a request did to its answer.
+    """The edits of the processors of a request at each token of its answer.
 
     Attributes:
-        processors: Name and ``custom_params`` of each; a chain's links. Empty without any.
-        tokens: The answer.
-        edits: Every different edit once.
-        blocks: Its thinking blocks.
-        names: What to call the tokens that edits are about, the first of each.
-        likely: For each token the ``top_logprobs`` of the answer; empty without any.
-        finish: Why the answer ended, in words.
-        notes: What does not fit together, in words.
+        processors: Name and ``custom_params`` of each processor; a chain's links. May be empty.
+        tokens: The tokens of the answer.
+        edits: Each distinct edit once.
+        blocks: The thinking blocks.
+        names: Names of edited tokens by id, for the first tokens of each edit.
+        likely: The ``top_logprobs`` of each token; may be empty.
+        finish: Finish reason, in words.
+        notes: Contradictions between request and answer, in words.
     """
 
     processors: list[tuple[str, Mapping[str, Any]]]
@@ -97,11 +97,11 @@ class Trace(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The answer."""
+        """The text of the answer."""
         return "".join(token.text for token in self.tokens)
 
     def words(self, edit: Edit) -> str:
-        """Say what an edit does."""
+        """Return a description of an edit."""
         ids, why = edit.token_ids, f": {edit.why}" if edit.why else ""
         count = f"{len(ids):,} token{'s' * (len(ids) != 1)}"
         match edit.what:
