@@ -111,7 +111,7 @@ def _converted(value: Any) -> list[Ids]:
 
 
 def ids_of(token_ids: Iterable[int]) -> Ids | list[int]:
-    """Return a copy of a list of ids, or the object that :func:`prepared` made of it.
+    """Return a copy of a list of ids, or the object that :func:`converted_ids` made of it.
 
     Raises:
         TypeError: An entry is no integer.
