@@ -51,15 +51,17 @@ def as_numpy(logits: torch.Tensor) -> Any:
 
 
 def fill(flat: torch.Tensor, indices: torch.Tensor, value: float) -> None:
-    """Write one value at indices, faster than ``index_fill_`` does on a CPU."""
+    """Write one value at indices, with all threads; ``index_fill_`` uses one.
+
+    ``disallowed-*`` of ``benchmarks/cost`` shows the difference.
+    """
     flat[indices] = value
 
 
 def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
     """Set the logits that compiled edits exclude to ``-inf``.
 
-    Works on the bits of the logits, row by row: ``masked_fill_`` is slower on a CPU, and a row that
-    is read once stays in the cache.
+    Works on the bits of the logits, one row at a time (``make bench PART=bounds``).
     """
     global _latest_dtype  # noqa: PLW0603 - of the process, see there
     dtype = _latest_dtype = rows.dtype

@@ -79,7 +79,7 @@ class Plan:
             sent = device.send(_packed(parts, ends[-1]), logits.device)
 
         def cut(part: Sized, end: int) -> torch.Tensor | None:
-            # Each operation of torch costs microseconds, so none without need.
+            # No operation of torch without need.
             if sent is None or not len(part):
                 return None
             return sent if len(part) == ends[-1] else sent[end - len(part) : end]

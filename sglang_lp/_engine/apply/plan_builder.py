@@ -259,7 +259,7 @@ def _wide_part(
     again = [ids for ids in recording.banned if isinstance(ids, Ids) and ids.is_lasting]
     many = recording.allowed or again
     if sum(map(len, many)) < WIDE or not all(isinstance(i, Ids) and i.is_lasting for i in many):
-        return None, ()  # for one use, compiling takes longer than indexed writes
+        return None, ()  # compiling pays off if the edits come again
     part = Recording(recording.vocab_size)
     part.allowed, part.banned = recording.allowed, again
     return CompiledEdits.of(part), [ids for ids in recording.banned if ids not in again]

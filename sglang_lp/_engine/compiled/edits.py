@@ -22,7 +22,8 @@ from sglang_lp.edits.recording import Recording
 if TYPE_CHECKING:
     import torch
 
-#: From this many cells of a row on, one pass over the whole row is faster than indexed writes.
+#: From this many ids on, edits are applied as one pass over the whole row (`make bench
+#: PART=bounds`).
 WIDE = 4_096
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
@@ -124,9 +125,6 @@ def host_of(request: Any) -> Host:
 @lru_cache(maxsize=1)
 def _served_host() -> Any:
     """Return the host for requests of a server without the plugin."""
-    # Not imported above: the client imports this module, and that takes 20 ms.
-    from importlib.metadata import entry_points
-
     found = [*entry_points(group=_GROUP)]
     if not found:
         _refuse()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
-    from logging import Logger
-
     from sglang_lp._engine.history.host import Host
     from sglang_lp.processor import LogitProcessor
+
+logger = logging.getLogger(__name__)
 
 _TOKENS = History.TOKENS
 
@@ -37,12 +38,5 @@ def tolerates_lag(processor: LogitProcessor, host: Host) -> bool:
         raise ProcessorFault("the newest token of the request cannot be read on this server")
     if processor.kind not in _reported:
         _reported.add(processor.kind)
-        _logger().error(_LAGS, processor.name)
+        logger.error(_LAGS, processor.name)
     return False
-
-
-def _logger() -> Logger:
-    # Not imported above, because the client imports this module and logs nothing.
-    import logging
-
-    return logging.getLogger(__name__)
