@@ -61,7 +61,7 @@ class ChoiceLogitProcessor(LogitProcessor):
     At every step the tokens that continue a choice keep their logits and all others are set to
     ``-inf``, so that the model's own probabilities choose. ``choices`` are texts as the client gets
     them: every token counts with which a choice can continue, whichever tokens spell it. After a
-    choice only ``eos_token_ids`` may come. With ``token_ids`` and without ``eos_token_ids`` the
+    choice only ``eos_token_ids`` may come, with ``ignore_eos`` again and again. With ``token_ids`` and without ``eos_token_ids`` the
     model continues freely.
     """
 
@@ -152,7 +152,10 @@ class ChoiceLogitProcessor(LogitProcessor):
         """Allow the tokens that continue a choice, or end it."""
         progress, eos = request.state, request.params.eos_token_ids
         if progress.done:
-            edits.rest()
+            if eos is None:
+                edits.rest()
+            else:  # the answer goes on with ignore_eos, and is one of the choices all the same
+                edits.allow_only(eos)
             return
         progress.kept = progress.kept or _Kept(progress.choices, eos, edits.vocab_size)
         edits.allow_only(progress.kept.at(progress.place))

@@ -109,4 +109,12 @@ def test_after_a_choice_any_of_the_end_tokens_may_come():
     rows = ChoiceLogitProcessor()(torch.zeros(2, 10), [begun, chosen]).tolist()
 
     assert [{i for i, logit in enumerate(row) if logit == 0} for row in rows] == [{2}, {6, 8}]
-    assert run(ChoiceLogitProcessor, params, [5], [1, 2, 8, 4], steps=4).token_ids == [1, 2, 8, 4]
+    assert run(ChoiceLogitProcessor, params, [5], [1, 2, 8, 6], steps=4).token_ids == [1, 2, 8, 6]
+
+
+def test_after_the_end_nothing_but_the_end_may_come():
+    # A request with ignore_eos goes on there.
+    params = flat([[1, 2], [1]], eos_token_ids=[8])
+    played = run(ChoiceLogitProcessor, params, [5], [1, 2, 8, 4, 3, 1, 2, 4], steps=8)
+
+    assert played.token_ids == [1, 2, 8, 8, 8, 8, 8, 8]
