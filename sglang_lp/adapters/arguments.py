@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.errors import InvalidParameter, PolicyError, ProcessorFault, Unsupported, shown
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The largest integer in absolute value that a request may give without a limit of the operator's.
 MOST = 1 << 20
+
+_DIGIT = re.compile(r"\d")
 
 #: Names of arguments that hold token ids, in all libraries.
 _TOKEN_IDS = re.compile(r"token|(^|_)ids?$")
@@ -67,18 +72,20 @@ def check_token_ids(name: str, values: Mapping[str, Any], vocab_size: int | None
         vocab_size: Number of logits in a row, if known.
 
     Raises:
-        InvalidParameter: An id is negative, or ``vocab_size`` or more.
+        InvalidParameter: A whole number, as integer, float or text, is negative, or
+            ``vocab_size`` or more.
     """
     for key, value in values.items():
         if vocab_size is None or not _TOKEN_IDS.search(key):
             continue
-        for number in _numbers(value):
-            if isinstance(number, int) and not 0 <= number < vocab_size:
+        for came, number in _numbers(value):
+            is_whole = isinstance(number, int) or number.is_integer() or math.isinf(number)
+            if is_whole and not 0 <= number < vocab_size:
                 raise InvalidParameter(
                     name,
                     key,
                     f"expected token ids of the served model, 0 to {vocab_size - 1}, got "
-                    f"{shown(number)}",
+                    f"{shown(came)}",
                 )
 
 
@@ -91,29 +98,41 @@ def check_numbers(name: str, values: Mapping[str, Any], limits: Mapping[str, int
         limits: The largest number by the name of an argument; :data:`MOST` for others.
 
     Raises:
-        InvalidParameter: An integer, or with a limit of its own any number, is larger in absolute
-            value.
+        InvalidParameter: A number, as integer, float or text, is larger in absolute value.
     """
     for key, value in values.items():
         most = limits.get(key, MOST)
-        for number in _numbers(value):
-            if (key in limits or isinstance(number, int)) and not abs(number) <= most:
+        for came, number in _numbers(value):
+            if not abs(number) <= most:
                 raise InvalidParameter(
                     name,
                     key,
-                    f"expected numbers from {-most} to {most} on this server, got {shown(number)};"
+                    f"expected numbers from {-most} to {most} on this server, got {shown(came)};"
                     " give a smaller one, or ask its operator for more ([[adapt]] limits)",
                 )
 
 
-def _numbers(value: Any) -> Iterator[float]:
+def _numbers(value: Any) -> Iterator[tuple[Any, float]]:
+    """Yield every number of a value and what it came as, however deep, keys included.
+
+    A class may convert what it gets, so a text that spells a number is one.
+    """
     if isinstance(value, dict):
-        value = [*value.values()]
+        value = [*value, *value.values()]
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, list | dict):
             yield from _numbers(one)
-        elif isinstance(one, int | float) and not isinstance(one, bool):
-            yield one
+        elif isinstance(one, int | float):
+            yield one, one
+        elif isinstance(one, str) and _DIGIT.search(one):  # "inf" and "nan" are words
+            yield from ((one, number) for number in _spelled(one))
+
+
+def _spelled(text: str) -> Iterator[float]:
+    """Yield the numbers that Python's ``int`` and ``float`` read in a text."""
+    for read in (int, partial(int, base=0), float):
+        with suppress(ValueError):
+            yield read(text)
 
 
 class Constructor:

@@ -62,11 +62,25 @@ def test_sizes_that_would_take_the_server_are_refused_at_once(name, params, why)
         ({"size": -(1 << 20) - 1}, False),
         ({"sizes": [1, 1 << 21]}, False),
         ({"sizes": {"a": 1 << 21}}, False),
-        ({"ratio": -1e9}, True),
+        ({"ratio": -1e6}, True),
+        ({"ratio": -1e9}, False),
         ({"size": True}, True),
+        ({"size": 2e8}, False),
+        ({"size": "200000000"}, False),
+        ({"size": " 2E8 "}, False),
+        ({"size": "200_000_000"}, False),
+        ({"size": "0xBEBC200"}, False),
+        ({"size": "٢٠٠٠٠٠٠٠٠"}, False),
+        ({"size": "9" * 5000}, False),
+        ({"size": "1048576"}, True),
+        ({"size": "infinity"}, True),
+        ({"size": "call 0049 30 123456"}, True),
+        ({"sizes": [1, "2e8"]}, False),
+        ({"sizes": {"a": "2e8"}}, False),
+        ({"sizes": {"200000000": 1}}, False),
     ],
 )
-def test_integers_are_bounded_wherever_they_stand(given, passes):
+def test_numbers_are_bounded_wherever_and_however_they_are_written(given, passes):
     cls = adapt(Sized, "transformers")
     if passes:
         assert fitted(cls, **given) == given
@@ -75,11 +89,32 @@ def test_integers_are_bounded_wherever_they_stand(given, passes):
             fitted(cls, **given)
 
 
+class Banned:
+    def __init__(self, bad_words_ids=(), token_bias=0.0):
+        pass
+
+    def __call__(self, input_ids, scores):
+        return scores
+
+
+@pytest.mark.parametrize(
+    "most", [1024, "1024", 1024.0, "1024.0", -1, "-1", -1.0, "1e400"], ids=repr
+)
+def test_token_ids_are_the_models_however_they_are_written(most):
+    cls = adapt(Banned, "transformers")
+    for given in (most, [5, most], {"a": most}, *([{most: 1.0}] if isinstance(most, str) else [])):
+        with pytest.raises(InvalidParameter, match="expected token ids of the served model, 0 to"):
+            cls.parse_params({"bad_words_ids": given}, 1024)
+    for given in ([1023, "1023", 1023.0], "a token 5000", {"</s>": 1}):
+        cls.parse_params({"bad_words_ids": given, "token_bias": -0.5}, 1024)
+
+
 def test_the_operator_bounds_a_parameter_by_name():
     cls = adapt(Sized, "transformers", limits={"size": 1 << 30, "ratio": 2})
 
     assert fitted(cls, size=1 << 30) == {"size": 1 << 30}
-    for given in ({"size": (1 << 30) + 1}, {"ratio": 2.5}, {"sizes": [1 << 21]}):
+    assert fitted(cls, ratio="2") == {"ratio": "2"}
+    for given in ({"size": (1 << 30) + 1}, {"ratio": 2.5}, {"ratio": "2.5"}, {"sizes": [1 << 21]}):
         with pytest.raises(InvalidParameter):
             fitted(cls, **given)
     with pytest.raises(PolicyError, match="limits: it takes no 'sise'; correct it"):
