@@ -108,6 +108,15 @@ def test_one_bad_payload_in_a_batch_refuses_the_batch(server):
     assert [reply.status, reply.body[0]["output_ids"]] == [200, FORCED]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", [[-5], [5, 1 << 40], [[5], [6, -1]], [[5], [1 << 40]]])
+def test_a_prompt_of_token_ids_that_the_model_does_not_have_is_refused(server, prompt, stream):
+    sent = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 1}}
+    reply = server.stream("/generate", sent) if stream else server.post("/generate", sent)
+    assert (reply.status, "input_ids: expected token ids" in said(reply)) == (400, True), reply
+    assert server.post("/generate", {**sent, "input_ids": [5]}).status == 200
+
+
 @pytest.mark.parametrize(
     "payload",
     [

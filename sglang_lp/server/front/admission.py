@@ -12,6 +12,7 @@ from sglang_lp.server.front.fields import take_max_thinking_tokens
 from sglang_lp.server.front.header import ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.reserved_keys import ROUTED
 from sglang_lp.trust import Gate
@@ -35,11 +36,18 @@ class Admission:
     def admit(self, tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a request that SGLang has tokenized."""
         with standing_in(manager, obj):
+            check_ids(manager, obj, getattr(tokenized, "input_ids", None))
             if self._admit_tokenized(manager, tokenized):
                 expect(obj)
 
     def admit_list(self, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a whole list before SGLang sends the first request of it to the scheduler."""
+        with standing_in(manager, obj):
+            check_prompts(manager, obj)
+            self._admit_list(manager, obj)
+
+    def _admit_list(self, manager: Any, obj: Any) -> None:
+        """Check the processors of a list."""
         # SGLang has normalized the request; one for embeddings has no processors.
         payloads = getattr(obj, "custom_logit_processor", None)
         if payloads is None and hasattr(obj, "max_thinking_tokens"):
@@ -56,8 +64,7 @@ class Admission:
                 "prompt"
             )
         texts = [*zip(payloads[:size], samplings[:size], strict=True)]
-        with standing_in(manager, obj):
-            self._admit_body(manager, obj, texts, getattr(obj, "parallel_sample_num", 1))
+        self._admit_body(manager, obj, texts, getattr(obj, "parallel_sample_num", 1))
 
     def admit_stream(self, manager: Any, obj: Any) -> None:
         """Check a streaming request before its status is sent.
@@ -66,6 +73,17 @@ class Admission:
         """
         if hasattr(obj, "is_single"):
             return  # SGLang has normalized it, so it was admitted before its first answer
+        try:
+            with standing_in(manager, obj):
+                check_prompts(manager, obj)
+                self._admit_stream(manager, obj)
+        except RequestError as error:
+            from fastapi import HTTPException
+
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    def _admit_stream(self, manager: Any, obj: Any) -> None:
+        """Check the processors of a body that SGLang has not normalized."""
         if self._guard.rules.reads_effort:
             take_max_thinking_tokens(manager, obj)
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
@@ -78,14 +96,8 @@ class Admission:
             samplings = [samplings] * (len(payloads) if isinstance(payloads, list) else _texts(obj))
         if not isinstance(payloads, list):
             payloads = [payloads] * len(samplings)  # as SGLang will
-        try:
-            texts = [*zip(payloads, samplings, strict=False)]
-            with standing_in(manager, obj):
-                self._admit_body(manager, obj, texts, _copies(samplings))
-        except RequestError as error:
-            from fastapi import HTTPException
-
-            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+        texts = [*zip(payloads, samplings, strict=False)]
+        self._admit_body(manager, obj, texts, _copies(samplings))
 
     def _admit_tokenized(self, manager: Any, tokenized: Any) -> bool:
         """Check one request, and return whether a processor runs on it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -470,7 +471,7 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
 def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
     def copies(number, payload=PAYLOAD, tokens=1 << 17):
         request = tokenized(payload, GOOD, n=number)
-        request.input_ids = range(tokens)
+        request.input_ids = array("q", [5]) * tokens
         Admission(guard).admit(request, manager(), SimpleNamespace())
 
     copies(128)

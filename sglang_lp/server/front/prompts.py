@@ -1,0 +1,88 @@
+"""Token ids of prompts: refused where the served model does not have them.
+
+SGLang checks none. Its scheduler ends at a negative one, and with it every request.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sglang_lp.errors import RequestError, shown
+
+__all__ = ["check_ids", "check_prompts"]
+
+#: A list of so many ids and more is looked through by NumPy.
+_LONG = 256
+
+#: SGLang replaces ids of these requests: pad values stand for images, embeddings for placeholders.
+_REPLACED = "embed_overrides", "positional_embed_overrides", "input_embeds"
+
+
+def check_prompts(manager: Any, obj: Any) -> None:
+    """Check the prompts of a body that gives them as token ids.
+
+    Args:
+        manager: SGLang's ``TokenizerManager``.
+        obj: SGLang's ``GenerateReqInput`` or ``EmbeddingReqInput``, of one prompt or of a list.
+
+    Raises:
+        RequestError: As :func:`check_ids`.
+    """
+    prompts = getattr(obj, "input_ids", None)
+    if not isinstance(prompts, list) or not prompts or _replaces_ids(obj):
+        return
+    for prompt in prompts if isinstance(prompts[0], list) else [prompts]:
+        if not isinstance(prompt, list):
+            continue  # SGLang refuses it
+        try:
+            ids = array("q", prompt)
+        except TypeError:
+            continue  # SGLang refuses it
+        except OverflowError:
+            raise _outside("a number beyond 64 bits", manager) from None
+        check_ids(manager, obj, ids)
+
+
+def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
+    """Check the token ids of one prompt.
+
+    Args:
+        manager: SGLang's ``TokenizerManager``.
+        obj: The request. One that SGLang adds pad values to is not checked. An adapter (LoRA) may
+            add tokens to the vocabulary, so its request is checked for negative ids only.
+        ids: Of the prompt, or ``None``.
+
+    Raises:
+        RequestError: An id is negative, or ``vocab_size`` or more.
+    """
+    if not ids or _replaces_ids(obj):
+        return
+    if len(ids) < _LONG:
+        smallest, largest = min(ids), max(ids)
+    else:
+        numbers = np.asarray(ids)
+        smallest, largest = int(numbers.min()), int(numbers.max())
+    if smallest < 0:
+        raise _outside(shown(smallest), manager)
+    if largest >= manager.model_config.vocab_size and not getattr(obj, "lora_path", None):
+        raise _outside(shown(largest), manager)
+
+
+def _replaces_ids(obj: Any) -> bool:
+    """Tell whether SGLang puts something else in the place of ids."""
+    has_media = getattr(obj, "contains_mm_input", None)
+    if has_media is not None and has_media():
+        return True
+    return any(getattr(obj, name, None) is not None for name in _REPLACED)
+
+
+def _outside(came: str, manager: Any) -> RequestError:
+    most = manager.model_config.vocab_size - 1
+    return RequestError(
+        f"input_ids: expected token ids of the served model, 0 to {most}, got {came}; these ids "
+        "are probably another model's"
+    )

@@ -1,0 +1,89 @@
+"""Prompts that are given as token ids: those of the served model, or refused."""
+
+import time
+from array import array
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_lp.errors import RequestError
+from sglang_lp.server.front.admission import Admission
+from sglang_lp.server.front.prompts import check_ids, check_prompts
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.trust import Policy
+
+VOCAB = 100
+SERVED = SimpleNamespace(model_config=SimpleNamespace(vocab_size=VOCAB))
+
+
+def body(input_ids, **more):
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    return GenerateReqInput(input_ids=input_ids, **more)
+
+
+def passes(obj):
+    try:
+        check_prompts(SERVED, obj)
+    except RequestError as error:
+        return "input_ids: expected token ids of the served model, 0 to 99" not in str(error)
+    return True
+
+
+ids = st.integers(-3, VOCAB + 2) | st.integers(0, VOCAB - 1)
+
+
+@given(st.lists(ids, max_size=5) | st.lists(st.lists(ids, max_size=300), max_size=3))
+def test_a_body_passes_if_every_id_is_in_the_vocabulary(input_ids):
+    flat = [i for one in input_ids for i in (one if isinstance(one, list) else [one])]
+    assert passes(body(input_ids)) == all(0 <= i < VOCAB for i in flat)
+
+
+@pytest.mark.parametrize("prompt", [[2**63], [-(2**70)], [[1], [2**64]]])
+def test_an_id_beyond_64_bits_is_refused(prompt):
+    assert not passes(body(prompt))
+
+
+@pytest.mark.parametrize("prompt", [None, [], [[]], "text", [1.5], [["a"]], [[1], "a"], [None]])
+def test_what_is_no_list_of_ids_is_left_to_sglang(prompt):
+    assert passes(body(prompt))
+
+
+def test_pad_values_of_images_pass():
+    # SGLang's own: they stand for the parts of an image.
+    pads = [1, 1_000_003, -1]
+    assert passes(body(pads, image_data=["image"]))
+    assert not passes(body(pads, image_data=[None]))
+    check_ids(SERVED, body(None, text="a", image_data=["image"]), array("q", pads))
+
+
+def test_an_adapter_may_add_tokens_and_no_negative_ones():
+    assert passes(body([VOCAB], lora_path="adapter"))
+    assert not passes(body([-1], lora_path="adapter"))
+
+
+@pytest.mark.parametrize("input_ids", [[1, -5], [[1], [VOCAB]]])
+def test_every_way_in_is_checked_without_a_processor(input_ids):
+    from fastapi import HTTPException
+
+    admission, obj = Admission(Guard(Policy())), body(input_ids)
+    with pytest.raises(RequestError, match=r"^input_ids: "):
+        admission.admit_list(SERVED, obj)
+    with pytest.raises(HTTPException) as caught:
+        admission.admit_stream(SERVED, obj)
+    assert caught.value.status_code == 400
+    tokenized = SimpleNamespace(
+        input_ids=array("q", [-5]), sampling_params=SimpleNamespace(custom_params=None)
+    )
+    with pytest.raises(RequestError, match="got -5"):
+        admission.admit(tokenized, SERVED, body([-5]))
+
+
+def test_a_long_prompt_costs_little():
+    obj, long = body(None, text="a"), array("q", [5]) * 131_072
+    began = time.thread_time()
+    for _ in range(10):
+        check_ids(SERVED, obj, long)
+    assert time.thread_time() - began < 0.05
