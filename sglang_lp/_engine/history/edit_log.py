@@ -5,6 +5,7 @@ Written by the row at each step, and read for the report of the answer.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ from sglang_lp._engine.apply.answers import PendingAnswer
 
 #: Most spans that a report has.
 _MAX_SPANS = 1024
+
+#: Spans beyond those of which the newest are known: the positions behind the end of an answer are
+#: at most those of two verify steps.
+_MAX_NEWEST = 1024
 
 
 class Spans:
@@ -23,10 +28,11 @@ class Spans:
         cut: The first position that has no span because there are too many, or ``None``.
     """
 
-    __slots__ = ("_end", "cut", "spans", "total")
+    __slots__ = ("_end", "_newest", "cut", "spans", "total")
 
     def __init__(self) -> None:
         self.spans: list[list[int]] = []
+        self._newest: deque[list[int]] = deque(maxlen=_MAX_NEWEST)
         self.total = self._end = 0
         self.cut: int | None = None
 
@@ -41,8 +47,20 @@ class Spans:
             spans[-1][1] = stop
         elif len(spans) < _MAX_SPANS:
             spans.append([start, stop])
-        elif self.cut is None:
-            self.cut = start
+        else:
+            self._newest.append([start, stop])
+            if self.cut is None:
+                self.cut = start
+
+    def keep_before(self, length: int) -> None:
+        """Remove the positions behind the end of an answer of ``length`` tokens."""
+        for spans in (self._newest, self.spans):
+            while spans and spans[-1][1] > length:
+                start, stop = spans.pop()
+                self.total -= stop - max(start, length)
+                if start < length:
+                    spans.append([start, length])
+        self._end = min(self._end, length)
 
     def before(self, length: int) -> list[list[int]]:
         """Return the spans of an answer of ``length`` tokens."""
@@ -146,9 +164,12 @@ class EditLog:
         self._pending = later
 
     def finish(self, output_ids: Sequence[int]) -> None:
-        """Close the log of a whole answer."""
+        """Close the log of a whole answer, without what was decided behind its end."""
+        length = len(output_ids)
         self.resolve(output_ids)
-        self._close(len(output_ids))
+        self._close(length)
+        self._edited.keep_before(length)
+        self._forced.keep_before(length)
 
     def report(self, since: int, length: int) -> dict[str, Any]:
         """Return the report of the positions of an answer.
@@ -157,16 +178,18 @@ class EditLog:
             since: Position of its first token.
             length: Number of its tokens.
         """
-        cuts = [spans.cut for spans in (self.edited, self.forced) if spans.cut is not None]
+        only_edited = self.edited.without(self.forced)
+        known = (self.edited, self.forced, only_edited)
+        cuts = [spans.cut for spans in known if spans.cut is not None]
         end = min([*cuts, since + length])
 
         def shifted(spans: Spans) -> list[list[int]]:
             return [[start - since, stop - since] for start, stop in spans.before(end)]
 
         return {
-            "forced": min(self.forced.total, length),
+            "forced": self.forced.total,
             "forced_at": shifted(self.forced),
-            "edited": shifted(self.edited.without(self.forced)),
+            "edited": shifted(only_edited),
             "truncated": end - since if end < since + length else None,
         }
 
