@@ -148,7 +148,7 @@ def _ask(step: Step, index: int, row: Row) -> tuple[Recording, torch.Tensor | No
 
 def _log(step: Step, index: int, row: Row, recording: Recording, *, drafted: bool) -> None:
     """Log the edits of a row."""
-    forced: bool | PendingAnswer = recording.forced is not None
+    forced: bool | PendingAnswer = recording.leaves_one
     if recording.conditional:
         forced = PendingAnswer(step.answers, index, is_edited=recording.edits_else)
     if drafted:

@@ -32,6 +32,10 @@ class Conditional(NamedTuple):
     otherwise: Recording
 
 
+#: Longest list of allowed tokens that is compared with the others.
+_MAX_COMPARED = 8
+
+
 class Recording(Edits):
     """The recorded edits of one processor at one step.
 
@@ -194,10 +198,23 @@ class Recording(Edits):
 
     @property
     def leaves_one(self) -> bool:
-        """Whether exactly one token remains."""
+        """Whether exactly one token remains, as far as short lists of allowed tokens tell."""
         if self.forced is not None:
             return True
-        return bool(self.allowed) and any(len(ids) == 1 for ids in self.allowed)
+        if not self.allowed:
+            return False
+        shortest = min(self.allowed, key=len)
+        if len(shortest) == 1:
+            return True
+        if len(shortest) > _MAX_COMPARED:
+            return False
+        left = {
+            token_id
+            for token_id in shortest
+            if all(token_id in ids for ids in self.allowed)
+            and not any(token_id in ids for ids in self.banned)
+        }
+        return len(left) == 1
 
     def add(self, other: Edits) -> None:
         if not isinstance(other, Recording):

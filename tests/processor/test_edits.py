@@ -449,3 +449,22 @@ def test_one_row_and_several_get_the_same_sums():
 
     assert torch.equal(alone, together)
     assert torch.allclose(alone[:, 5], before[:, ids].logsumexp(1))
+
+
+@given(
+    allowed=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), max_size=3),
+    banned=st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=3),
+)
+def test_a_recording_knows_when_short_lists_leave_one_token(allowed, banned):
+    recording = Recording(10)
+    for token_ids in allowed:
+        recording.allow_only(token_ids)
+    for token_ids in banned:
+        recording.ban(token_ids)
+
+    left = {*range(10)}.intersection(*allowed).difference(*banned)
+    if allowed and len(left) == 1:
+        assert recording.leaves_one
+    elif recording.leaves_one:
+        # A list of one token says so itself, also where a ban contradicts it.
+        assert any(len({*ids}) == 1 for ids in allowed)

@@ -160,5 +160,5 @@ def ask_again(row: Row, vocab_size: int) -> End | None:
     finally:
         row.restart()
     if not recording.is_empty:
-        row.edit_log.add(row.resumed, forced=recording.forced is not None)
+        row.edit_log.add(row.resumed, forced=recording.leaves_one)
     return recording.end

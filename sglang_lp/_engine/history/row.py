@@ -385,7 +385,7 @@ class Row:
             self.edit_log.set_persistent(
                 self.request.position,
                 exist=persistent is not None,
-                forced=any(one.forced is not None for one in parts),
+                forced=any(one.leaves_one for one in parts),
             )
             self.persistent = persistent
             self.version = clock.next_version()
