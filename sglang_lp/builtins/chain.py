@@ -103,6 +103,7 @@ class ChainLogitProcessor(LogitProcessor):
 
         links: tuple[tuple[type[LogitProcessor], Parameters], ...] = ()
         unnamed: int = 0
+        skipped: tuple[int, ...] = ()
 
     #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
     _resolve: ClassVar[Callable[[str], type[LogitProcessor]]] = staticmethod(_find_imported)
@@ -112,6 +113,8 @@ class ChainLogitProcessor(LogitProcessor):
         self.links: list[tuple[LogitProcessor, Parameters]] = []
         #: How many of the last links messages to the client do not name.
         self.unnamed = 0
+        #: For each link the number of resumed tokens that are part of the prompt to it.
+        self.skipped: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -284,6 +287,7 @@ class ChainLogitProcessor(LogitProcessor):
         chain = type(self)()  # nothing of a request stays on the instance that serves many
         chain.links = [(link().serving(own), own) for link, own in params.links]
         chain.unnamed = params.unnamed
+        chain.skipped = params.skipped or (0,) * len(chain.links)
         processors = [processor for processor, _ in chain.links]
         chain.needs = max(processor.needs for processor in processors)
         chain.dense = any(processor.dense for processor in processors)
@@ -301,7 +305,10 @@ class ChainLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> list[Link]:
         """Start every link."""
-        links = [Link(processor, LinkRequest(request, params)) for processor, params in self.links]
+        links = [
+            Link(processor, LinkRequest(request, params, skipped))
+            for (processor, params), skipped in zip(self.links, self.skipped, strict=True)
+        ]
         for link in links[len(links) - self.unnamed :]:
             link.is_named = False
         for link in links:
@@ -344,8 +351,11 @@ class ChainLogitProcessor(LogitProcessor):
     ) -> dict[str, Any]:
         """Return the reports of the named links."""
         joined: dict[str, Any] = {}
-        for processor, own in self.links[: len(self.links) - self.unnamed]:
-            joined |= processor.report(own, prompt_ids, output_ids, forced)
+        named = len(self.links) - self.unnamed
+        for (processor, own), skipped in zip(self.links[:named], self.skipped, strict=False):
+            prompt = [*prompt_ids, *output_ids[:skipped]] if skipped else prompt_ids
+            spans = [(start - skipped, stop - skipped) for start, stop in forced]
+            joined |= processor.report(own, prompt, output_ids[skipped:], spans)
         return joined
 
     def edit(self, request: Request, edits: Edits) -> None:
@@ -354,7 +364,8 @@ class ChainLogitProcessor(LogitProcessor):
         nothing = stays = True
         links = [link for link in request.state if link.processor.edits]
         for link in links:
-            if link.looked < position < link.wake:
+            at = position - link.request.skipped
+            if link.looked < at < link.wake:
                 if link.held is not None:
                     edits.add(link.held)
                     nothing = nothing and link.held.is_empty
@@ -363,20 +374,20 @@ class ChainLogitProcessor(LogitProcessor):
             link.edit(own)
             if own.standing is not None:
                 edits.always().add(own.standing)
-            link.looked = position
+            link.looked = at
             if link.processor.needs is History.NONE:
                 edits.always().add(own)
                 link.wake = NEVER
                 continue
             edits.add(own)
-            link.wake = position + 1 if own.wake is None else own.wake
+            link.wake = at + 1 if own.wake is None else own.wake
             link.held = own if own.holds else None
             stays = stays and (own.holds or own.is_empty)
             nothing = nothing and own.is_empty
             if own.end is not None:
                 edits.finish(*own.end)
         # Links that compute on whole rows do so at every step.
-        wake = position + 1 if self.dense else min(link.wake for link in links)
+        wake = position + 1 if self.dense else min(link.wakes for link in links)
         if nothing:
             edits.wake_at(wake)
         elif stays and wake > position + 1:

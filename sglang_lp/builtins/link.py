@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from sglang_lp.edits import NEVER
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, told
 from sglang_lp.processor import LogitProcessor, Recording, Whole
 from sglang_lp.request import Request
@@ -23,14 +24,42 @@ logger = logging.getLogger(__name__)
 UNNAMED = "what this server adds to every request"
 
 
+class _Rest(Sequence[int]):
+    """All but the first of some tokens, without a copy."""
+
+    __slots__ = ("_skipped", "_whole")
+
+    def __init__(self, whole: Sequence[int], skipped: int) -> None:
+        self._whole = whole
+        self._skipped = skipped
+
+    def __len__(self) -> int:
+        return max(0, len(self._whole) - self._skipped)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        places = range(self._skipped, len(self._whole))[at]
+        if isinstance(places, int):
+            return self._whole[places]
+        return self._whole[places.start : places.stop : places.step] if places else []
+
+
 class LinkRequest(Request):
-    """The request as one link sees it: the link's parameters and state, the chain's logits."""
+    """The request as one link sees it: the link's parameters and state, the chain's logits.
 
-    __slots__ = ("_whole", "sampling")
+    Attributes:
+        skipped: Number of resumed tokens that are part of the prompt to this link, all or none.
+    """
 
-    def __init__(self, whole: Request, params: Parameters) -> None:
+    __slots__ = ("_whole", "sampling", "skipped")
+
+    def __init__(self, whole: Request, params: Parameters, skipped: int = 0) -> None:
         super().__init__(params, may_lag=whole.may_lag, tokenizer=whole.tokenizer)
         self._whole = whole
+        self.skipped = skipped
         #: SGLang's ``SamplingParams``, as far as they are known.
         self.sampling: Any = getattr(whole, "sampling", None)
         self.observe()
@@ -50,9 +79,13 @@ class LinkRequest(Request):
 
     def observe(self) -> None:
         """Copy the history of this step from the whole request."""
-        whole = self._whole
+        whole: Any = self._whole
         self.prompt_ids, self.output_ids = whole.prompt_ids, whole.output_ids
         self.position, self.exact = whole.position, whole.exact
+        if self.skipped:
+            self.prompt_ids = whole.full_prompt_ids
+            self.output_ids = _Rest(whole.output_ids, self.skipped)
+            self.position -= self.skipped
 
 
 class Link:
@@ -63,9 +96,9 @@ class Link:
         request: The request as the processor sees it.
         is_named: Whether messages to the client name the processor and say why it failed. If not,
             only the log does.
-        looked: Position of the last call of ``edit``. At this position the link runs again if
-            SGLang repeats the step after a retraction.
-        wake: Position of the next call of ``edit``.
+        looked: Position of the last call of ``edit``, as the link's request counts. At this
+            position the link runs again if SGLang repeats the step after a retraction.
+        wake: Position of the next call of ``edit``, as the link's request counts.
         held: The edits of every position between these two, if they hold.
     """
 
@@ -80,6 +113,11 @@ class Link:
         self.looked = self.wake = 0
         self.held: Recording | None = None
 
+    @property
+    def wakes(self) -> int:
+        """Position of the whole request at which ``edit`` is called next."""
+        return min(NEVER, self.wake + self.request.skipped)
+
     def start(self) -> None:
         """Start the processor."""
         try:
@@ -91,6 +129,10 @@ class Link:
     def advance(self, token_ids: Sequence[int]) -> None:
         """Pass generated tokens on."""
         self.request.observe()
+        if self.request.skipped:
+            token_ids = token_ids[max(0, len(token_ids) - len(self.request.output_ids)) :]
+            if not token_ids:
+                return
         try:
             self.processor.advance(self.request, token_ids)
         except BaseException as error:
@@ -122,7 +164,7 @@ class Link:
     def fork(self, request: Request) -> Link:
         """Return a link for a draft of a request, to be advanced and thrown away."""
         own = self.request
-        link = Link(self.processor, LinkRequest(request, own.params))
+        link = Link(self.processor, LinkRequest(request, own.params, own.skipped))
         link.is_named = self.is_named
         try:
             link.request.state = self.processor.fork(own)

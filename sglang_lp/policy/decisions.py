@@ -83,6 +83,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         always: Processors that every request gets in addition to its own.
         profiles: Bundles, by the name that a request chooses them by.
         ceilings: The largest number for a parameter of that name in any class.
+        may_resume: Whether ``resumed_tokens`` of a request also count for ``always``.
         effort: Thinking budgets by the level of effort; and ``answer_room`` and ``fields``. Without
             a level, the efforts of requests are left to SGLang, which does not enforce them. With
             ``fields = false``, so are budgets in other fields of a request.
@@ -92,6 +93,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     always: tuple[Chosen, ...] = ()
     profiles: dict[str, Profile] = {}
     ceilings: dict[str, Ceiling] = {}
+    may_resume: bool = False
     effort: dict[str, int | bool] | None = None
 
     def __post_init__(self) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from sglang_lp import builtins
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor
@@ -32,6 +34,7 @@ class Asked(NamedTuple):
         effort: The level of effort that it asks for.
         limit: Tokens that it can get, if known.
         reasoning: Whether the served reasoning parser reads its answer.
+        resumed: Number of tokens at the end of its prompt that are the beginning of its answer.
     """
 
     payload: Any
@@ -40,6 +43,7 @@ class Asked(NamedTuple):
     effort: str | None = None
     limit: int | None = None
     reasoning: bool = False
+    resumed: int = 0
 
 
 class Decided(NamedTuple):
@@ -50,11 +54,13 @@ class Decided(NamedTuple):
         params: Parsed parameters that fit the served model; of a class without a schema the
             ``custom_params`` that it reads.
         names: Names of the processors that the client may know of.
+        resumed: Number of resumed tokens that the processor treats as generated.
     """
 
     processor: type[LogitProcessor]
     params: Any
     names: tuple[str, ...]
+    resumed: int = 0
 
 
 class _Requested(NamedTuple):
@@ -164,11 +170,40 @@ class Rules:
             own = parse_link(self._find(asked.payload), asked.custom_params, served)
             own = fit_link(own, served)
             decided = Decided(*own, tuple(link.processor.__name__ for link in parts(own)))
-        form = served.reasoning
-        if decided is None or form is None or not (asked.reasoning and form.can_begin_inside):
-            return decided
-        link = begin_inside(Link(decided.processor, decided.params))
-        return decided._replace(params=link.params)
+        if decided is None:
+            return None
+        form, link = served.reasoning, Link(decided.processor, decided.params)
+        inside = form is not None and asked.reasoning and form.can_begin_inside
+        if inside:
+            link = begin_inside(link)
+        if not asked.resumed:
+            return decided._replace(params=link.params)
+        params, resumed = self._resume(link, asked.resumed, inside=inside)
+        return decided._replace(params=params, resumed=resumed)
+
+    def _resume(self, link: Link, resumed: int, *, inside: bool) -> tuple[Any, int]:
+        """Let the processors of a request resume an answer, and not the operator's.
+
+        A processor of ``[[always]]`` begins with the request. So does a thinking budget where
+        SGLang's parser reads the answer by itself, without the resumed tokens.
+
+        Args:
+            link: All processors that run.
+            resumed: Number of tokens to resume.
+            inside: Whether SGLang's parser takes what comes without a start for reasoning.
+
+        Returns:
+            The parameters, and the number of resumed tokens for the processor as a whole.
+        """
+        every = parts(link)
+        always = len(every) if self._decisions.may_resume else len(every) - len(self._always)
+        begins = [place >= always or (inside and thinks(one)) for place, one in enumerate(every)]
+        if all(begins):
+            return link.params, 0
+        if not any(begins):
+            return link.params, resumed
+        skipped = tuple(resumed if begin else 0 for begin in begins)
+        return msgspec.structs.replace(link.params, skipped=skipped), resumed
 
     def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
         """Apply the decisions: ceilings, then the thinking budget, then ``[[always]]``."""

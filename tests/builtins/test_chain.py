@@ -4,12 +4,14 @@ import itertools
 import math
 from typing import ClassVar
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, RefusalReason
@@ -18,6 +20,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import Batch, FakeRequest, ProcessorContract, run
 from sglang_lp.trust import Policy
 
@@ -34,6 +37,78 @@ def chained(*links):
     for place, (_, own) in enumerate(links):
         params |= {f"{place}.{key}": value for key, value in own.items()}
     return params
+
+
+class Witness(LogitProcessor):
+    """Write down what it sees, sleep for some tokens, and name the next of some forced ones."""
+
+    class Params(Parameters, frozen=True):
+        naps: tuple[int, ...] = (1,)
+
+    saw: ClassVar[list] = []
+
+    def start(self, request):
+        self.saw.append(("start", [*request.prompt_ids], [*request.output_ids], request.position))
+        return ()
+
+    def advance(self, request, token_ids):
+        request.state = (*request.state, *token_ids)
+
+    def edit(self, request, edits):
+        prompt_ids, output_ids, position = request.prompt_ids, request.output_ids, request.position
+        assert len(output_ids) == position
+        assert [*output_ids[-2:]] == [*output_ids][-2:]
+        assert [*output_ids[: position // 2]] == [*output_ids][: position // 2]
+        self.saw.append(("edit", [*prompt_ids], [*output_ids], [*request.state]))
+        naps = request.params.naps
+        edits.wake_at(position + naps[position % len(naps)])
+
+
+class Other(Witness):
+    saw: ClassVar[list] = []
+
+
+@given(
+    prompt=st.lists(tokens, min_size=1, max_size=6),
+    output=st.lists(tokens, max_size=12),
+    cut=st.integers(1, 6),
+    naps=st.tuples(*[st.lists(st.integers(1, 4), min_size=1, max_size=3)] * 2),
+    drafted=st.booleans(),
+)
+def test_a_link_that_begins_with_the_request_sees_a_resumed_answer_as_prompt(
+    prompt, output, cut, naps, drafted
+):
+    cut = min(cut, len(prompt))
+
+    def play(kinds, skipped, resumed):
+        links = [(kind, kind.Params(naps=tuple(nap))) for kind, nap in kinds]
+        joined = msgspec.structs.replace(ChainLogitProcessor.join(links), skipped=skipped)
+        for kind, _ in kinds:
+            kind.saw.clear()
+        request = FakeRequest(prompt)
+        params = request.custom_params({})
+        host = StockHost(params["__req__"], may_lag=False)
+        host.resumed = resumed
+        attach_row(params, ChainLogitProcessor().serving(joined), joined, host)
+        for position in range(len(output) + 1):
+            if drafted and position < len(output):
+                nodes = [[0, output[position]]], [[1, -1]], [[-1, -1]]
+                Batch().step(
+                    torch.zeros(2, VOCAB),
+                    rows_of([params]),
+                    [params],
+                    drafts=lambda nodes=nodes: Drafts(2, *nodes),
+                    width=2,
+                )
+            else:
+                Batch().step(torch.zeros(1, VOCAB), rows_of([params]), [params])
+            if position < len(output):
+                request.append(output[position])
+        return [[*kind.saw] for kind, _ in kinds]
+
+    resumes, begins = play([(Witness, naps[0]), (Other, naps[1])], (0, cut), cut)
+    assert [resumes] == play([(Witness, naps[0])], (), cut)
+    assert [begins] == play([(Other, naps[1])], (), 0)
 
 
 class TestContract(ProcessorContract):

@@ -14,7 +14,7 @@ import pytest
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.server.gate.metrics import NAMES
 from sglang_lp.wire.names import HEADER
-from support.models.tiny_model import FREQUENT
+from support.models.tiny_model import EOS, FREQUENT
 from support.servers.asking import openai_client
 from support.servers.configurations import on_servers
 
@@ -236,6 +236,24 @@ def test_a_schedule_without_an_end_gets_the_ceiling(server, written):
 
     assert reply.status == 200, reply.body
     assert [token_id == 50 for token_id in reply.output_ids[:7]] == [True] * 6 + [False]
+
+
+@pytest.mark.parametrize("resumed", [0, 1, 5])
+@pytest.mark.parametrize("payload", [None, DRY])
+def test_a_resumed_answer_does_not_shed_a_minimum(server, payload, resumed):
+    params = {"resumed_tokens": resumed}
+    whole = generate(payload, params, input_ids=[START, END, 50, 60, 70])
+    whole["sampling_params"] |= {"logit_bias": {str(EOS): 100}, "max_new_tokens": 20}
+    chat = {"custom_logit_processor": payload, "custom_params": {"resumed_tokens": min(1, resumed)}}
+    chat |= {"model": "tiny", "messages": MESSAGES, "max_tokens": 40, "logit_bias": {str(EOS): 100}}
+
+    reply = server.post("/generate", whole)
+
+    assert reply.status == 200, reply.body
+    assert [*reply.output_ids].index(EOS) == 8
+    answer = server.post("/v1/chat/completions", chat)
+    assert answer.status == 200, answer.body
+    assert answer.body["usage"]["completion_tokens"] == 9
 
 
 def test_beams_do_not_shed_what_is_mandatory(server):

@@ -9,7 +9,7 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.served_model import ServedModel
+from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.trust import Policy, Verifier
 from support.models.vocabularies import one_token_a_byte
 
@@ -278,6 +278,40 @@ def test_what_every_request_gets_is_beside_its_own_and_not_named():
     assert decided.names == ("AllowedTokensLogitProcessor",)
     served = decided.processor().serving(decided.params)
     assert served.name == "ChainLogitProcessor (AllowedTokensLogitProcessor)"
+
+
+@pytest.mark.parametrize("may_resume", [False, True])
+def test_what_every_request_gets_begins_with_the_request_unless_requests_may_resume(may_resume):
+    always = Chosen(
+        processor="MinLengthLogitProcessor", params={"min_tokens": 8, "eos_token_ids": [3]}
+    )
+    rules = rules_of(always=(always,), may_resume=may_resume)
+    own = Asked(BAN.processor, {"token_ids": [5]}, resumed=4)
+
+    both, alone = rules.decide(own, SERVED), rules.decide(Asked(None, resumed=4), SERVED)
+    assert (both.resumed, alone.resumed) == (4, 4 if may_resume else 0)
+    assert both.params.skipped == (() if may_resume else (0, 4))
+    assert rules_of().decide(own, SERVED).resumed == 4
+
+
+def test_a_budget_begins_with_the_answer_where_the_parser_reads_the_answer_by_itself():
+    served = ServedModel(
+        one_token_a_byte("<think>", "</think>"),
+        400,
+        reasoning=ReasoningFormat("<think>", "</think>", can_begin_inside=True),
+    )
+    rules = Rules(
+        Policy(ceilings={"thinking_budget": Ceiling(at_most=8)}), Verifier(Policy()).resolve
+    )
+    rules.fit(served)
+    ban = ("DisallowedTokensLogitsProcessor", {"token_ids": [7]})
+
+    for reasoning, skipped, resumed in ((True, (0, 4), 0), (False, (), 4)):
+        asked = Asked(*ban, reasoning=reasoning, resumed=4)
+        beside = rules.decide(asked, served)
+        assert (beside.params.skipped, beside.resumed) == (skipped, 4)
+        alone = rules.decide(asked._replace(payload=None, custom_params=None), served)
+        assert alone.resumed == resumed
 
 
 def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():

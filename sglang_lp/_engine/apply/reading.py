@@ -7,7 +7,7 @@ logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.device import device_of
@@ -178,19 +178,21 @@ class ServedRequest(Request):
 
     Attributes:
         sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
+        full_prompt_ids: The prompt, with the tokens at its end that the processor resumes.
         lent: The logits of the batch while ``edit`` runs, else ``None``.
         index: The row of this request in these logits.
         copied: A copy of the row, if the processor read ``request.logits``.
         read: The row as it was read, if it was not copied.
     """
 
-    __slots__ = ("copied", "index", "lent", "read", "sampling")
+    __slots__ = ("copied", "full_prompt_ids", "index", "lent", "read", "sampling")
 
     def __init__(
         self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
     ) -> None:
         super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
         self.sampling = sampling
+        self.full_prompt_ids: Sequence[int] = ()
         self.lent: Logits | None = None
         self.index = 0
         self.copied: torch.Tensor | None = None

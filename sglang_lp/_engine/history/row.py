@@ -227,7 +227,7 @@ class Row:
 
     def _start_processor(self) -> None:
         request = self.request
-        request.prompt_ids, _ = self.split_prompt(self._prompt_ids)
+        self._show_prompt()
         self.tokens = request.output_ids = array("q")
         self._first = None
         self._set_persistent(None, None)
@@ -295,7 +295,12 @@ class Row:
             ):
                 self.state = _UNSTARTED
         self._prompt_ids, self._output_ids = prompt_ids, output_ids
-        self.request.prompt_ids, _ = self.split_prompt(prompt_ids)
+        self._show_prompt()
+
+    def _show_prompt(self) -> None:
+        """Show the processor the prompt."""
+        self.request.full_prompt_ids = self._prompt_ids
+        self.request.prompt_ids, _ = self.split_prompt(self._prompt_ids)
 
     def ask_early(self, vocab_size: int) -> None:
         """Ask for the edits of the first step, so that the step does not wait for them.

@@ -193,11 +193,12 @@ class Guard:
             try:
                 if payload is not None:
                     self._check_way(name, intake)
-                decided = self._decide(intake, custom_params)
+                decided = self._decide(intake, custom_params, beside.resumed)
                 if decided is None:
                     return None
                 if payload is None:
                     self._check_way(name, intake)
+                beside = beside._replace(resumed=decided.resumed)
                 made, params, own = self._make(decided)
                 if intake.masked:
                     _check_mask(made)
@@ -212,12 +213,13 @@ class Guard:
                 raise as_fault(name, "before its request began", error) from None
         return Admitted(stands, made, params, own, decided.names, beside)
 
-    def _decide(self, intake: Intake, custom_params: Any) -> Decided | None:
+    def _decide(self, intake: Intake, custom_params: Any, resumed: int) -> Decided | None:
         """Return what a request runs, decided on once for equal requests.
 
         Args:
             intake: The request.
             custom_params: Its parameters without what goes with any processor.
+            resumed: Number of tokens at the end of its prompt that are the answer so far.
 
         Raises:
             RequestError: Refused.
@@ -226,14 +228,15 @@ class Guard:
         if isinstance(custom_params, dict) and END_TOKEN_IDS in custom_params:
             served = _thinking_to(served, custom_params[END_TOKEN_IDS])
         own = intake.packed if custom_params is intake.custom_params else packed(custom_params)
+        asked = intake.asked(custom_params, resumed)
         if not isinstance(own, bytes):
-            return self.rules.decide(intake.asked(custom_params), served)
+            return self.rules.decide(asked, served)
         # The rules read the limit where they leave room for the answer, and nowhere else.
         limit = intake.limit if self._leaves_room else None
-        key = intake.payload, own, limit, intake.reasoning
+        key = intake.payload, own, limit, intake.reasoning, resumed
         decided = self._copies.get(key)
         if decided is None:
-            decided = self.rules.decide(intake.asked(custom_params), served)
+            decided = self.rules.decide(asked, served)
             if decided is not None:
                 self._copies.keep(key, decided)
         return decided

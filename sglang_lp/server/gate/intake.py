@@ -157,11 +157,12 @@ class Intake:
         keys = self.custom_params if isinstance(self.custom_params, Mapping) else ()
         return any(key in {BUDGET_FIELD, EFFORT} or not is_private(key) for key in keys)
 
-    def asked(self, custom_params: Any) -> Asked:
+    def asked(self, custom_params: Any, resumed: int) -> Asked:
         """Return what the operator's rules read of this.
 
         Args:
             custom_params: The parameters without what goes with any processor.
+            resumed: Number of tokens at the end of its prompt that are the answer so far.
         """
         found = custom_params if isinstance(custom_params, Mapping) else {}
         return Asked(
@@ -171,6 +172,7 @@ class Intake:
             found.get(EFFORT),
             self.limit,
             self.reasoning,
+            resumed,
         )
 
 
