@@ -257,13 +257,15 @@ class Rules:
         """Return the processors of a profile, with the parameters that it lets the request set."""
         profile = self._profiles[asked.payload]
         given = _public(asked.custom_params)
-        for name in given:
+        asks = [*given] if asked.field is None else [*given, BUDGET]
+        for name in asks:
             if name not in profile.may_set:
                 allowed = ", ".join(sorted(profile.may_set)) or "no parameter"
+                where = "" if name in given else ", in a field of the request"
                 raise InvalidParameter(
                     asked.payload,
                     None,
-                    f"this profile lets a request set {allowed}, got {shown(name)}",
+                    f"this profile lets a request set {allowed}, got {shown(name)}{where}",
                 )
         links, base = [], None
         for processor, params in profile.choices:

@@ -238,6 +238,14 @@ def test_a_schedule_without_an_end_gets_the_ceiling(server, written):
     assert [token_id == 50 for token_id in reply.output_ids[:7]] == [True] * 6 + [False]
 
 
+def test_a_budget_field_beside_a_profile_that_takes_none_is_refused(server):
+    reply = server.post("/generate", generate("fixed", max_thinking_tokens=6))
+
+    assert reply.status == 400
+    assert "in a field of the request" in str(reply.body)
+    assert thought(server.post("/generate", generate("fixed")).output_ids) == 3
+
+
 @pytest.mark.parametrize("resumed", [0, 1, 5])
 @pytest.mark.parametrize("payload", [None, DRY])
 def test_a_resumed_answer_does_not_shed_a_minimum(server, payload, resumed):

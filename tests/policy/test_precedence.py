@@ -136,7 +136,8 @@ def expected(policy, request):
     runs, concerned = request["runs"], policy["effort"] is not None
     concerned = concerned or policy["ceiling"] is not None or policy["default"] == "thinking"
     concerned = concerned or request["field"] is not None
-    if runs == "profile" and not policy["settable"] and request["own"] is not None:
+    asks = request["own"] is not None or request["field"] is not None
+    if runs == "profile" and not policy["settable"] and asks:
         return REFUSED
     if not concerned:
         if runs in {"budget", "chain"}:
@@ -150,7 +151,7 @@ def expected(policy, request):
     if runs == "profile":
         order = [*asked, effort, policy["profile_budget"]]
         if not policy["settable"]:
-            asked, order = [], [policy["profile_budget"]]
+            order = [policy["profile_budget"]]
     elif runs == "other":
         order = [*asked, effort]
     else:

@@ -248,6 +248,15 @@ def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set(
         rules.decide(Asked("support", {"soft_top_n": 3}), SERVED)
 
 
+def test_a_budget_field_beside_a_profile_that_takes_none_is_refused():
+    rules = rules_of(profiles={"calm": Profile(processors=(DEFAULT,))})
+
+    with pytest.raises(InvalidParameter, match="got 'thinking_budget', in a field of the request"):
+        rules.decide(Asked("calm", field=6), SERVED)
+    # An effort is no number of the client's.
+    assert rules.decide(Asked("calm", effort="low"), SERVED).params.thinking_budget == 5
+
+
 def test_a_profile_may_leave_a_required_parameter_to_the_request():
     chosen = Chosen(processor="MinLengthLogitProcessor", params={"eos_token_ids": [3]})
     rules = rules_of(profiles={"long": Profile(processors=(chosen,), may_set=("min_tokens",))})
