@@ -550,6 +550,18 @@ def test_a_structural_tag_begins_where_the_budget_closed_the_block(server, encod
 # Truncation
 
 
+def test_an_answer_without_room_to_think_ends_with_an_empty_block(server):
+    params = {"thinking_budget": 0, "at_limit": "stop"}
+
+    reply = ask(server, custom_logit_processor=THINK, custom_params=params, return_meta_info=True)
+
+    ((message,),) = messages_of(reply)
+    (choice,) = reply.body["choices"]
+    assert choice["finish_reason"] == "length"
+    assert not message.get("reasoning_content")
+    assert choice["meta_info"]["sglang_lp"]["thinking"] == [{"tokens": 0, "ended": "budget"}]
+
+
 @pytest.mark.parametrize("budget", [1, 2, 5, 20])
 def test_an_answer_can_end_with_its_budget(server, budget):
     params = {"thinking_budget": budget, "at_limit": "stop"}

@@ -39,12 +39,21 @@ def is_closing(params: BudgetParams, progress: Progress) -> bool:
 
 
 def close(request: Request, edits: Edits) -> None:
-    """Close the block, or end the answer in it."""
+    """Close the block, or end the answer in it.
+
+    An answer in a block without room for another token ends with the end of the block.
+    """
     progress = request.state
-    if request.params.at_limit == "stop" and not progress.looped:
+    finder = progress.finder
+    if request.params.at_limit != "stop" or progress.looped:
+        edits.force(finder.next_token[progress.begun])
+        return
+    of_end = len(finder.end)
+    if tokens_left(request.params, progress) < 0:
+        of_end = progress.of_end + 1
+        edits.force(finder.end[of_end - 1])
+    if of_end == len(finder.end):
         edits.finish("thinking budget", LENGTH)
-    else:
-        edits.force(progress.finder.next_token[progress.begun])
 
 
 def quiet_tokens(

@@ -245,6 +245,21 @@ def test_patterns_that_cannot_be_are_refused():
 # Truncation
 
 
+def test_an_answer_without_room_to_think_ends_with_an_empty_block():
+    params = {**IDS, "thinking_budget": 0, "at_limit": "stop"}
+    processor, fitted = prepare(
+        ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
+    )
+    request = Request(fitted)
+    request.prompt_ids = array("q", [START])
+    request.state = processor.start(request)
+    edits = Recording(VOCAB)
+    processor.edit(request, edits)
+
+    assert (edits.forced, edits.end) == (END, End("thinking budget", LENGTH))
+    assert report(params, [START], [END], [(0, 1)]) == [{"tokens": 0, "ended": "budget"}]
+
+
 @pytest.mark.parametrize("budget", [1, 2, 7])
 def test_an_answer_can_end_with_its_budget(budget):
     params = {**IDS, "thinking_budget": budget, "at_limit": "stop"}
@@ -265,3 +280,47 @@ def test_an_answer_can_end_with_its_budget(budget):
 
     assert ends == [None] * (budget - 1) + [End("thinking budget", LENGTH)]
     assert report(params, [START], [5] * budget, []) == [{"tokens": budget, "ended": "budget"}]
+
+
+@given(
+    prompt=st.lists(st.sampled_from([START, END, 5, 6]), max_size=4),
+    script=st.lists(st.sampled_from([START, END, 5, 6, 7]), max_size=14),
+    ends=st.sampled_from([(END,), (END, 6), (6, 6, END)]),
+    budget=st.integers(0, 4),
+    total=st.none() | st.integers(0, 6),
+)
+def test_an_answer_that_ends_with_its_budget_thinks_no_more_than_that(
+    prompt, script, ends, budget, total
+):
+    params = {
+        "thinking_start_token_id": START,
+        "thinking_end_token_id": None,
+        "thinking_end_token_ids": ends,
+        "thinking_budget": budget,
+        "total_thinking_tokens": total,
+        "at_limit": "stop",
+    }
+    processor, fitted = prepare(
+        ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
+    )
+    request = Request(fitted)
+    request.prompt_ids, request.output_ids = array("q", prompt), array("q")
+    request.state = processor.start(request)
+    over = request.state.inside
+    for position, token_id in enumerate(script):
+        request.position = position
+        edits = Recording(VOCAB)
+        processor.edit(request, edits)
+        came = token_id if edits.forced is None else edits.forced
+        request.output_ids.append(came)
+        processor.advance(request, [came])
+        if edits.end is not None:
+            break
+
+    thought = report(params, prompt, [*request.output_ids], [])
+    written = len(ends) - 1  # of an end that the model began at its limit
+    assert all(block["tokens"] <= max(budget, over) + written for block in thought)
+    own = sum(block["tokens"] for block in thought) - over
+    assert total is None or own <= total + written
+    if len(ends) == 1 and budget == 0:
+        assert own <= 0
