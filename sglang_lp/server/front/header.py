@@ -15,7 +15,7 @@ from sglang_lp.server.gate.metrics import start
 from sglang_lp.server.versions import untested
 from sglang_lp.wire.names import HEADER, POLICY_HEADER
 
-__all__ = ["AnswerHeader", "make_begin", "ran"]
+__all__ = ["AnswerHeader", "add_middleware", "make_begin", "ran"]
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -96,6 +96,17 @@ class AnswerHeader:
             _answering.reset(token)
 
 
+def add_middleware(app: Any, fingerprint: str) -> None:
+    """Add the headers and the reports to the answers of SGLang's HTTP app.
+
+    Args:
+        app: SGLang's app, not yet running: a running app takes no middleware.
+        fingerprint: Fingerprint of the policy.
+    """
+    app.add_middleware(AnswerHeader, fingerprint=fingerprint)
+    app.add_middleware(AnswerReports)
+
+
 def make_begin(guard: Guard) -> Any:
     """Return the hook that runs when the HTTP process has its manager of requests.
 
@@ -107,8 +118,7 @@ def make_begin(guard: Guard) -> Any:
         front = sys.modules.get("sglang.srt.entrypoints.http_server")
         app = getattr(front, "app", None)
         if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
-            return  # an Engine without HTTP
-        app.add_middleware(AnswerHeader, fingerprint=guard.fingerprint)
-        app.add_middleware(AnswerReports)
+            return  # an Engine without HTTP, or a tokenizer worker
+        add_middleware(app, guard.fingerprint)
 
     return begin

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from sglang_lp.server.front.header import AnswerHeader
+from sglang_lp.server.front.header import add_middleware
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.fail_closed import end
 from sglang_lp.server.startup.installation import installed_guard, refuse
@@ -77,5 +77,5 @@ def __getattr__(name: str) -> Any:
     installation.schedulers_are_guarded = True  # the parent has checked
     from sglang.srt.entrypoints.http_server import app
 
-    app.add_middleware(AnswerHeader, fingerprint=guard.fingerprint)  # once it runs it takes none
+    add_middleware(app, guard.fingerprint)
     return app

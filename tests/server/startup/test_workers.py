@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp.server.startup import launch, workers
+from sglang_lp.server.front.header import make_begin
+from sglang_lp.server.startup import installation, launch, workers
 from sglang_lp.server.startup.launch import check_launch
 
 PATH = "SGLANG_HTTP_SERVER_APP_PATH"
@@ -60,6 +62,27 @@ def test_an_engine_writes_where_it_can_be_joined_through_the_guarded_function():
     from sglang.srt.entrypoints.engine import Engine
 
     assert "write_data_for_multi_tokenizer" in Engine.__init__.__code__.co_names
+
+
+def test_a_worker_answers_with_the_middleware_of_a_single_front_end(monkeypatch, guard):
+    from sglang.srt import plugins
+    from sglang.srt.entrypoints.http_server import app
+
+    def added(add):
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "user_middleware", [])
+            add()
+            return [(one.cls, one.kwargs) for one in app.user_middleware]
+
+    monkeypatch.setattr(plugins, "load_plugins", lambda: None)
+    monkeypatch.setattr(workers, "installed_guard", lambda: guard)
+    monkeypatch.setattr(installation, "schedulers_are_guarded", False)
+    monkeypatch.setenv(FINGERPRINT, guard.fingerprint)
+    manager = SimpleNamespace(server_args=SimpleNamespace(enable_metrics=False))
+
+    in_worker = added(lambda: workers.app)
+    assert len(in_worker) == 2
+    assert in_worker == added(lambda: make_begin(guard)(None, manager))
 
 
 def test_the_module_has_nothing_else_to_import():
