@@ -32,9 +32,17 @@ def check_ran(names: Iterable[str], answer: Any) -> None:
 
 
 def _said(answer: Any) -> list[list[str]]:
-    """Return the names of the processors that ran, for each prompt of an answer."""
+    """Return the names of the processors that ran, for each prompt or choice of an answer."""
     if isinstance(answer, list | tuple) and answer:
         return [one for part in answer for one in _said(part)]
+    choices = answer.get("choices") if isinstance(answer, Mapping) else None
+    if isinstance(choices, list) and choices:
+        if not all(isinstance(one, Mapping) and one.get("meta_info") for one in choices):
+            raise NotRun(
+                "expected choices with meta_info, got an answer without; send "
+                '"return_meta_info": true, or give the response with its headers'
+            )
+        return _said(choices)
     if isinstance(answer, Mapping) and isinstance(answer.get("meta_info"), Mapping):
         report = answer["meta_info"].get(REPORT)
         if isinstance(report, Mapping):

@@ -177,7 +177,10 @@ class Attachment(msgspec.Struct, frozen=True):
         Args:
             response: An HTTP response or another object with ``headers`` (``httpx``, ``requests``,
                 the ``openai`` client's ``with_raw_response``); headers; or the answer of
-                ``/generate`` or ``Engine``, for one prompt or a batch. The last event of a stream.
+                ``/generate`` or ``Engine``, for one prompt or a batch; or the body of an OpenAI
+                endpoint, for a request with ``"return_meta_info": true``. Of a stream, the event
+                with the reports. The header names the processors of all prompts together: check a
+                batch of :func:`attach_each` with :meth:`Attachments.check`.
 
         Raises:
             NotRun: The processor did not run, or the answer names no processors.

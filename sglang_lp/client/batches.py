@@ -9,7 +9,7 @@ import msgspec
 
 from sglang_lp.client.attachment import Attachment, add_payload, copy_mapping
 from sglang_lp.client.json_values import to_lists
-from sglang_lp.errors import RequestError, shown
+from sglang_lp.errors import NotRun, RequestError, shown
 
 __all__ = ["Attachments", "attach_each"]
 
@@ -76,6 +76,27 @@ class Attachments(msgspec.Struct, frozen=True):
             "attach_each: an OpenAI request has one custom_params for all its prompts; "
             "send one request for each prompt, with attach(), or use POST /generate"
         )
+
+    def check(self, answers: Any) -> None:
+        """Check that the processor of each prompt ran on this prompt's answer.
+
+        Args:
+            answers: The list that ``/generate`` or ``Engine`` returned. Of a stream, the last
+                event of each prompt, in the order of the prompts. A header does not do: it names
+                the processors of all prompts together.
+
+        Raises:
+            NotRun: A processor did not run on its prompt, or an answer names no processors.
+        """
+        if not isinstance(answers, list | tuple) or len(answers) != len(self.each):
+            raise NotRun(
+                f"expected a list of {len(self.each)} answers, one for each prompt, got "
+                f"{shown(answers)}; give the parsed body, because the header names the processors "
+                "of all prompts together"
+            )
+        for one, answer in zip(self.each, answers, strict=True):
+            if one:
+                one.check(answer)
 
     def _check_prompts(self, field: str, prompts: Any, nesting: int) -> None:
         depth, first = 0, prompts

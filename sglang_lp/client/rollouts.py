@@ -17,8 +17,9 @@ def loss_mask(answer: Mapping[str, Any]) -> list[int]:
     """Return 1 for each token that the model chose, and 0 for each forced token.
 
     Args:
-        answer: The answer of ``/generate`` or ``Engine.generate`` for one prompt, or a choice of
-            ``/v1/chat/completions`` with ``"return_meta_info": true``. The last event of a stream.
+        answer: The answer of ``/generate`` or ``Engine.generate`` for one prompt; with
+            ``"return_meta_info": true``, also a choice of a chat or completion, or a response. Of a
+            stream, the event with the report.
 
     Raises:
         NotRun: The answer does not report the forced tokens, or only some of them.

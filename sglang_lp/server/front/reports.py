@@ -16,12 +16,16 @@ from sglang_lp.wire.names import REPORT
 
 __all__ = ["AnswerReports", "ask", "begins_stream", "collect"]
 
+#: Entries of SGLang's ``meta_info`` that are written into answers: ``loss_mask`` needs both.
+_WRITTEN = (REPORT, "completion_tokens")
+
 
 class _Asked:
     """What an HTTP request asks for.
 
     Attributes:
-        reports: Of its choices, by index; ``None`` if it does not ask for them.
+        reports: The ``meta_info`` to write into its choices, by index; ``None`` if it does not
+            ask for it.
         event: The newest event of the answer.
     """
 
@@ -54,8 +58,9 @@ async def _collecting(answers: Any, reports: dict[int, Any]) -> AsyncIterator[An
     async with aclosing(answers):
         async for answer in answers:
             for index, one in enumerate(answer if isinstance(answer, list) else [answer]):
-                if REPORT in one["meta_info"]:
-                    reports[one.get("index", index)] = one["meta_info"][REPORT]
+                meta = one["meta_info"]
+                if REPORT in meta:
+                    reports[one.get("index", index)] = {key: meta[key] for key in _WRITTEN}
             yield answer
 
 
@@ -125,10 +130,10 @@ async def _send_whole(
 def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[str, Any]:
     """Write reports into a whole answer."""
     if answer.get("object") == "response":
-        return {**answer, "meta_info": {REPORT: reports[0]}}
+        return {**answer, "meta_info": reports[0]}
     for choice in answer.get("choices", ()):
         if choice["index"] in reports:
-            choice.setdefault("meta_info", {REPORT: reports[choice["index"]]})
+            choice.setdefault("meta_info", reports[choice["index"]])
     return answer
 
 
@@ -153,7 +158,7 @@ def _last_event(newest: bytes, reports: Mapping[int, Any]) -> dict[str, Any]:
         {"text": ""} if event["object"] == "text_completion" else {"delta": {}}
     )
     event["choices"] = [
-        {"index": index, **nothing, "finish_reason": None, "meta_info": {REPORT: report}}
-        for index, report in sorted(reports.items())
+        {"index": index, **nothing, "finish_reason": None, "meta_info": meta}
+        for index, meta in sorted(reports.items())
     ]
     return {**event, "usage": None}

@@ -16,6 +16,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.client import loss_mask
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import NotRun, ProcessorFault
 from sglang_lp.processor import LogitProcessor
@@ -379,7 +380,10 @@ def test_an_answer_that_needs_no_report_is_left_alone(finish, given):
 # The report in answers of OpenAI's endpoints
 
 
-REPORTS = {0: {"forced": 1}, 2: {"forced": 2}}
+REPORTS = {
+    index: {"sglang_lp": {"forced_at": [[0, 1]], "truncated": None}, "completion_tokens": tokens}
+    for index, tokens in ((0, 3), (2, 2))
+}
 
 
 def written(*bodies, wants=True, kind=b"application/json", reports=REPORTS):
@@ -389,7 +393,7 @@ def written(*bodies, wants=True, kind=b"application/json", reports=REPORTS):
 
     async def generating():
         for index, made in reports.items():
-            yield {"meta_info": {"sglang_lp": made}, "index": index}
+            yield {"meta_info": {"id": "7", **made}, "index": index}
 
     async def app(_scope, _receive, send):
         ask(None, request, SimpleNamespace(_json=given))
@@ -421,7 +425,7 @@ def test_each_choice_of_a_whole_answer_gets_its_own_report():
     body, length = written(whole[:9], whole[9:])
 
     found = [choice.get("meta_info") for choice in orjson.loads(body)["choices"]]
-    assert found == [{"sglang_lp": REPORTS[0]}, None, {"sglang_lp": REPORTS[2]}]
+    assert found == [REPORTS[0], None, REPORTS[2]]
     assert length == len(body)
 
 
@@ -458,14 +462,15 @@ def test_a_stream_has_the_reports_before_its_end(kind, nothing):
     assert end == b"data: [DONE]\n\n"
     assert (added["id"], added["object"], added["usage"]) == ("7", kind, None)
     assert added["choices"] == [
-        {"index": index, **nothing, "finish_reason": None, "meta_info": {"sglang_lp": report}}
-        for index, report in REPORTS.items()
+        {"index": index, **nothing, "finish_reason": None, "meta_info": meta}
+        for index, meta in REPORTS.items()
     ]
+    assert [loss_mask(choice) for choice in added["choices"]] == [[0, 1, 1], [0, 1]]
 
 
 def test_a_response_has_the_report_itself_whole_and_streamed():
     response = {"object": "response", "output": []}
-    expected = {**response, "meta_info": {"sglang_lp": REPORTS[0]}}
+    expected = {**response, "meta_info": REPORTS[0]}
     begun = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
     done = {"type": "response.completed", "response": response}
 
