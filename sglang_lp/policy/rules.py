@@ -16,7 +16,14 @@ from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower
 from sglang_lp.policy.chosen import fields_of, load_always, load_choice, load_profile
 from sglang_lp.policy.links import Link, fit_link, parse_link, parts, same_params
-from sglang_lp.policy.thinking import BUDGET, ProposedBudgets, ThinkingRules, begin_inside, thinks
+from sglang_lp.policy.thinking import (
+    BUDGET,
+    ProposedBudgets,
+    ThinkingRules,
+    begin_inside,
+    follows_thinking,
+    thinks,
+)
 
 if TYPE_CHECKING:
     from sglang_lp.policy.decisions import Decisions
@@ -184,8 +191,8 @@ class Rules:
     def _resume(self, link: Link, resumed: int, *, inside: bool) -> tuple[Any, int]:
         """Let the processors of a request resume an answer, and not the operator's.
 
-        A processor of ``[[always]]`` begins with the request. So does a thinking budget where
-        SGLang's parser reads the answer by itself, without the resumed tokens.
+        A processor of ``[[always]]`` begins with the request. So does what follows the
+        thinking where SGLang's parser reads the answer by itself, without the resumed tokens.
 
         Args:
             link: All processors that run.
@@ -197,7 +204,9 @@ class Rules:
         """
         every = parts(link)
         always = len(every) if self._decisions.may_resume else len(every) - len(self._always)
-        begins = [place >= always or (inside and thinks(one)) for place, one in enumerate(every)]
+        begins = [
+            place >= always or (inside and follows_thinking(one)) for place, one in enumerate(every)
+        ]
         if all(begins):
             return link.params, 0
         if not any(begins):

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins import (
+    ChainLogitProcessor,
+    ScriptLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
 from sglang_lp.builtins.thinking.params import finder_of
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
@@ -278,11 +282,17 @@ def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
     return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
 
 
+def follows_thinking(link: Link) -> bool:
+    """Tell whether a link depends on what is thinking."""
+    return issubclass(link.processor, ThinkingBudgetLogitProcessor | ScriptLogitProcessor)
+
+
 def begin_inside(link: Link) -> Link:
-    """Have a thinking budget count from the first token, as the served reasoning parser does."""
+    """Have the thinking begin with the first token, as the served reasoning parser has it."""
     params = link.params
-    if issubclass(link.processor, ThinkingBudgetLogitProcessor):
-        return link._replace(params=link.processor.begin_inside(params))
+    if follows_thinking(link):
+        processor: Any = link.processor
+        return link._replace(params=processor.begin_inside(params))
     if not issubclass(link.processor, ChainLogitProcessor):
         return link
     links = tuple(begin_inside(Link(*one)) for one in params.links)

@@ -132,6 +132,18 @@ def test_nothing_is_forced_in_an_answer_that_goes_on_after_its_thoughts(
         assert not said or text == "x" * 40
 
 
+@pytest.mark.parametrize("text", [f"{START}aя{TOOL}яb", "aя</think>яb"])
+def test_a_script_is_banned_in_what_the_parser_takes_for_the_answer(server, encode, text):
+    params = {"chain": [SCRIPTED, "ScriptLogitProcessor"], "0.script": encode(text)}
+    params |= {"1.scripts": ["Cyrillic"], "1.mode": "ban", "1.where": "answer"}
+
+    reply = ask(server, max_tokens=60, custom_logit_processor=CHAIN, custom_params=params)
+
+    ((message,),) = messages_of(reply)
+    assert message["reasoning_content"].count("я") == 1
+    assert "я" not in message["content"]
+
+
 # A ceiling that holds
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,8 +10,7 @@ import msgspec
 
 from sglang_lp.builtins.thinking.block_report import report_blocks
 from sglang_lp.builtins.thinking.blocks import find_blocks
-from sglang_lp.builtins.thinking.delimiters import check_family, find_tool_starts, resolve
-from sglang_lp.builtins.thinking.finder import finder_for
+from sglang_lp.builtins.thinking.delimiters import check_family, resolve
 from sglang_lp.builtins.thinking.known import TOOL_STARTS, Family
 from sglang_lp.builtins.thinking.loops import ends_with_loop
 from sglang_lp.builtins.thinking.params import (
@@ -35,18 +33,18 @@ from sglang_lp.builtins.thinking.rules import (
     quiet_tokens,
     tokens_left,
 )
+from sglang_lp.builtins.thinking.served import delimiter_texts, served_finder
 from sglang_lp.builtins.thinking.stock import NO_LAG, close_unseen, works_unseen
-from sglang_lp.errors import InvalidParameter, RequestError, Unsupported, refusing
+from sglang_lp.errors import InvalidParameter, Unsupported, refusing
 from sglang_lp.params import check_vocabulary, parse
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.text.characters import characters_of
 from sglang_lp.text.encoding import forced_text
-from sglang_lp.text.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-    from sglang_lp.served_model import ReasoningFormat, ServedModel
+    from sglang_lp.served_model import ServedModel
 
 _NEW_LINE = ("new_line_token_id",)
 #: The parameters that have the class's ids as their defaults.
@@ -210,7 +208,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def _with_delimiters(cls, params: Any, served: ServedModel) -> Any:
         """Add the delimiters of the served reasoning parser, or of the tokenizer."""
-        tokenizer, form = served.tokenizer, served.reasoning
+        tokenizer = served.tokenizer
         if tokenizer is None:
             raise InvalidParameter(
                 cls.__name__,
@@ -219,7 +217,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 "server has no tokenizer to ask",
             )
         with refusing(cls.__name__, None):
-            found = resolve(tokenizer, *_delimiter_texts(params, form))
+            found = resolve(tokenizer, *delimiter_texts(params, served))
         for name, ids in (("thinking_start", found.start_ids), ("thinking_end", found.end_ids)):
             if len(ids) > MAX_DELIMITER:
                 raise InvalidParameter(
@@ -243,20 +241,12 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def _with_finder(cls, params: Any, served: ServedModel) -> FittedParams:
         """Add the finder: by text if these are the delimiters of the served reasoning parser."""
-        tokenizer, form, vocabulary = served.tokenizer, served.reasoning, None
+        known = TOOL_STARTS if cls.family is None else cls.family.tool_starts
         tools = params.tool_start_token_ids
-        if form is not None and tokenizer is not None:
-            with suppress(RequestError):
-                found = resolve(tokenizer, form.start, form.end)
-                if (found.start_ids, found.end_ids) == (params.start, params.end):
-                    vocabulary = vocabulary_of(tokenizer)
-        if vocabulary is None:
-            form = None
-        if tools is None and tokenizer is not None:
-            known = TOOL_STARTS if cls.family is None else cls.family.tool_starts
-            tools = find_tool_starts(tokenizer, known if form is None else form.tool_starts)
+        tokens = block_tokens_of(params, tools or ())
+        finder = served_finder(tokens, served, None if tools is not None else known)
+        tools = finder.tool_starts
         given = {name: getattr(params, name) for name in params.__struct_fields__}
-        finder = finder_for(block_tokens_of(params, tools or ()), form, vocabulary)
         return FittedParams(**{**given, "tool_start_token_ids": tools or None, "finder": finder})
 
     @classmethod
@@ -380,13 +370,6 @@ def _leaves_only_end(request: Request) -> bool:
     newest = tuple(request.output_ids[1 - len(end) :]) if len(end) > 1 else ()
     begun = next((n for n in range(len(newest), 0, -1) if newest[-n:] == end[:n]), 0)
     return request.top(2) == [end[begun]]
-
-
-def _delimiter_texts(params: Any, form: ReasoningFormat | None) -> tuple[str | None, str | None]:
-    """Return the texts of the delimiters: the request's, or the served parser's."""
-    if params.thinking_start is not None or form is None:
-        return params.thinking_start, params.thinking_end
-    return form.start, form.end
 
 
 def _finds_loop(request: Request, count: int) -> bool:

@@ -61,6 +61,7 @@ class Finder:
     Attributes:
         start: The tokens that open a block.
         end: The tokens that close a block.
+        tool_starts: Tokens that each open a tool call, unless ``reads_text``.
         closing: The tokens that are forced to close a block: those before the end, then the end.
         closer: Automaton of ``closing`` and ``end``.
         next_token: For each state of ``closer``, the token that continues it.
@@ -87,6 +88,7 @@ class Finder:
         self, tokens: BlockTokens, form: ReasoningFormat | None, vocabulary: Vocabulary | None
     ) -> None:
         self.start, self.end = tokens.start, tokens.end
+        self.tool_starts = tokens.tool_starts
         self.closing = tokens.before_end + tokens.end
         self.closer = Automaton([self.closing, self.end])
         # ``closing`` was added first, so it comes first where both continue.

@@ -6,20 +6,23 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
-from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
+from sglang_lp.builtins.thinking.finder import BlockTokens, Finder
+from sglang_lp.builtins.thinking.known import TOOL_STARTS
 from sglang_lp.builtins.thinking.progress import Progress
+from sglang_lp.builtins.thinking.served import delimiter_texts, served_finder
 from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.served_model import ServedModel
 from sglang_lp.text.scripts import BannedScripts, banned_scripts
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
-    from sglang_lp.served_model import ServedModel
 
 _Script = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z _-]*$")]
 _Scripts = Annotated[tuple[_Script, ...], Meta(min_length=1, max_length=64)]
@@ -57,7 +60,8 @@ class ScriptLogitProcessor(LogitProcessor):
     - special tokens, and added markup, such as ``<think>`` or ``<tool_call>``.
 
     With ``where`` the ban applies only inside of thinking blocks (``"thinking"``) or only outside
-    of them (``"answer"``).
+    of them (``"answer"``). With ``--reasoning-parser`` the thinking is the text that this parser
+    returns as reasoning, so a tool call in a block is outside.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -73,8 +77,8 @@ class ScriptLogitProcessor(LogitProcessor):
             scripts: Up to 64 names of Unicode scripts, such as ``Han``, ``Latin`` or ``Cyrillic``.
             mode: ``"ban"`` bans these scripts, ``"allow"`` all others.
             where: The part of the output to which the ban applies.
-            thinking_start: Opens a thinking block. Left out: the only known pair of delimiters
-                that the served tokenizer has.
+            thinking_start: Opens a thinking block. Left out: the start and the end of the served
+                reasoning parser, or the only known pair that the served tokenizer has.
             thinking_end: Closes a thinking block; given exactly if ``thinking_start`` is.
         """
 
@@ -92,23 +96,43 @@ class ScriptLogitProcessor(LogitProcessor):
             if self.thinking_start is not None and self.where == "everywhere":
                 raise ValueError('thinking_start: expected where="thinking" or where="answer"')
 
+    class _Fitted(Params, frozen=True):
+        """The parameters with what finds the thinking of the served model."""
+
+        finder: Finder | None = None
+        force_reasoning: bool = False
+
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Refuse unknown scripts, and bans that leave the served model no way to write or think."""
         cls._banned(params, served.tokenizer)
-        cls._delimiters(params, served.tokenizer)
-        return super().fit_params(params, served)
+        fitted = super().fit_params(params, served)
+        given = {name: getattr(fitted, name) for name in cls.Params.__struct_fields__}
+        return cls._Fitted(**given, finder=cls._finder(params, served))
+
+    @classmethod
+    def begin_inside(cls, params: Any) -> Any:
+        """As for :class:`~sglang_lp.builtins.ThinkingBudgetLogitProcessor`."""
+        inside = params.finder is not None and params.finder.reads_text
+        return msgspec.structs.replace(params, force_reasoning=True) if inside else params
 
     @classmethod
     def _banned(cls, params: Any, tokenizer: Any) -> BannedScripts:
         return banned_scripts(cls.__name__, "scripts", tokenizer, params.scripts, params.mode)
 
     @classmethod
-    def _delimiters(cls, params: Any, tokenizer: Any) -> Delimiters | None:
+    def _finder(cls, params: Any, served: ServedModel) -> Finder | None:
+        """Return the finder that a thinking budget has; ``None`` without ``where``."""
         if params.where == "everywhere":
             return None
+        found = cls._delimiters(params, served)
+        return served_finder(BlockTokens(found.start_ids, found.end_ids), served, TOOL_STARTS)
+
+    @classmethod
+    def _delimiters(cls, params: Any, served: ServedModel) -> Delimiters:
+        tokenizer = served.tokenizer
         with refusing(cls.__name__, "where"):
-            found = resolve(tokenizer, params.thinking_start, params.thinking_end)
+            found = resolve(tokenizer, *delimiter_texts(params, served))
         always = cls._banned(params, tokenizer).always
         for text, ids in ((found.start, found.start_ids), (found.end, found.end_ids)):
             if not always.isdisjoint(ids):
@@ -123,10 +147,15 @@ class ScriptLogitProcessor(LogitProcessor):
     def start(self, request: Request) -> _Progress:
         """Compile the ban, and find out whether the prompt leaves a block open."""
         params, tokenizer = request.params, request.tokenizer
-        found, block = self._delimiters(params, tokenizer), None
-        if found is not None:
-            finder = finder_for(BlockTokens(found.start_ids, found.end_ids))
-            block = Progress(finder, None, request.prompt_ids)
+        if not isinstance(params, self._Fitted):
+            params = self._Fitted(
+                **msgspec.structs.asdict(params),
+                finder=self._finder(params, ServedModel(tokenizer)),
+            )
+        block = None
+        if params.finder is not None:
+            inside = params.force_reasoning
+            block = Progress(params.finder, None, request.prompt_ids, inside=inside)
         banned = self._banned(params, tokenizer)
         return _Progress(banned, block, banned.pending(b"", request.prompt_ids[-3:]))
 

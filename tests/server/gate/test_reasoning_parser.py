@@ -14,18 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
+from sglang_lp.builtins import ScriptLogitProcessor
 from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
 from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.policy.decisions import Ceiling
+from sglang_lp.processor import Recording, prepare
+from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
-from sglang_lp.text.vocabulary import Vocabulary
+from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 from sglang_lp.trust import Policy
+from support.models.vocabularies import one_token_a_byte
 
 #: Each letter stands once in a text, so that every token of reasoning is known by its own.
 LETTERS = [chr(0x4E00 + i) for i in range(400)]
@@ -133,6 +137,43 @@ def test_what_is_counted_is_what_the_parser_returns_as_reasoning(name, forced, d
         # A token that holds the end of the thoughts and what comes after is one of thought.
         whole = {letter for piece in pieces if returned & {*piece} for letter in piece}
         assert found & {*LETTERS} == whole & {*LETTERS}, f"streamed: {streamed}"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("where", ["answer", "thinking"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), forced=st.booleans())
+def test_scripts_are_banned_where_the_parser_says(name, where, data, forced):
+    form = format_of(name)
+    forced = forced or "k2_horizon" in name
+    tokenizer = one_token_a_byte(form.start, form.end)
+    served = ServedModel(tokenizer, 300, reasoning=form)
+    given = {"scripts": ["Han"], "mode": "ban", "where": where}
+    processor, params = prepare(ScriptLogitProcessor(), given, served)
+    if form.can_begin_inside and forced:
+        params = processor.begin_inside(params)
+    byte_ids = {one: place for place, one in enumerate(vocabulary_of(tokenizer).tokens[:256])}
+    pieces = data.draw(answers(form, forced))
+    request = Request(params, tokenizer=tokenizer)
+    request.output_ids = []
+    request.state = processor.start(request)
+    banned = set()
+    for piece in pieces:
+        added = tokenizer.token_to_id(piece) if data.draw(st.booleans()) else None
+        for char in piece:
+            edits = Recording(300)
+            processor.edit(request, edits)
+            banned.update([char] if len(piece) == 1 and not edits.is_empty else [])
+            if added is None:
+                spelled = [byte_ids[bytes([byte])] for byte in char.encode()]
+                request.output_ids += spelled
+                processor.advance(request, spelled)
+        if added is not None:
+            request.output_ids.append(added)
+            processor.advance(request, [added])
+    letters = {piece for piece in pieces if piece in LETTERS}
+    returned = {*reasoning(name, pieces, forced, streamed=False)} & letters
+    assert banned & letters == (returned if where == "thinking" else letters - returned)
 
 
 @st.composite
