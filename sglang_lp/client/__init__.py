@@ -8,7 +8,8 @@ Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 
 from sglang_lp.client.attachment import Attachment, attach
 from sglang_lp.client.batches import Attachments, attach_each
-from sglang_lp.client.rollouts import loss_mask, raw_logprobs, resume
+from sglang_lp.client.resuming import resume
+from sglang_lp.client.rollouts import loss_mask, raw_logprobs
 from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
 
 __all__ = [

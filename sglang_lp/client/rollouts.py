@@ -1,16 +1,15 @@
-"""Answers as training data: the tokens that the model chose, and resuming a cut answer."""
+"""Answers as training data: the tokens that the model chose, and its own logprobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_lp.client.attachment import Attachment, copy_mapping
-from sglang_lp.errors import NotRun, RequestError, shown
-from sglang_lp.params import RAW, RESUMED
+from sglang_lp.errors import NotRun, shown
+from sglang_lp.params import RAW
 from sglang_lp.wire.names import REPORT
 
-__all__ = ["loss_mask", "raw_logprobs", "resume"]
+__all__ = ["loss_mask", "raw_logprobs"]
 
 
 def loss_mask(answer: Mapping[str, Any]) -> list[int]:
@@ -83,52 +82,3 @@ def _told(name: str, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapp
             "server with sglang-lp says it of requests with a processor"
         )
     return meta, report
-
-
-def resume(
-    attachment: Attachment, request: Mapping[str, Any], *answers: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the body for ``POST /generate`` that continues a cut answer.
-
-    The processor counts the tokens so far as generated tokens, and continues as if the answer had
-    not been cut. The report covers only the new tokens.
-
-    Args:
-        attachment: The attachment of the first request.
-        request: The body of the first request without the processor, with the ``input_ids`` of
-            one prompt. The tokens so far are subtracted from ``max_new_tokens``.
-        answers: The parts of the answer, oldest first.
-
-    Raises:
-        RequestError: Token ids are missing, or ``max_new_tokens`` is reached.
-    """
-    body = copy_mapping(request, "request")
-    prompt_ids = body.get("input_ids")
-    if not isinstance(prompt_ids, list) or not all(type(one) is int for one in prompt_ids):
-        raise RequestError(
-            f"input_ids: expected the token ids of one prompt, got {shown(prompt_ids)}; tokenize "
-            "the prompt, because its text may become other tokens with the answer behind it"
-        )
-    so_far = [token_id for answer in answers for token_id in _tokens(answer)]
-    sampling = copy_mapping(body.get("sampling_params") or {}, "sampling_params")
-    limit = sampling.get("max_new_tokens")
-    if limit is not None:
-        if type(limit) is not int or limit <= len(so_far):
-            raise RequestError(
-                f"max_new_tokens: expected a whole number above the {len(so_far)} tokens so far, "
-                f"got {shown(limit)}; an answer with all of its tokens is complete"
-            )
-        sampling["max_new_tokens"] = limit - len(so_far)
-    body |= {"input_ids": [*prompt_ids, *so_far], "sampling_params": sampling}
-    body = attachment.generate_body(body)
-    body["sampling_params"]["custom_params"][RESUMED] = len(so_far)
-    return body
-
-
-def _tokens(answer: Mapping[str, Any]) -> list[int]:
-    token_ids = answer.get("output_ids")
-    if not isinstance(token_ids, list):
-        raise RequestError(
-            f"output_ids: expected those of an answer of /generate, got {shown(token_ids)}"
-        )
-    return token_ids

@@ -2,17 +2,15 @@
 
 import pytest
 
-from sglang_lp.client import attach, loss_mask, raw_logprobs, resume
+from sglang_lp.client import attach, loss_mask, raw_logprobs
 from sglang_lp.errors import NotRun, RequestError
 
-LIMIT = "max_new_tokens"
 BAN = attach("DisallowedTokensLogitsProcessor", token_ids=[3])
 
 
 def answer(tokens=5, **report):
     told = {"forced_at": [], "truncated": None, **report}
     return {
-        "output_ids": [*range(10, 10 + tokens)],
         "meta_info": {"completion_tokens": tokens, "sglang_lp": told},
     }
 
@@ -66,39 +64,3 @@ def test_a_request_may_ask_for_them_beside_its_parameters():
     asked["sampling_params"]["custom_params"] = {"raw_logprobs": "yes"}
     with pytest.raises(RequestError, match=r"^raw_logprobs: expected true or false, got 'yes'"):
         BAN.generate_body(asked)
-
-
-def test_a_cut_answer_is_resumed_with_its_tokens_behind_the_prompt():
-    request = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 9, "top_k": 5}}
-    body = resume(BAN, request, answer(2), answer(3))
-
-    assert body == {
-        "input_ids": [1, 2, 10, 11, 10, 11, 12],
-        "custom_logit_processor": BAN.payload,
-        "sampling_params": {
-            "max_new_tokens": 4,
-            "top_k": 5,
-            "custom_params": {"token_ids": [3], "resumed_tokens": 5},
-        },
-    }
-    assert request["input_ids"] == [1, 2]
-    assert resume(BAN, {"input_ids": [1]}, answer(1))["sampling_params"] == {
-        "custom_params": {"token_ids": [3], "resumed_tokens": 1}
-    }
-
-
-@pytest.mark.parametrize(
-    ("request_", "got", "name"),
-    [
-        ({"text": "a"}, answer(), "input_ids"),
-        ({"input_ids": [[1]]}, answer(), "input_ids"),
-        *(
-            ({"input_ids": [1], "sampling_params": {"max_new_tokens": limit}}, answer(), LIMIT)
-            for limit in (5, "9", 9.0, True)
-        ),
-        ({"input_ids": [1]}, {"text": "b"}, "output_ids"),
-    ],
-)
-def test_what_cannot_be_resumed_is_refused(request_, got, name):
-    with pytest.raises(RequestError, match=f"^{name}: expected"):
-        resume(BAN, request_, got)
