@@ -214,7 +214,7 @@ def make_guard(found):
 
 def admit(guard, given):
     """Return what serves a request, as the scheduler's gate gets it."""
-    return guard._make(guard._decide(Intake("it", deepcopy(given)), deepcopy(given)))
+    return guard._make(guard._decide(Intake("it", deepcopy(given)), deepcopy(given), 0))
 
 
 def play(made, given):

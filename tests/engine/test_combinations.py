@@ -122,7 +122,7 @@ def test_an_ngram_ban_that_leaves_the_grammar_no_token_ends_the_request(server):
     )
     reply = server.post("/generate", request)
     assert reply.status == 400
-    assert reply.body["message"] == (
+    assert reply.body["error"]["message"] == (
         "no token is left at token 2 by DeepseekOCRNoRepeatNGramLogitProcessor: "
         "the logits, the grammar, min_new_tokens or logit_bias mask every token that its "
         "processors leave; change these processors, their parameters or the format that the "

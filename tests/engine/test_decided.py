@@ -314,8 +314,9 @@ def test_a_request_that_contradicts_the_operator_is_told_so_and_nobody_is_paged(
 
     assert [reply.status for reply in replies] == [400, 400, 400]
     for reply in replies:
-        assert "contradicts what this server's operator decided" in reply.body["message"]
-        assert str(FREQUENT[0]) not in reply.body["message"]
+        message = reply.body["error"]["message"]
+        assert "contradicts what this server's operator decided" in message
+        assert str(FREQUENT[0]) not in message
     after = scraped(server)
     assert after["sglang_lp_contradictions_total"] - before.get(
         "sglang_lp_contradictions_total", 0

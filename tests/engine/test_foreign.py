@@ -200,7 +200,7 @@ def test_in_a_chain_what_others_declare_holds_for_its_result(server, kind, param
     ended = server.post("/generate", body([5], ChainLogitProcessor, banned, max_new_tokens=4))
     at = tokens.index(tokens[2])
     assert ended.status == 400
-    assert f"no token is left at token {at} by " in ended.body["message"]
+    assert f"no token is left at token {at} by " in ended.body["error"]["message"]
 
 
 @on_servers(*DRAFTING)

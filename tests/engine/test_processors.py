@@ -188,7 +188,7 @@ def test_links_that_contradict_each_other_end_their_request_alone(server, oracle
     reply, beside = server.at_once([asked(conflict), body(PROMPT)])
 
     assert reply.status == 400
-    assert reply.body["message"] == (
+    assert reply.body["error"]["message"] == (
         "no token is left at token 1 by ForcedSequenceLogitProcessor, "
         "DisallowedTokensLogitsProcessor: token 301 is both forced and banned; change these "
         "processors, their parameters or the format that the request asks for"
