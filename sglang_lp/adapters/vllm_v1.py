@@ -42,7 +42,8 @@ class Member:
     Attributes:
         serial: Another number for every member.
         params: vLLM's ``SamplingParams``, of which an object gets a copy.
-        output_ids: Generated tokens: the list that grows in the object of the member.
+        output_ids: For each object that the member was added to, by its identity, the list of
+            generated tokens that grows there.
         greedy: Whether its likeliest token is taken.
         temperature: Of its sampling.
     """
@@ -52,7 +53,7 @@ class Member:
     def __init__(self, params: Any, sampling: Any) -> None:
         self.serial = next(_serials)
         self.params = params
-        self.output_ids: list[int] = []
+        self.output_ids: dict[int, list[int]] = {}
         self.greedy = is_greedy(sampling)
         self.temperature: float = 1.0 if sampling is None else sampling.temperature
 
@@ -170,9 +171,9 @@ class _Object:
         Another object that had the member may have changed those that it got. SGLang's pad values
         are left out of the prompt.
         """
-        member.output_ids = [*request.output_ids]
+        output_ids = member.output_ids[id(self)] = [*request.output_ids]
         prompt_ids = [i for i in request.prompt_ids if 0 <= i < self._vocab_size]
-        return deepcopy(member.params), prompt_ids, member.output_ids
+        return deepcopy(member.params), prompt_ids, output_ids
 
 
 class VllmV1Processor(VllmProcessor):
@@ -208,8 +209,9 @@ class VllmV1Processor(VllmProcessor):
         return Member(params, request.sampling)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Add tokens to the list that the object sees."""
-        request.state.output_ids.extend(token_ids)
+        """Add tokens to the lists that objects see."""
+        for output_ids in request.state.output_ids.values():
+            output_ids.extend(token_ids)
 
     def rewind(self, request: Any) -> None:
         """Become a new member, to be added anew: the object may have counted the dropped token."""

@@ -9,7 +9,7 @@ from benchmarks.hunt.canaries import canaries
 from benchmarks.hunt.searching import Search, Seen, told
 from benchmarks.hunt.servers import KINDS, start
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.hunt, pytest.mark.timeout(900)]
 
 
 def test_whatever_a_client_sends_the_promises_hold(tmp_path):

@@ -270,8 +270,8 @@ def test_files(tmp_path):
     path.write_text("zzz = 1\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
         f"policy {path}: Object contains unknown field `zzz`; "
-        "expected one of defaults, always, profiles, ceilings, effort, builtins, stock, allow, "
-        "pin, adapt, limits"
+        "expected one of defaults, always, profiles, ceilings, may_resume, effort, builtins, "
+        "stock, allow, pin, adapt, limits"
     )
     path.write_text("stock = 'yes'\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
