@@ -1,4 +1,4 @@
-"""What was made of the parameters of one request serves its copies."""
+"""Caches shared by the ``n`` copies of a request."""
 
 import weakref
 

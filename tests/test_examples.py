@@ -21,7 +21,7 @@ def printed_by(name):
 
 
 def promised_by(name):
-    """Return the output that stands in the docstring, after the command."""
+    """Return the output that the docstring shows after the command."""
     source = (EXAMPLES / name).read_text()
     return source.split(f"$ python examples/{name}\n")[1].split('"""')[0]
 

@@ -258,7 +258,7 @@ def test_the_message_names_the_token_and_the_error():
     assert bad["__req__"].to_finish.message == "Fails failed at token 1: 'ValueError: a secret'"
 
 
-# All frames of a deep recursion took 20 ms to log, in the step of everybody.
+# Logging all frames of a deep recursion took 20 ms, in a step that all requests share.
 def test_of_a_deep_recursion_the_innermost_frames_are_logged(caplog):
     play(Batch(), [request_of(Fails, how="recursion")], torch.float32)
 

@@ -1,4 +1,4 @@
-"""What the tests of the adapters share: a model that Transformers runs."""
+"""Model for the adapter tests, run by Transformers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Transformers:
         return torch.stack(rows)
 
     def generate(self, processor, prompt, steps):
-        """Return what ``generate`` answers with a processor."""
+        """Return the answer of ``generate`` with a processor."""
         with torch.no_grad():
             ids = self.model.generate(
                 torch.tensor([prompt]),

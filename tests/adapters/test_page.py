@@ -1,4 +1,4 @@
-"""The examples of docs/bring-your-own.md run as they stand there."""
+"""The examples of docs/bring-your-own.md run unchanged."""
 
 import re
 import sys
@@ -62,7 +62,7 @@ def verifier(tmp_path_factory):
     classes = re.findall(r"^class (\w+)\(", "\n".join(blocks), re.MULTILINE)
     named = [f"my_package.processors:{name}" for name in classes]
     tables = [f'[[adapt]]\nclass = "{name}"' for name in named if name not in given]
-    for text in policies:  # a class stands in several of them
+    for text in policies:  # several policies name the same class
         head, *rest = re.split(r"^(?=\[\[adapt\]\])", text, flags=re.MULTILINE)
         tables.insert(0, head)
         tables += [one for one in rest if one.partition("\ninterface")[0] not in str(tables)]

@@ -1,4 +1,4 @@
-"""Classes that follow SGLang's contract alone, allowed by an operator."""
+"""Classes with only SGLang's interface, allowed by an operator."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def make_guard(found):
 
 
 def admit(guard, given):
-    """Return what serves a request, as the scheduler's gate gets it."""
+    """Return processor, parameters and own fields, as the scheduler's gate gets them."""
     return guard._make(guard._decide(Intake("it", deepcopy(given)), deepcopy(given), 0))
 
 
@@ -243,7 +243,7 @@ def test_in_a_chain_too(cls):
 
 
 def test_a_request_that_joins_others_is_told_to_its_object_as_it_was(cls):
-    # A V1 object that takes a request over from another one gets what the first one got.
+    # When a V1 object takes a request over from another object, its calls have the same arguments.
     guard, given = make_guard(cls), {"token_ids": FORCED}
     early, late = (play(admit(guard, given), given) for _ in range(2))
     batch = Batch()

@@ -1,4 +1,4 @@
-"""What classes of vLLM import and read is there, or says by name that it is not."""
+"""Names that vLLM's processor classes import and read exist, or raise an error with the name."""
 
 import ast
 import importlib

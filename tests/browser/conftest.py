@@ -33,12 +33,12 @@ class Browser:
 
     @property
     def errors(self) -> list[str]:
-        """What the page wrote to the console since it was opened."""
+        """Console messages since the page was opened."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     @property
     def requests(self) -> list[str]:
-        """What was asked for since it was opened, the page itself included."""
+        """URLs requested since the page was opened, its own included."""
         messages = (json.loads(entry["message"]) for entry in self.driver.get_log("performance"))
         events = (message["message"] for message in messages)
         return [

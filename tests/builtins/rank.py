@@ -53,7 +53,7 @@ TEXTS = [
 
 
 class _ByTheClock(LogitProcessor):
-    """What must be found: edits by how much time went by."""
+    """Edits that depend on the clock, which the comparison of ranks must find."""
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban a token by the clock."""
@@ -61,7 +61,7 @@ class _ByTheClock(LogitProcessor):
 
 
 class _ByASet(LogitProcessor):
-    """The same by the order of a set."""
+    """Edits that depend on the order of a set."""
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban a token by the first name of several."""
@@ -69,7 +69,7 @@ class _ByASet(LogitProcessor):
 
 
 class _ByWhoCameFirst(LogitProcessor):
-    """The same by what came before."""
+    """Edits that depend on the number of earlier requests."""
 
     came = 0
 

@@ -349,7 +349,7 @@ class Multiplies(_Whole):
 
 
 class Halves:
-    """SGLang's contract alone."""
+    """A class with only SGLang's interface."""
 
     def __call__(self, logits, custom_param_list):
         assert all(row["__req__"].output_ids is not None for row in custom_param_list)

@@ -1,4 +1,4 @@
-"""What a fork takes in along a draft does not reach the state that it was forked from."""
+"""Tokens that a fork reads along a draft do not change the original state."""
 
 import pickle
 from array import array

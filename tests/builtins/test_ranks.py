@@ -65,7 +65,7 @@ def test_two_ranks_make_the_same_edits():
         name for (name, digest), (_, same) in zip(one, other, strict=True) if digest != same
     ]
 
-    # Those that are made to part ranks are found, and nobody else.
+    # The processors made to differ between ranks are found, and no other.
     assert {name.partition(" ")[0] for name in differing} == {kind.__name__ for kind in PARTING}
     assert len({digest for _, digest in one}) > len(one) // 4  # they did edit
 

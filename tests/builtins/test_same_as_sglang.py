@@ -1,4 +1,4 @@
-"""The same logits, bit for bit, as the classes of SGLang 0.5.23 that the built-ins stand in for."""
+"""Built-ins that replace classes of SGLang 0.5.23 give the same logits, bit for bit."""
 
 import random
 from typing import NamedTuple

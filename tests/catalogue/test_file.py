@@ -1,4 +1,4 @@
-"""The file of a catalogue: what was built is what is mapped, and a broken file says so."""
+"""Catalogue files: a saved catalogue loads unchanged, and a broken file raises an error."""
 
 import numpy as np
 import pytest

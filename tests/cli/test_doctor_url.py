@@ -1,4 +1,4 @@
-"""What ``sglang-lp doctor --url`` makes of the answers of a server, or of what stands before it."""
+"""Verdicts of ``sglang-lp doctor --url`` on the answers of a server or of a proxy before it."""
 
 from contextlib import ExitStack
 
@@ -13,7 +13,7 @@ FORCED = "The doctor was here. And more."
 
 
 class Guarded:
-    """Answers as a guarded server does, but for what a test changes."""
+    """Answers like a guarded server, except for the attributes that a test changes."""
 
     named = "ForcedSequenceLogitProcessor"
     drops: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What is said of the processors is what they are."""
+"""The listing of the processors agrees with their classes."""
 
 import json
 import re

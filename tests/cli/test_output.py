@@ -1,4 +1,4 @@
-"""What becomes of output that nobody reads or nothing takes, and of input that nobody gives."""
+"""Output to a closed pipe or a full disk, and a missing input."""
 
 import os
 import signal

@@ -6,7 +6,7 @@ import pytest
 
 from sglang_lp.cli import main, serve
 
-#: What stands before ``--policy FILE`` and after it.
+#: Verb -> arguments before and after ``--policy FILE``.
 VERBS = {
     "serve": (["serve"], ["--", "--model-path", "x"]),
     "inspect": (["inspect"], ["DRYLogitProcessor"]),

@@ -58,7 +58,7 @@ class Fleet:
 
 @pytest.fixture
 def rolled(capsys, monkeypatch):
-    """Return a function that rolls a fleet and returns the exit code and what was said."""
+    """Return a function that rolls a fleet and returns the exit code and the output."""
     monkeypatch.setattr(roll, "_PAUSE", 0.01)
     running = ExitStack()
 
@@ -222,7 +222,7 @@ def test_a_worker_of_another_host_gets_no_key_unless_the_user_says_so(rolled, mo
 
 
 def elsewhere(fleet):
-    """Return what lists a worker under another name of this machine."""
+    """Return an ``add`` that lists a worker under another name of this machine."""
     add = fleet.add
     return lambda url: add(url.replace("127.0.0.1", "localhost"))
 

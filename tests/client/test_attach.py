@@ -1,4 +1,4 @@
-"""One processor for a request: what is checked, what is sent, what is left alone."""
+"""One processor for a request: its checks, its fields, and the fields that stay unchanged."""
 
 import copy
 import json

@@ -15,7 +15,7 @@ TOKENIZER = byte_level(["Sure, here is the list: the cat, the mat"] * 9, 290)
 TOKENIZER.add_special_tokens(["<think>", "</think>"])
 VOCAB_SIZE = 320
 
-#: Texts that stand for tokens.
+#: Parameters with texts in place of token ids.
 FOR_TOKENS = {
     "ForcedSequenceLogitProcessor": {"text": "Sure, here"},
     "DisallowedTokensLogitsProcessor": {"texts": ["the", ":"], "token_ids": [7]},
@@ -104,7 +104,7 @@ def test_something_else_than_a_tokenizer_is_refused_with_what_was_expected(token
 
 
 class Foreign:
-    """A class with SGLang's interface alone."""
+    """A class with only SGLang's interface."""
 
     @staticmethod
     def to_str():

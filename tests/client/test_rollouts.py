@@ -1,4 +1,4 @@
-"""What a trainer asks of an answer."""
+"""Loss masks and raw logprobs, which a trainer reads from an answer."""
 
 import pytest
 

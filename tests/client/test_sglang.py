@@ -1,4 +1,4 @@
-"""What the client makes is what SGLang takes: against SGLang's own request classes."""
+"""SGLang's own request classes accept the fields that the client makes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the tests on a real engine share: a model, servers and the oracle.
+"""Model, servers and oracle for the tests on a real engine.
 
 A test module names its servers::
 

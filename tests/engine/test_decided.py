@@ -1,4 +1,4 @@
-"""What the operator decides holds for real clients, whichever endpoint they ask and in what way."""
+"""The operator's decisions hold for real clients, on every endpoint and in every form."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def test_what_a_request_brings_runs_beside_what_is_mandatory(server):
 
     reply = server.post("/generate", generate(AllowedTokensLogitProcessor.to_str(), params))
 
-    # Of its three tokens one is banned for everybody, and the other ends the thinking.
+    # Of its three tokens, the policy bans one for all requests, and another ends the thinking.
     assert {*reply.output_ids} == {FREQUENT[1], END}
 
 

@@ -1,4 +1,4 @@
-"""What is refused is refused on every endpoint, whole, before any of it is dispatched."""
+"""Every endpoint refuses a bad request as a whole, before it dispatches any part."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def vertex(payload, params, copies):
 
 
 CHAT = openai({"messages": [{"role": "user", "content": "a"}]})
-#: Endpoint and what it takes -> path, and how a request is written.
+#: Endpoint and form of the prompt -> path, and a function that writes the request.
 FORMS = {
     "/generate, text": ("/generate", generate({"text": "a"})),
     "/generate, ids": ("/generate", generate({"input_ids": [5]})),

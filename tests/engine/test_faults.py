@@ -13,7 +13,7 @@ from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
-#: Processor, its parameters beside the position, and a part of the message.
+#: Processor, its parameters other than the position, and a part of the message.
 FAULTS = [
     (recording.Raises, {}, "KeyError"),
     (recording.OutOfVocabulary, {}, "token id 1024 is outside the vocabulary of 1024 tokens"),

@@ -21,7 +21,7 @@ from support.servers.configurations import DRAFTING, on_servers
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 START, END, NEWLINE = FREQUENT[:3]
-#: Every interface, beside processors of this toolkit and nothing at all.
+#: Every interface, with processors of this toolkit and with no processor.
 KINDS = [
     ("TargetToken", {"target_token": 300}),
     ("TargetToken", {"vllm_xargs": {"target_token": 301}}),

@@ -1,4 +1,4 @@
-"""What a request sends is checked twice: in the HTTP process, and again in the scheduler."""
+"""Every request is checked twice: in the HTTP process, and again in the scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default"
 
 FORCED = [7, 8, 9]
 
-#: What a client may get wrong: the payload, the parameters, and what the answer says of it.
+#: Mistakes of a client: the payload, the parameters, and a part of the error message.
 REFUSED = {
     "remote code": (SMUGGLED["remote code"][0], {}, "expected a class that this server allows"),
     "bad hex": ('{"callable": "zz"}', {}, "lower-case hex"),

@@ -1,4 +1,4 @@
-"""Whatever the scheduler does, a processor sees every token once, in order, and acts on time."""
+"""Under every schedule, a processor sees each token once, in order, and acts on time."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def check_lines(server, lines, output_ids):
 
 
 def check(server, oracle, request, reply):
-    """Check one answer token for token, and what the recorder saw if it was there."""
+    """Check one answer token for token, and the recorder's tokens if the request has a recorder."""
     assert reply.status == 200, reply.body
     assert reply.finish_reason["type"] in ("length", "stop")
     oracle.check(request["input_ids"], reply.output_ids, rule_of(request))

@@ -1,9 +1,9 @@
-"""Whatever of the toolkit raises while a server serves, no answer is both wrong and a success.
+"""No function of the toolkit that raises in a running server makes a success wrong.
 
-Which functions there are is seen on the server itself: every one that it calls is made to raise,
-once, in turn; on further kinds of servers those that meet what is different there. A neighbour
-without a processor gets its answer, unless the server ends: only what the hooks of ``ENDS`` let
-through does that, and the log says what. The short form makes a few functions raise, on servers
+The test records which functions a server calls, then makes each function raise once, in turn.
+Further kinds of servers repeat only the functions in which they differ. A neighbour without a
+processor gets its answer, unless the server ends. Only an exception that passes a hook of ``ENDS``
+ends the server, and the log names the hook. The short form makes a few functions raise, on servers
 that other tests share.
 """
 
@@ -74,8 +74,8 @@ EDITED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
-#: Hooks that SGLang calls in the thread that serves everybody, where no request can be told: what
-#: they let through ends the server. The table of docs/operating.md has them, too.
+#: Hooks that SGLang calls in the thread that serves all requests, where no single request can get
+#: the error: an exception that passes them ends the server. docs/operating.md lists the same hooks.
 ENDS = {
     ("server/scheduler/chains", "accept_and_finalize"),
     ("server/scheduler/chains", "accept_block"),
@@ -117,10 +117,10 @@ CHOSEN = (
     "server.scheduler.report:report",
     "server.scheduler.sglang_host:SglangHost.look",
 )
-#: Runs for one request at a time, whose order is chance: a fault may end one without a processor,
-#: in each process where it raises.
+#: Functions that run for one request at a time, in a random order: in each process, the fault may
+#: end a request without a processor.
 OF_EACH = "server.front."
-#: Calls of a function of which the first one raises.
+#: A function called at most this often raises at its first call; others, halfway.
 FEW = 4
 KINDS = [
     "default",
@@ -131,16 +131,16 @@ KINDS = [
     "dflash",
     "two ranks",
 ]
-#: Rooms that meet schedules and drafts, in which the kinds differ: they raise on each kind.
+#: Modules that handle schedules and drafts, in which the kinds differ: they raise on each kind.
 DIFFER = ("_engine.", "edits:", "processor:", "request:", "server.scheduler.")
-#: What was made to raise, and what ended a server, on any kind.
+#: Functions that raised, and functions that ended a server, on any kind.
 raised: set[str] = set()
 ended: set[str] = set()
 seen: set[str] = set()
 
 
 def said(reply: Reply) -> tuple[Any, ...]:
-    """Return what an answer says: its tokens or its text, if it is a success."""
+    """Return the kind of an answer, and its tokens or text if it is a success."""
     if reply.status != httpx.codes.OK or reply.body is None:
         return "error", reply.status
     if "choices" in reply.body:
@@ -182,7 +182,7 @@ def answers(server: Server) -> list[tuple[Any, ...]]:
 
 
 def good_answers(server: Server) -> list[tuple[Any, ...]]:
-    """Return what is right: the same answers, again and again."""
+    """Return the right answers, which the server repeats."""
     good = answers(server)
     assert [kind for kind, _ in good] == ["success"] * len(good), good
     assert answers(server) == good
@@ -190,14 +190,14 @@ def good_answers(server: Server) -> list[tuple[Any, ...]]:
 
 
 def calls_of(server: Server, faults: Faults, good: list[Any]) -> dict[str, int]:
-    """Return what the server calls for these answers, and how often."""
+    """Return how often the server calls each function for these answers."""
     faults.watch()
     assert answers(server) == good
     return faults.calls()
 
 
 def wrong(name: str, got: list[Any], good: list[Any]) -> list[str]:
-    """Return the answers that are successes, and not what they should be."""
+    """Return the successes that differ from the right answers."""
     return [
         f"{name}: {asked} became {answer}, expected {expected}"
         for asked, answer, expected in zip([*PLAIN, *EDITED], got, good, strict=True)
@@ -206,13 +206,13 @@ def wrong(name: str, got: list[Any], good: list[Any]) -> list[str]:
 
 
 def disturbed(name: str, times: int, got: list[Any], good: list[Any]) -> list[str]:
-    """Return what became of the neighbours, if it is not what it should be.
+    """Return the answers of the neighbours if they differ from the right answers.
 
     Args:
-        name: Of the function.
-        times: In how many processes it raised.
+        name: Name of the function.
+        times: Number of processes in which it raised.
         got: The answers.
-        good: What is right.
+        good: The right answers.
     """
     if name.startswith(OF_EACH) and sum(map(operator.ne, got, good)) <= times:
         return []
@@ -258,7 +258,7 @@ class Serving:
         self._stack.close()
 
     def log_text(self) -> str:
-        """Return what the server wrote so far."""
+        """Return the server's log so far."""
         return self.server.log_text()
 
     def is_over(self) -> bool:
@@ -280,9 +280,9 @@ def problems(
 
     Args:
         serving: The server.
-        name: Of the function, as in :meth:`Faults.calls`.
-        after: How many calls it answers first.
-        good: What is right.
+        name: Name of the function, as in :meth:`Faults.calls`.
+        after: Number of calls that succeed first.
+        good: The right answers.
         new: Whether the server is new, and keeps nothing of the requests before.
     """
     serving.faults.inject(name, after)
@@ -300,9 +300,9 @@ def problems(
     found += disturbed(name, times, got, good)
     if times:
         raised.add(name)
-    elif after:  # fewer calls than before: of what is kept from the requests before, there are few
+    elif after:  # fewer calls than before: caches of earlier requests are filled
         return found + problems(serving, name, 0, good)
-    elif name not in raised and not new:  # it ran once, and what it found is kept
+    elif name not in raised and not new:  # it ran once, and its result is cached
         serving.start()
         return found + problems(serving, name, 0, good, new=True)
     return found
@@ -347,7 +347,7 @@ def problems_of_all(serving: Any) -> list[str]:
     found: list[str] = []
     names = {name for name in calls if name.startswith(DIFFER) or name not in raised}
     for name in sorted(names - ended):  # once is enough: it takes a start
-        # In the middle of what it does; what is called a few times may find a cache filled.
+        # Halfway through its calls; with few calls the first, since later a cache may be filled.
         found += problems(serving, name, calls[name] // 2 if calls[name] > FEW else 0, good)
     if answers(serving.server) != good:
         found.append("in the end: other answers than in the beginning")

@@ -1,4 +1,4 @@
-"""What an operator does to a running server does not disturb what processors know."""
+"""An operator's actions on a running server do not change the history that processors see."""
 
 from __future__ import annotations
 

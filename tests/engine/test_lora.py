@@ -146,7 +146,7 @@ def test_a_request_that_is_refused_or_fails_does_not_hold_its_adapter(server, ad
     assert server.post("/generate", listed).status == HTTPStatus.BAD_REQUEST
     assert server.stream("/generate", refused).status == HTTPStatus.BAD_REQUEST
     assert server.post("/generate", failing).status == HTTPStatus.INTERNAL_SERVER_ERROR
-    # SGLang waits until nobody uses it.
+    # SGLang waits until no request uses the adapter.
     unload(server, "held")
 
 

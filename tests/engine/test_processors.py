@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default"
 PROMPT = [5, 6, 7, 296, 454]
 #: Tokens of the model's own answer to it: the first of it, and two that come again.
 C, A, B = 10, 870, 386
-#: B stands for the end here, which the tiny model itself never comes to.
+#: B is the end token here, since the tiny model never ends by itself.
 WORDS = attach(
     "ForcedWordsLogitProcessor",
     token_ids=[300, 301, A, 302, 303],
@@ -26,7 +26,7 @@ WORDS = attach(
     eos_token_ids=[B, EOS],
 )
 
-#: What each one is asked for: every one changes that answer.
+#: A request for each processor, with parameters that change that answer.
 ASKED = [
     attach("AllowedTokensLogitProcessor", token_ids=[A, B, C]),
     attach("BadWordsLogitProcessor", token_ids=[A, B, C, C, B], lengths=[1, 2, 2]),

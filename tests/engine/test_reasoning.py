@@ -1,4 +1,4 @@
-"""Thinking is what a served reasoning parser returns as reasoning, and a ceiling on it holds."""
+"""A ceiling holds on the reasoning that the served reasoning parser returns."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def encode(tiny):
 
 
 def count(text):
-    """Return of how many tokens of the tiny model a text is made up: its words, or characters."""
+    """Return the number of the tiny model's tokens in a text: its words, or characters."""
     return len(re.findall(r" w\d+|.", text, re.DOTALL))
 
 
@@ -91,7 +91,7 @@ def thoughts_of(server, **fields):
 
 
 def scripted(encode, text, budget=None):
-    """Return what has the model say this, with a budget beside it."""
+    """Return fields that make the model say a text, with or without a budget."""
     params = {"chain": [SCRIPTED, THINK], "0.script": encode(text)}
     if budget is not None:
         params["1.thinking_budget"] = budget
@@ -124,7 +124,7 @@ def test_nothing_is_forced_in_an_answer_that_goes_on_after_its_thoughts(
     messages = [{"role": "user", "content": "#"}, {"role": "assistant", "content": begun}]
     fields = {"messages": messages, "continue_final_message": True, "stream": stream}
 
-    for said in (scripted(encode, "x" * 40, 5), {}):  # the ceiling alone, too
+    for said in (scripted(encode, "x" * 40, 5), {}):  # with and without a budget of the request
         (parts,) = messages_of(ask(server, max_tokens=40, **fields, **said))
         text = "".join(one.get("content") or "" for one in parts)
         assert not any(one.get("reasoning_content") for one in parts)
@@ -155,20 +155,20 @@ budgets = st.sampled_from([None, -1, 0, 5, 19, 20, 21, 10_000])
 
 
 class Asked(NamedTuple):
-    """What a client may send about its thinking.
+    """A request with settings for its thinking.
 
     Attributes:
         form: The way in which it asks for a budget.
         own: Parameters of the budget.
-        script: What the model says, where the way has room for a script.
-        path: Of the endpoint.
-        begun: What the answer begins with already, if anything.
+        script: Text that the model says, for forms that can carry a script.
+        path: Path of the endpoint.
+        begun: Beginning of the answer that the client sends, or empty.
         routed: Whether processor and parameters come as sglang-router passes them on.
         grammar: Whether the answer is JSON.
         biased: A text whose first token gets a bias.
-        copies: How many answers it wants.
-        stream: Whether they are streamed.
-        temperature: Of the sampling.
+        copies: Number of answers.
+        stream: Whether the answers are streamed.
+        temperature: Sampling temperature.
     """
 
     form: str
@@ -228,8 +228,8 @@ askeds = st.builds(
         Asked("none", {}, "", begun=START + TOOL + START),
     ]
 )
-# Found: what a tool call interrupts, SGLang returns as one; and its parser of a chat does not see
-# where a delimiter began before the answer.
+# Found: SGLang returns a block that a tool call interrupts as one; and its parser of a chat does
+# not see a delimiter that began before the answer.
 @example(
     together=[
         Asked("chain", {}, TOOL + START, begun=START),
@@ -261,7 +261,7 @@ def test_no_request_thinks_more_than_the_ceiling(server, encode, together):
         # opened later; it does not tell them apart.
         blocks = 1 + (asked.stream and asked.path == CHAT)
         for thought in found(reply, asked):
-            # A tool start that was begun may stand at the end of it.
+            # A thought may end with a tool start that had begun before the ceiling.
             assert count(thought) <= blocks * CEILING + len(TOOL), (asked, thought)
 
 
@@ -318,7 +318,7 @@ def found(reply, asked):
             if asked.stream:
                 yield thought
                 continue
-            # Where the answer has ended its thoughts before, a start opens the next ones.
+            # If the beginning of the answer has an end, only a start opens the next thoughts.
             inside = END not in begun
             yield without_calls(thought if inside else thought.partition(START)[2])
             yield from by_block("", spelled(reply.body["choices"][place]), inside=inside)
@@ -333,7 +333,7 @@ def found(reply, asked):
 
 
 def added(begun, text):
-    """Return what an answer adds to the reasoning of a whole text, from the first start on."""
+    """Return the reasoning that an answer adds to a whole text, from the first start on."""
     own = without_calls(begun.partition(START)[2])
     _, start, after = text.partition(START)
     thought, _ = ReasoningParser("qwen3", stream_reasoning=False).parse_non_stream(start + after)
@@ -341,7 +341,7 @@ def added(begun, text):
 
 
 def without_calls(reasoning):
-    """Return reasoning without what lies between a tool start and the next start.
+    """Return reasoning without the text between a tool start and the next start.
 
     SGLang takes a tool start for the end of a block only as long as no end follows it.
     """
@@ -351,7 +351,7 @@ def without_calls(reasoning):
 
 
 def by_block(begun, text, *, inside):
-    """Return what a text adds to each block, as a stream that began there returns it."""
+    """Return the reasoning that a text adds to each block, as a stream from there returns it."""
     before = len(begun)
     for block in (begun + text).split(END):
         parser = ReasoningParser("qwen3", force_reasoning=inside)
@@ -470,7 +470,7 @@ ENDPOINTS = {
 
 
 def reported(reply):
-    """Return the reports of an answer, and what SGLang says of its reasoning."""
+    """Return the reports of an answer, and SGLang's count of reasoning tokens."""
     assert reply.status == 200, reply.body
     events = reply.events or [reply.body]
     last = events[-1].get("response") or events[-1]
@@ -524,7 +524,7 @@ def test_the_report_of_a_chat_counts_what_sglang_returns_as_reasoning(server):
     assert count(message["reasoning_content"]) in (block["tokens"], block["tokens"] - 1)
 
 
-# Beside a grammar
+# With a grammar
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,4 +1,4 @@
-"""What a server cannot honour is refused at admission, on SGLang's own argument objects.
+"""Admission refuses requests that a server cannot honour, on SGLang's own argument objects.
 
 No server is started for it. SGLang answers HTTP 400
 to the ``ValueError`` that comes out of admission; ``test_faults`` sees that on a server.

@@ -1,4 +1,4 @@
-"""What a trainer reads of an answer, against the model's own logits."""
+"""Masks and logprobs that a trainer reads from an answer, compared with the model's own logits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ EXCLUDING = [
         ]
     ),
 ]
-#: These change what is left, too.
+#: Processors that also change the logits of the remaining tokens.
 OTHERS = [
     attach("CiteFromPromptLogitProcessor", bias=4.0, eos_token_ids=[EOS]),
     attach("DRYLogitProcessor", dry_multiplier=4.0, dry_allowed_length=1),

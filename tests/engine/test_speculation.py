@@ -82,7 +82,7 @@ def test_a_request_ends_with_the_token_at_which_its_processor_says_so(server, an
 
 
 def test_a_fault_at_a_drafted_token_that_does_not_come_counts_for_nothing(server, answers):
-    # The model's own for a while, which is drafted, and then what nobody would draft.
+    # The model's own tokens first, which are drafted, and then tokens that no draft has.
     turns = [[*answer[:12], *reversed(answer[12:])] for answer in answers]
     bodies = [
         body(prompt, OnlyAlong, {"answer": turn}, max_new_tokens=TOKENS)

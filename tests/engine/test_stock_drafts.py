@@ -1,4 +1,4 @@
-"""What SGLang does with drafts without the plugin: the tests of drafts can fail."""
+"""SGLang without the plugin gets drafts wrong, so the tests of drafts can fail."""
 
 from __future__ import annotations
 

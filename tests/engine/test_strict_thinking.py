@@ -1,4 +1,4 @@
-"""A thinking budget beside SGLang's own, which masks whatever is no end once it is spent."""
+"""A thinking budget together with SGLang's own, which allows only the end once it is spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer does with an engine of its own does not disturb what processors know."""
+"""A trainer's actions on its engine do not change the history that processors see."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPT = [5, 6, 7, START]
 
 @pytest.fixture(scope="module")
 def played(tiny, tmp_path_factory):
-    """Return what an engine answers in a spawned process, off its main thread."""
+    """Return the answers of an engine in a spawned process, off its main thread."""
     job = {
         "model": str(tiny),
         "hidden": body([5, 6, 7], *BAN, max_new_tokens=12),

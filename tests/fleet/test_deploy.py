@@ -39,7 +39,7 @@ def runs(*command):
 
 
 def containers():
-    """Return the arguments of each container, by what it runs."""
+    """Return the target (server or router) and arguments of each container."""
     services = COMPOSE["services"].values()
     found = [(service["build"]["target"], service["command"]) for service in services]
     for one in KUBERNETES:

@@ -1,4 +1,4 @@
-"""Prefill and decode on two servers: as one server, and nobody waits for what one of them knows."""
+"""Prefill and decode on two servers answer as one server, and no client waits after a refusal."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def setting(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def single(setting, tmp_path_factory):
-    """What one guarded server answers to :func:`requests`, :data:`LAST` and :data:`SEEDED`."""
+    """Answers of one guarded server to :func:`requests`, :data:`LAST` and :data:`SEEDED`."""
     model, arguments, variables, _ = setting
     arguments = {**arguments, "chunked_prefill_size": 64, "tp_size": 1}
     directory = tmp_path_factory.mktemp("single")
@@ -150,7 +150,7 @@ SEEDED = [
 
 
 def told(reply):
-    """Return what an answer says: tokens, why it ended and what ran, or the error."""
+    """Return tokens, finish reason and report of an answer, or its error."""
     if reply.status != 200:
         return reply.status, reply.body["message"]
     meta = reply.body["meta_info"]

@@ -30,7 +30,7 @@ def both(request, tmp_path_factory):
 
 
 def test_nothing_is_served_with_it_and_nobody_waits(both):
-    for asked in (body([5]), FORCED, FORCED):  # the first one meets it, the others know it
+    for asked in (body([5]), FORCED, FORCED):  # the first call meets the peer; the rest know it
         began = time.monotonic()
         answers = both.ask("/generate", asked)
 

@@ -1,4 +1,4 @@
-"""Whatever raises on a prefill or a decode server, as in ``tests/engine/test_injected.py``."""
+"""Functions that raise on a prefill or decode server, as in ``tests/engine/test_injected.py``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Processors under a simulated scheduler, against oracles that read the whole true history.
 
 A schedule is a list of requests and a list of steps. A step puts any of the requests into one
-batch, as a decode, as the last chunk of a prefill or as a middle one; under lag the token that was
-sampled last is in the history only after the next one was sampled, as with SGLang's overlap
-scheduling.
+batch, as a decode, as the last chunk of a prefill or as a middle chunk. Under lag a token enters
+the history only after the next token was sampled, as with SGLang's overlap scheduling.
 """
 
 from array import array
@@ -219,7 +218,7 @@ class Simulator:
                 req.stream.append(max(range(VOCAB), key=new.__getitem__))
 
     def members(self, step):
-        """Do to each request what the step says; return those that take part in its batch."""
+        """Apply a step to each request; return the requests in its batch."""
         members = []
         for req, op in zip(list(self.live), cycle(step.ops), strict=False):
             if op == FINISH:

@@ -1,4 +1,4 @@
-"""What a client sees of a request names no processor of ``[[always]]``, whatever becomes of it."""
+"""Answers and errors never name a processor of ``[[always]]`` to a client."""
 
 import logging
 

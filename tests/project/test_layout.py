@@ -151,7 +151,7 @@ def graph() -> dict[str, set[str]]:
     for name, path in known.items():
         inside = name + ".__init__" if path.stem == "__init__" else name
         names = imported_names(path.read_text(), inside)
-        # What is imported from a module is a module itself, or stands in that module.
+        # An imported name is a module itself, or belongs to the module before the last dot.
         homes = {one if one in known else one.rpartition(".")[0] for one in names}
         found[name] = {one for one in homes & {*known} - {name} if (inside, one) not in UPWARDS}
     return found

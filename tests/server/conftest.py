@@ -1,4 +1,4 @@
-"""What the tests of the gates share: this toolkit's guard, and SGLang put back as it was."""
+"""Fixtures of the gate tests: this toolkit's guard, and SGLang restored afterwards."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_the_scheduler_decides_whatever_its_front_end_passed_on(deciding, payloa
     assert by_name[THINK].thinking_budget == budget
     assert by_name["DisallowedTokensLogitsProcessor"].token_ids == (7,)
     assert "DisallowedTokensLogitsProcessor" not in row.host.names or len(row.host.names) == 2
-    # SGLang resolves what stands in its batch, and gets what runs nothing.
+    # SGLang resolves the payload in its batch, and gets a processor that runs nothing.
     SchedulerGate(deciding, PendingResults(), Arrivals()).from_str(None, req.custom_logit_processor)
 
 

@@ -1,4 +1,4 @@
-"""What the byte tokens of a decoder with byte fallback do to a text, against that decoder."""
+"""Byte tokens under a decoder with byte fallback, compared with that decoder."""
 
 from functools import reduce
 

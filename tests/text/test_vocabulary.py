@@ -1,4 +1,4 @@
-"""What the tokens of real tokenizers spell, each made by its own library."""
+"""The bytes of each token of real tokenizers, each made by its own library."""
 
 import random
 from itertools import product

@@ -163,7 +163,7 @@ def test_a_word_that_begins_in_the_prompt_counts_only_if_asked():
     for across in (False, True):
         banned = banned_after("at", ["cat"], prompt="the c", across_prompt=across)
         assert (END in banned) == across
-    # What stands before the answer is a letter only if the prompt counts.
+    # The character before the answer is a letter only if the prompt counts.
     for across in (False, True):
         banned = banned_after("cat", ["cat"], prompt="con", across_prompt=across)
         assert (END in banned) != across

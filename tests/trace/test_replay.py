@@ -1,4 +1,4 @@
-"""The replay finds what the processors did, from the tokens alone."""
+"""The replay finds the processors' edits from only the tokens."""
 
 from __future__ import annotations
 

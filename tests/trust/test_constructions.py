@@ -29,7 +29,7 @@ def test_it_is_refused_with_a_message_that_is_safe_to_show(verifier, payload):
     assert message.isascii()
     assert message.isprintable()
     assert len(message) < 600
-    # No part of the pickle, and nothing of what is allowed beyond what the client named.
+    # No part of the pickle, and no allowed name that the client did not send.
     if isinstance(payload, str) and payload.startswith("{"):
         assert payload[14:46] not in message or len(payload) < 46
     for name in ("ForcedSequence", "Inkling", "Glm4Moe", "DeepSeekR1"):

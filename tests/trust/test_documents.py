@@ -1,4 +1,4 @@
-"""What docs/policy.md and SECURITY.md say is so."""
+"""The statements of docs/policy.md and SECURITY.md hold."""
 
 import json
 import re

@@ -25,7 +25,7 @@ PICKLES = {
 
 
 def expected(text):
-    """What a payload means, by a JSON parser and Python's own pickles."""
+    """The class that a payload names, by a JSON parser and Python's own pickles."""
     for name in builtins.__all__:
         if text in {name, f"sglang_lp.builtins:{name}"}:
             return getattr(builtins, name)

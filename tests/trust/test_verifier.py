@@ -1,4 +1,4 @@
-"""What the default policy accepts, and what becomes of the rest."""
+"""Payloads that the default policy accepts, and the refusal of all others."""
 
 import pytest
 

@@ -34,7 +34,7 @@ class TestContract(ProcessorContract):
 
 
 def biases(params, prompt, output=(), ends=(0,)):
-    """Return what is added to each logit, where that is not 0."""
+    """Map each biased token id to its bias."""
     request = FakeRequest(prompt, output, eos_token_ids=ends)
     logits = torch.zeros(1, VOCAB_SIZE)
     row = CiteFromPromptLogitProcessor()(logits, [request.custom_params(params)])[0]

@@ -1,4 +1,4 @@
-"""DRY, beside a reference that does what llama.cpp documents, position by position."""
+"""DRY, compared with a reference that follows llama.cpp's documentation, position by position."""
 
 import gc
 

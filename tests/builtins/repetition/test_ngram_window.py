@@ -77,7 +77,7 @@ def test_bans_what_a_search_finds(sizes, alphabet, picks, split, whitelist):
 
 
 def test_nothing_has_followed_a_token_that_the_prompt_lacks():
-    # Token 9 was followed so often that what followed it is kept, and 6 would stand in its place.
+    # The followers of the frequent token 9 are cached; a lookup of 6 must not find that entry.
     prompt = [token for number in range(90) for token in (9, number % 5)]
 
     check_decode(prompt, [9, 0, 9, 6, 0, 6, 9], {"ngram_size": 2, "window_size": 1000})

@@ -31,7 +31,7 @@ class TestContract(ProcessorContract):
 
 
 def as_deepseek_does(output, ngram_size, window_size):
-    """Say what DeepSeek's own rule bans, which looks at generated tokens alone."""
+    """Return the tokens that DeepSeek's own rule bans; it reads only generated tokens."""
     banned = set()
     for start in range(max(0, len(output) - window_size), len(output) - ngram_size + 1):
         *prefix, last = output[start : start + ngram_size]

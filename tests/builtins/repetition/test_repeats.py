@@ -1,4 +1,4 @@
-"""The end of a text, beside a definition of how much of it repeats."""
+"""Repetition at the end of a text, compared with a naive definition."""
 
 from array import array
 

@@ -28,7 +28,7 @@ def both(raw):
 
 
 class Named:
-    """A tokenizer that is known for what it calls some ids, as a big model's."""
+    """A tokenizer with names for a few ids, like the special tokens of a big model."""
 
     unk_token_id = None
 
@@ -155,7 +155,7 @@ def test_a_known_family_is_recognised(family):
 
 
 def asked(params):
-    """Return what a request may set of parameters."""
+    """Return the parameters that a request may set."""
     return {
         name: getattr(params, name)
         for name in ThinkingBudgetLogitProcessor.Params.__struct_fields__

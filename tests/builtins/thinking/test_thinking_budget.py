@@ -282,9 +282,9 @@ def test_every_block_gets_the_budget():
 @pytest.mark.parametrize(
     ("delimiters", "prompt"),
     [
-        # The end begins with what the prompt ends with, as templates write it.
+        # The prompt ends with the first token of the end delimiter, as in chat templates.
         ({"thinking_start_token_id": 1, "thinking_end_token_ids": [3, 2]}, [1, 3]),
-        # ... and with the last token of the start itself.
+        # ... which is also the last token of the start delimiter.
         ({"thinking_start_token_ids": [1, 3], "thinking_end_token_ids": [3, 2]}, [1, 3]),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_block_goes_on_with_its_count_after_a_tool_call():
 
     script = [5, 5, 4, 6, 6, 6, 1, 5, 5, 5]
     assert generated(params, [1], script, 10) == [5, 5, 4, 6, 6, 6, 1, 5, 3, 2]
-    # What the call is made up of is none of it, and neither is what is in the prompt before.
+    # Tokens of the call do not count, and neither do those of the prompt before it.
     assert generated(params, [1, 5, 5, 4, 1], [4, 1, 5, 5, 5, 5], 7) == [4, 1, 5, 5, 5, 3, 2]
     # Two calls, and the budget is spent in the second part.
     script = [5, 4, 1, 5, 4, 6, 1, 5, 5, 5]
@@ -466,7 +466,7 @@ def test_anything_works_on_a_stock_server_that_shows_every_token():
     assert [*req.output_ids] == [0, 3, 2, 3, 0]
 
 
-# Ids that nobody gave
+# Delimiter ids that the request does not give
 
 
 def test_without_ids_and_tokenizer_a_request_is_refused_by_name():

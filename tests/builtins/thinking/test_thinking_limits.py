@@ -1,4 +1,4 @@
-"""What ends a block besides its budget: all blocks together, a loop, the end of the answer."""
+"""Limits that end a block besides its budget: the total of all blocks, a loop, the answer's end."""
 
 from array import array
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What an answer says of its thinking blocks, against a naive reading of its tokens."""
+"""Reports on thinking blocks, compared with a naive reading of the tokens."""
 
 import torch
 from hypothesis import given

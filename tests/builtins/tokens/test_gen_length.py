@@ -44,7 +44,7 @@ class TestContract(ProcessorContract):
 
 
 def biases(params, output, *, ends=(0,)):
-    """Return what is added to each logit after an output, where that is not 0."""
+    """Map each token id that is biased after an output to its bias."""
     request = FakeRequest([9], output, tokenizer=TOKENIZER, eos_token_ids=ends)
     logits = torch.zeros(1, VOCAB_SIZE, dtype=torch.float64)
     row = GenLengthLogitProcessor()(logits, [request.custom_params(params)])[0]

@@ -106,7 +106,7 @@ def test_no_answer_ever_holds_a_word(sequences, random):
 
 
 def said_by_chance(seed, params, prompt="", steps=60):
-    """Return what a model says that likes to say the forbidden."""
+    """Return the answer of a random model that prefers forbidden words."""
     chance = random.Random(seed)
     liked = TOKENIZER.encode(" ".join(CORPUS[:2])).ids
 

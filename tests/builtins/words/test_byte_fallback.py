@@ -1,6 +1,6 @@
 """Texts under a decoder that takes back byte tokens, with a model that tries to make it do so.
 
-The oracle is what the tokenizer decodes a whole output to.
+Oracle: the tokenizer's decoding of the whole output.
 """
 
 import random

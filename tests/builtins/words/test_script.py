@@ -1,4 +1,4 @@
-"""Scripts that never come out, against looking at every character of what was said."""
+"""Banned scripts never appear in the output; every character of it is checked."""
 
 import random
 from functools import cache
@@ -196,7 +196,7 @@ def test_what_belongs_to_no_script_stays_free():
 
 def test_a_character_that_the_prompt_began_is_not_completed():
     vocabulary = vocabulary_of(TOKENIZER)
-    # U+4DC0 is of no script and U+4E00 is Han; both may begin with E4 alone.
+    # U+4DC0 has no script and U+4E00 is Han; the first token of both may be the byte E4.
     lead, middle = (vocabulary.tokens.index(bytes([byte])) for byte in (0xE4, 0xB8))
 
     assert middle in banned_now(NO_HAN, [lead])

@@ -206,7 +206,7 @@ def streaming(payload, sampling=None, thinking=None, *, text=None, input_ids=Non
 
 
 def answer(guard, request, **server):
-    """Return the status that SGLang would answer with, and why."""
+    """Return the status and message that SGLang would answer."""
     from fastapi import HTTPException
 
     try:
@@ -492,7 +492,7 @@ def test_one_request_lists_no_more_than_a_list_of_them(guard):
 
 @pytest.fixture
 def asked(guard, monkeypatch):
-    """Take down what the guard is asked, and admit it."""
+    """Record each request to the guard, and admit it."""
     asked = []
     monkeypatch.setattr(guard, "admit", asked.append)
     return asked
@@ -576,7 +576,7 @@ def test_what_one_stream_asks_for_all_of_it_asks_for(guard, asked):
 
 @pytest.fixture
 def decides(guard, monkeypatch):
-    """Return a guard of an operator who bans a token, and takes down what it is asked."""
+    """Return a guard whose policy bans a token, and which records its requests."""
     always = Policy(always=(Chosen(processor="DisallowedTokensLogitsProcessor", params=GOOD),))
     decides = Guard(always)
     monkeypatch.setattr(decides, "admit", guard.admit)

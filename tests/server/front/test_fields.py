@@ -300,7 +300,7 @@ def test_what_sglang_added_stays_sglangs_and_the_clients_own_does_not_become_so(
         check_origin(xargs({"vllm_xargs": {EFFORT: "low"}}, {"b": 2}))
 
 
-# Chats that continue an answer: thoughts may have ended in what the client begins it with
+# Chats that continue an answer: the client's beginning may already end the thoughts
 
 
 def chat(content, *, role="assistant", **fields):

@@ -52,7 +52,7 @@ def test_what_is_no_list_of_ids_is_left_to_sglang(prompt):
 
 
 def test_pad_values_of_images_pass():
-    # SGLang's own: they stand for the parts of an image.
+    # SGLang's own placeholders for the parts of an image.
     pads = [1, 1_000_003, -1]
     assert passes(body(pads, image_data=["image"]))
     assert not passes(body(pads, image_data=[None]))

@@ -1,4 +1,4 @@
-"""What a process allows: payload, parameters and what the server can honour, in one answer."""
+"""The guard checks payload, parameters and the server's abilities, and answers once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORCE_CHAIN = {"chain": ["ForcedSequenceLogitProcessor"], "0.token_ids": [5]}
 
 
 class Foreign:
-    """Follows SGLang's contract alone."""
+    """A class with only SGLang's interface."""
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_class_without_a_schema_gets_whatever_is_flat(guard, foreign):
 
 
 class Warm(DisallowedTokensLogitsProcessor):
-    """Takes down what it warms."""
+    """Records the vocabularies that it warms."""
 
     warmed: ClassVar[list[object]] = []
 
@@ -267,7 +267,7 @@ def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(
 
 
 def counted(guard, monkeypatch):
-    """Return what the rules are asked, as they are."""
+    """Return a list that collects the requests to the rules."""
     asked, decide = [], guard.rules.decide
     monkeypatch.setattr(
         guard.rules, "decide", lambda one, served: asked.append(one) or decide(one, served)

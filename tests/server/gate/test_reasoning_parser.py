@@ -1,4 +1,4 @@
-"""Thinking is what SGLang's reasoning parser returns as reasoning: the parser is the oracle."""
+"""Thinking tokens, with SGLang's reasoning parser as the oracle."""
 
 import re
 from itertools import islice
@@ -134,7 +134,7 @@ def test_what_is_counted_is_what_the_parser_returns_as_reasoning(name, forced, d
     found = counted(form, pieces, forced)
     for streamed in (False, True):
         returned = {*reasoning(name, pieces, forced, streamed=streamed)} & {*LETTERS}
-        # A token that holds the end of the thoughts and what comes after is one of thought.
+        # A token with both the end of the thoughts and text after it counts as thought.
         whole = {letter for piece in pieces if returned & {*piece} for letter in piece}
         assert found & {*LETTERS} == whole & {*LETTERS}, f"streamed: {streamed}"
 
@@ -191,7 +191,7 @@ def turns(draw, name, form):
 
 
 def closed(form, pieces, budget):
-    """Return what comes of an answer whose blocks a budget closes."""
+    """Return an answer after a budget closed its blocks."""
     vocabulary = Pieces([*pieces, form.start, form.end])
     closing = BlockTokens((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
     finder = finder_for(closing, form, vocabulary.vocabulary)

@@ -119,7 +119,7 @@ def test_nothing_is_kept_once_it_is_decided():
 
 
 @given(
-    # Few kinds of token, so that drafts that were not accepted agree with what was for a while.
+    # Few kinds of token, so that rejected drafts often begin like the accepted tokens.
     tokens=st.lists(st.sampled_from([3, 4, STOP]), min_size=1, max_size=12),
     ends=st.sets(st.integers(1, 12)),
     # For the step at each token: how many it accepts, and a draft.

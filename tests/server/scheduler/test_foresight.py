@@ -86,7 +86,7 @@ def test_known_tokens_stand_where_they_will_come(seed):
 
     assert (known is None) == (not any(foreseen))
     for tokens, chain in zip(foreseen, given.tolist(), strict=True):
-        # The newest token has position known + newer - 1, and the first draft the next one.
+        # The newest token is at position known + newer - 1, and the first draft follows it.
         by_position = dict(enumerate(tokens))
         expected = [by_position.get(newer + j, 100 + j) for j in range(DRAFTED)]
         assert chain == expected

@@ -40,7 +40,7 @@ EVIL = wire.payload_for("os", "abort")
 
 
 class Plus:
-    """Follows SGLang's contract alone."""
+    """A class with only SGLang's interface."""
 
     def __call__(self, logits, _params):
         return logits + 1

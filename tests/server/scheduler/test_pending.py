@@ -1,7 +1,7 @@
 """Which tokens of results that SGLang has not processed yet belong to which request.
 
-The engine tests hold that these are what SGLang then commits; here are the cases that they meet
-rarely.
+The engine tests check that SGLang then commits these tokens; this module has the cases that are
+rare on an engine.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def test_several_results_add_up_oldest_first():
         (0, 1, [1], False),  # the last chunk is pending
         (1, 0, [], True),  # this is a chunk in the middle
         (1, 1, [], False),  # one is pending, and this is the last
-        (2, 1, [], True),  # one is pending, and this is one too
+        (2, 1, [], True),  # one chunk is pending, and this is another
         (2, 2, [], False),
-        (1, 2, [2], False),  # one is pending, and the last one after it
+        (1, 2, [2], False),  # one chunk is pending, and the last chunk after it
     ],
 )
 def test_only_the_last_chunk_of_a_prefill_samples_a_token(chunks, batches, tokens, discards):

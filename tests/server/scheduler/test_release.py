@@ -1,4 +1,4 @@
-"""What a request keeps goes when it is over, whoever still holds SGLang's object."""
+"""A request's state is freed when it is over, even if SGLang's object is still referenced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kept(processor=Keeps):
 
 
 def ends_with(reason):
-    """Return what stands for SGLang's own decision."""
+    """Return a function in place of SGLang's own decision."""
     made = FINISH_MATCHED_STR(reason) if isinstance(reason, str) else reason
     return lambda req, _count: setattr(req, "finished_reason", made)
 

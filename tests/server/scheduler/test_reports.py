@@ -1,4 +1,4 @@
-"""What is said of the processors that ran: the header, and the report in meta_info."""
+"""Header and ``meta_info`` report of the processors that ran."""
 
 import asyncio
 import copy

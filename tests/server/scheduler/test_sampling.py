@@ -1,4 +1,4 @@
-"""What stands in SGLang's sampler and in its verify step."""
+"""Hooks in SGLang's sampler and in its verify step."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_edits_of_all_steps_go_through_one_batch():
 
 
 class Gone:
-    """What is left of a request that nobody holds any more."""
+    """A dead weak reference to a request."""
 
     @property
     def __class__(self):

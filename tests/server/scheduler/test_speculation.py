@@ -163,7 +163,7 @@ def test_what_a_graph_is_captured_with_has_no_processors():
 
 
 def served(count=2):
-    """Return steps, and what SGLang has of requests with a ban each."""
+    """Return steps, and SGLang's sampling info of requests with a ban each."""
     params = []
     for _ in range(count):
         req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None, grammar=None)

@@ -415,7 +415,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
 
 
 def play(scenario: Callable[[], None]) -> dict[str, Any]:
-    """Run one scenario in a fork; return its exit code and what it wrote to standard error."""
+    """Run one scenario in a fork; return its exit code and standard error."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""What instances of a class have is told from the class."""
+"""The attributes of a class's instances are found on the class."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""SGLang logs what a plugin raises and serves without it: this one ends the process instead."""
+"""A failed install ends the process; SGLang would log the error and serve without the plugin."""
 
 from __future__ import annotations
 

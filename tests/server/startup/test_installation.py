@@ -1,4 +1,4 @@
-"""What is in place in a process, and how one ends that may not serve."""
+"""The hooks in place in a process, and the end of a process that may not serve."""
 
 from __future__ import annotations
 
