@@ -1,1 +1,1 @@
-"""The scheduler process: requests at their steps."""
+"""Hooks of the scheduler process: admission, steps, drafts, ends and reports of requests."""

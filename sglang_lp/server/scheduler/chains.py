@@ -1,8 +1,8 @@
 """Processors in the verify steps of DFLASH and DSPARK, which verify chains of drafted tokens.
 
-Both make the same input for the verify forward; the copy of its tokens to the host starts there.
-Both call processors before penalties and the grammar, without the drafted tokens: that call is left
-out. Processors act where each accepts, when all else has been done to the logits.
+Both workers build the same input for the verify forward, and the copy of its tokens to the host
+starts there. Processors edit the logits where each worker accepts drafts, after penalties and the
+grammar. SGLang's own call of processors is skipped: it comes before both and lacks the drafts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChainSteps:
-    """The verify steps of one scheduler process that verify chains.
+    """Verify steps of one scheduler process, for chains of drafted tokens.
 
     Args:
         steps: Runs the processors.
@@ -39,7 +39,7 @@ class ChainSteps:
         self._step: _Step | None = None
 
     def begin(self, verify_input: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Start the copy of what is verified, before the forward pass does."""
+        """Start the copy of the drafted tokens to the host, before the forward pass starts."""
         self._step = None
         if not has_processors(batch):
             return
@@ -68,9 +68,9 @@ class ChainSteps:
         sampling_info: Any,
         **_kwargs: Any,
     ) -> None:
-        """Edit the logits that DFLASH accepts by."""
+        """Edit the logits from which DFLASH accepts drafts."""
         known = self._step and self._step.known
-        # What a selector's or LiLiCorr's drafts were drawn from, if these were.
+        # Candidates and probabilities of drafts that a selector or LiLiCorr sampled.
         if known is not None and worker._selector_sample is not None:  # noqa: SLF001
             worker._selector_sample = known.make_drawn(*worker._selector_sample)  # noqa: SLF001
         self._edit(candidates, next_token_logits, sampling_info)
@@ -84,7 +84,7 @@ class ChainSteps:
         sampling_info: Any,
         **_kwargs: Any,
     ) -> None:
-        """Edit the logits that DSPARK accepts by."""
+        """Edit the logits from which DSPARK accepts drafts."""
         self._edit(verify_ids_2d, target_logits, sampling_info)
 
     def _edit(self, token_ids: torch.Tensor, logits: torch.Tensor, info: Any) -> None:
@@ -101,10 +101,10 @@ class _Step(NamedTuple):
     """A verify step that has begun.
 
     Attributes:
-        copy: What is verified, on its way to the host; ``None`` if nobody needs it.
+        copy: Running copy of the drafted tokens to the host; ``None`` if no processor reads it.
         ragged: Whether requests verify chains of different lengths.
-        masked: For each request whether a grammar masks its rows; empty if none does.
-        known: What was written over DFLASH's drafts, if anything was.
+        masked: Whether a grammar masks the rows of each request; empty without any grammar.
+        known: Known tokens that replaced DFLASH's drafts, if there are any.
     """
 
     copy: Copy | None
@@ -125,13 +125,13 @@ class _Step(NamedTuple):
             lengths = numbers[-len(lengths) :]
         ends = accumulate(lengths)
         chains = [numbers[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        # Node j of a chain has node j + 1 below it, as far as it is verified.
+        # Node j of a chain has the child j + 1, up to the end of the verified part.
         child = [[*range(1, len(chain)), *[-1] * (width - len(chain) + 1)] for chain in chains]
         return Drafts(width, chains, child, [[-1] * width] * len(chains))
 
 
 def _copied(token_ids: torch.Tensor, layout: Any) -> Copy:
-    """Start the copy of chains that lie one behind the other; of ragged ones also their lengths."""
+    """Start the copy of concatenated chains, followed by their lengths if they are ragged."""
     import torch
 
     if layout is None:

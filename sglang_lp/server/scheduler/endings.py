@@ -1,13 +1,16 @@
-"""Ends of requests that processors decide on, made when SGLang processes the token they follow.
+"""Ends of requests that processors decide, applied when SGLang processes the last token.
 
-A processor speaks of a token that is not sampled yet, maybe behind drafted ones that may not be
-accepted, and maybe while an older result is pending. ``req.to_finish`` fits none of that: SGLang
-takes it with the next result that it processes, and keeps what a verify step accepted behind the
-token. So the decision stays with the request until SGLang looks for an end among the tokens of
-the step. It counts if the tokens before it were committed, and unless a condition of SGLang's own
-(an end token, a stop string, ``max_new_tokens``) ended the request at an earlier token of the step.
+A processor decides the end before its token is sampled. Drafted tokens before it may be rejected,
+and an older result may still be pending. ``req.to_finish`` does not fit: SGLang applies it to the
+next result that it processes, and keeps tokens that a verify step accepted after the end. So the
+request carries the decision until SGLang checks the tokens of the step for an end.
 
-An error ends before its token, which was sampled without the edits that failed. No client gets it.
+The decision applies if the expected tokens before it were committed. Exception: SGLang's own
+condition (an end token, a stop string, ``max_new_tokens``) ended the request at an earlier token of
+the step.
+
+An error ends the request before its token, which was sampled without the failed edits. The client
+does not get this token.
 """
 
 from __future__ import annotations
@@ -20,21 +23,21 @@ from sglang_lp.server.scheduler.reasons import is_error, withhold, withhold_unke
 
 logger = logging.getLogger(__name__)
 
-#: Attribute of SGLang's request; it lives and dies with it.
+#: Attribute of SGLang's request: the decided ends, freed with the request.
 _ENDINGS = "sglang_lp_endings"
 
 
 class _Ending(NamedTuple):
-    #: Of ``output_ids`` when it was decided, and the tokens expected to follow those.
+    #: Length of ``output_ids`` when the end was decided, and the tokens expected to follow.
     processed: int
     expected: Sequence[int]
-    #: Length of the history at which the step began.
+    #: Number of output tokens, processed and pending, when the step began.
     begun: int
     reason: Any
 
     @property
     def length(self) -> int:
-        """Number of output tokens up to and including the one that the step samples."""
+        """Number of output tokens, including the token that the step samples."""
         return self.processed + len(self.expected) + 1
 
 
@@ -43,13 +46,13 @@ def end_request(req: Any, pending: Sequence[int], path: Sequence[int], reason: A
 
     Args:
         req: SGLang's request, or a proxy of it.
-        pending: Tokens that were sampled, and are not in ``req.output_ids`` yet.
-        path: Drafted tokens from behind the root to the node; empty for the root, and where there
-            are no drafts.
+        pending: Sampled tokens that are not in ``req.output_ids`` yet.
+        path: Drafted tokens after the root, up to and including the node; empty for the root, and
+            without drafts.
         reason: SGLang's finish reason.
     """
     if req.disagg_kv_sender is not None:
-        # A server that only prefills samples one token, and looks at nothing else.
+        # A prefill server samples one token, and checks only to_finish.
         req.to_finish = reason
         return
     processed = len(req.output_ids)
@@ -58,10 +61,10 @@ def end_request(req: Any, pending: Sequence[int], path: Sequence[int], reason: A
 
 
 def end_at_first(req: Any, reason: Any) -> None:
-    """End a request with its first token, which another server has sampled.
+    """End a request with its first token, which the prefill server has sampled.
 
     Args:
-        req: SGLang's request; the token is its whole output, and not looked at yet.
+        req: SGLang's request; the token is its whole output, not checked for an end yet.
         reason: SGLang's finish reason.
     """
     setattr(req, _ENDINGS, [_Ending(0, (), 0, reason)])
@@ -70,12 +73,12 @@ def end_at_first(req: Any, reason: Any) -> None:
 def update_finish_state(
     original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1
 ) -> None:
-    """Decide whether a request ends: around SGLang's own decision."""
+    """Decide whether a request ends: a hook around SGLang's own decision."""
     endings: list[_Ending] | None = getattr(req, _ENDINGS, None)
     if endings is None:
         original(req, new_accepted_len)
         return withhold_unkept(req)
-    # An end that comes from outside of the answer, as of a client that left, comes first.
+    # An end from outside of the answer has precedence, as when the client disconnected.
     decided_elsewhere = req.finished() or req.to_finish is not None
     original(req, new_accepted_len)
     output_ids = req.output_ids
@@ -87,7 +90,7 @@ def update_finish_state(
         delattr(req, _ENDINGS)
     withhold_unkept(req)
     if req.finished():
-        # SGLang leaves it open where the whole output stays.
+        # finished_len is None if SGLang keeps the whole output.
         count = count if req.finished_len is None else req.finished_len
     due = [one for one in endings if one.begun < len(output_ids)]
     for one in sorted(due, key=lambda one: one.length):

@@ -1,10 +1,10 @@
-"""Drafts that know: drafted tokens give way to those that processors will force.
+"""Known drafts: the tokens that processors will force replace drafted tokens.
 
-A draft model says what the target would say, so while a processor forces tokens its drafts are
-wrong. What is forced is known, by position, from the newest history that the host has seen; where
-a draft stands, the device knows. So the tokens go there before the drafts are verified, and nobody
-waits. A token that does not come after all costs its place in the draft and nothing else: it is
-verified like every other one.
+A draft model predicts the unedited target, so its drafts are wrong while a processor forces tokens.
+The host knows the forced tokens by position, from the newest history that it has seen; the device
+knows the positions of the drafts. So the host sends the tokens to the device, which writes them
+over the drafts before the verify step, and neither waits for the other. Known tokens are verified
+like all drafts: a wrong one costs only its place in the draft.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 
 class Known(NamedTuple):
-    """What is known of the drafted tokens of a batch, on the device.
+    """Known tokens of the drafts of a batch, on the device.
 
     Attributes:
-        token_ids: Shape ``(requests, drafted)``.
-        places: Where there is one; the same shape.
+        token_ids: Known tokens, shape ``(requests, drafted)``.
+        places: Mask of the positions that have a known token, of the same shape.
     """
 
     token_ids: torch.Tensor
@@ -54,7 +54,7 @@ class Known(NamedTuple):
         drafts.copy_(self.token_ids.to(drafts.dtype).where(self.places, drafts))
 
     def make_certain(self, probabilities: torch.Tensor) -> None:
-        """Turn the distributions that known tokens were drafted from into certainty, in place.
+        """Set the draft probability of known tokens to 1, and of all others there to 0, in place.
 
         Args:
             probabilities: Shape ``(requests, drafted, vocab)``.
@@ -62,17 +62,17 @@ class Known(NamedTuple):
         self._replace_rows(probabilities, 0.0, 1.0)
 
     def make_certain_logits(self, logits: torch.Tensor) -> None:
-        """As :meth:`make_certain`, for logits."""
+        """Apply :meth:`make_certain` to logits instead of probabilities."""
         self._replace_rows(logits, float("-inf"), 0.0)
 
     def make_drawn(
         self, candidates: torch.Tensor, probabilities: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return candidates and their probabilities as if known tokens had been drawn for certain.
+        """Return candidates and probabilities in which known tokens have the probability 1.
 
         Args:
-            candidates: Shape ``(requests, drafted, candidates)``, of tokens.
-            probabilities: The same shape.
+            candidates: Token ids, shape ``(requests, drafted, candidates)``.
+            probabilities: Probabilities of the candidates, of the same shape.
         """
         places = self.places[:, :, None]
         known = self.token_ids[:, :, None].to(candidates.dtype)
@@ -86,13 +86,13 @@ class Known(NamedTuple):
 
 
 def foresee(batch: Any, drafted: int) -> Known | None:
-    """Return what is known of the drafts of a batch; ``None``, without a kernel, if nothing is.
+    """Return the known tokens of a batch's drafts; ``None`` if there are none, without a kernel.
 
-    Requests with a grammar are left as they are: the grammar has followed their drafts by then.
+    Exception: requests with a grammar keep their drafts, which the grammar has already followed.
 
     Args:
         batch: SGLang's ``ScheduleBatch``.
-        drafted: How many tokens follow the newest one in each chain.
+        drafted: Number of drafted tokens in each chain, without the newest token.
     """
     try:
         return _known(batch, drafted) if has_processors(batch) else None
@@ -102,7 +102,7 @@ def foresee(batch: Any, drafted: int) -> Known | None:
 
 
 def _known(batch: Any, drafted: int) -> Known | None:
-    # The newest step is not known here, so the drafts begin up to a whole chain later.
+    # The host has not seen the newest step, so drafts may begin up to a whole chain later.
     reach = 2 * drafted + 1
     forced = _forced(batch, reach)
     if not forced:
@@ -114,7 +114,7 @@ def _known(batch: Any, drafted: int) -> Known | None:
         windows[index] = [begin, *known, *[-1] * (reach - len(known))]
     lengths = batch.seq_lens
     sent = send(torch.tensor(windows), lengths.device)
-    # The newest token stands at the length, which leaves it out; drafts stand behind it.
+    # seq_lens excludes the newest token and so is its position; drafts follow it.
     at = lengths[:, None] - sent[:, :1] + torch.arange(1, drafted + 1, device=lengths.device)
     inside = (at >= 0) & (at < reach)
     token_ids = sent[:, 1:].gather(1, at.clamp(0, reach - 1))
@@ -122,7 +122,7 @@ def _known(batch: Any, drafted: int) -> Known | None:
 
 
 def _forced(batch: Any, count: int) -> dict[int, tuple[int, Sequence[int]]]:
-    """Return for each request of which tokens are known where the first stands, and the tokens."""
+    """Map request index to (position of the first known token, known tokens)."""
     info = batch.sampling_info
     found: dict[int, tuple[int, Sequence[int]]] = {}
     for index, row in enumerate(rows_of(info.custom_params)):
@@ -136,7 +136,7 @@ def _forced(batch: Any, count: int) -> dict[int, tuple[int, Sequence[int]]]:
 
 
 def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
-    """Ask a processor; one that fails ends its request."""
+    """Ask a processor for the tokens that it will force; if it fails, end its request."""
     try:
         return foreseen(row, count, vocab_size)
     except BaseException as error:
@@ -150,7 +150,7 @@ def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
 
 
 def foresee_block(proposal: Any, _proposer: Any, *, batch: Any, **_given: Any) -> Any:
-    """Change what DSPARK proposes."""
+    """Write known tokens into the block that DSPARK proposes."""
     block = proposal.draft_block
     known = foresee(batch, block.draft_tokens.shape[1])
     if known is None:
@@ -159,7 +159,7 @@ def foresee_block(proposal: Any, _proposer: Any, *, batch: Any, **_given: Any) -
     verified = getattr(proposal, "verify_ids", None)
     if verified is not None:
         known.put(verified[:, 1:])
-    if proposal.confidence is not None:  # else what is sure is not verified
+    if proposal.confidence is not None:  # keeps known tokens in the verified part
         proposal.confidence.masked_fill_(known.places, 1.0)
     drawn_from = block.corrected_logits
     if drawn_from is not None and not batch.sampling_info.is_all_greedy:
@@ -180,13 +180,13 @@ def foresee_chain(  # noqa: PLR0913, PLR0917 - SGLang's signature
     num_draft_tokens: int,
     **given: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Change the chain that a draft model of EAGLE's kind has drafted; its trees stay."""
+    """Write known tokens into a chain of an EAGLE-like draft model; trees are not changed."""
     if topk != 1 or num_draft_tokens != num_steps + 1:
         return None
     known = foresee(batch, num_steps)
     if known is None:
         return None
-    draft_tokens = draft_tokens.clone()  # it may lie in what a captured graph writes
+    draft_tokens = draft_tokens.clone()  # may be an output buffer of a captured graph
     known.put(draft_tokens)
     if draft_probs is not None:
         known.make_certain(draft_probs)
@@ -198,10 +198,10 @@ def foresee_chain(  # noqa: PLR0913, PLR0917 - SGLang's signature
 def foresee_trees(
     trees: tuple[np.ndarray, np.ndarray], worker: Any, batch: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Change what NGRAM found: the tree of a request whose next tokens are known becomes a chain.
+    """Turn NGRAM's tree of each request with known next tokens into a chain of these tokens.
 
-    Its nodes behind them keep their tokens. NGRAM itself has waited for the newest step, so all of
-    this is on the host.
+    Nodes after the known tokens keep their own tokens. All of this runs on the host, because NGRAM
+    has already waited for the newest step.
     """
     try:
         return _rewritten(trees, worker, batch) if has_processors(batch) else trees
@@ -219,7 +219,7 @@ def _rewritten(
         return trees
     import numpy as np
 
-    # One after the other: of each request its nodes, and for each node which are above it.
+    # Flat arrays: the nodes of all requests, and for each node a mask of its ancestors.
     token_ids, above = (part.copy() for part in trees)
     for index, (begin, tokens) in forced.items():
         req = batch.reqs[index]

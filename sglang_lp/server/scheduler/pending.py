@@ -1,9 +1,9 @@
-"""Tokens that were sampled but that the scheduler has not processed yet.
+"""Pending tokens: sampled, but not yet processed by the scheduler.
 
 With overlap scheduling SGLang launches a step before it processes the result of the step before,
-so ``req.output_ids`` lacks the newest tokens. They stand in ``scheduler.result_queue``, where
-SGLang's own grammars read them too. Reading a result waits
-for its copy to the host; the step that was launched meanwhile does not wait for the host.
+so ``req.output_ids`` lacks the newest tokens. They are in ``scheduler.result_queue``, from which
+SGLang's grammars read them as well. Reading a result waits for its copy to the host; the step that
+was launched meanwhile does not wait for the host.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _NONE: Sequence[int] = ()
 
 
 class PendingResults:
-    """The results that wait in one scheduler, read at most once a step and only when asked for.
+    """Pending results of one scheduler, read at most once per step and only on demand.
 
-    A request is told from others by its own ``output_ids``, because a weak proxy of it, which is
-    what a processor's request holds, is equal to nothing else.
+    The ``id`` of ``output_ids`` identifies a request: processors hold a weak proxy of SGLang's
+    request, and the proxy compares equal to nothing else.
 
     Attributes:
-        scheduler: SGLang's ``Scheduler`` of this process, once there is one.
+        scheduler: SGLang's ``Scheduler`` of this process; ``None`` until it exists.
     """
 
     def __init__(self) -> None:
@@ -32,22 +32,22 @@ class PendingResults:
 
     @property
     def drafts(self) -> bool:
-        """Whether a step commits as many tokens of a request as it accepts: speculation."""
+        """Whether a step may commit several tokens of a request: speculative decoding."""
         return self.scheduler is None or not self.scheduler.spec_algorithm.is_none()
 
     @property
     def was_read(self) -> bool:
-        """Whether a request of this step asked for them."""
+        """Whether the pending results were read in this step."""
         return self._tokens is not None
 
     def begin(self) -> None:
-        """Forget what was read: a new step begins."""
+        """Begin a new step: forget the results that were read."""
         self._tokens = None
 
     def of(self, req: Any) -> Sequence[int]:
         """Return the tokens of a request that follow its ``output_ids``, oldest first.
 
-        Waits for the device if nobody has asked in this step and a result is pending.
+        The first call of a step waits for the device if a result is pending.
 
         Args:
             req: SGLang's request, or a proxy of it.
@@ -58,15 +58,15 @@ class PendingResults:
         return tokens.get(id(req.output_ids), _NONE)
 
     def discards(self, req: Any) -> bool:
-        """Tell whether SGLang throws away what this step samples for a request.
+        """Tell whether SGLang discards the token that this step samples for a request.
 
-        It samples for every chunk of a prefill, and keeps the sample of the last one. Nothing is
-        read from the device.
+        SGLang samples for every chunk of a prefill, and keeps only the sample of the last chunk.
+        The call reads nothing from the device.
 
         Args:
             req: SGLang's request, or a proxy of it.
         """
-        # Chunks that are launched and not processed: of this step and of pending results.
+        # Chunks that are launched but not processed, in this step and in pending results.
         chunks: int = req.inflight_middle_chunks
         if chunks <= 0:
             return False
@@ -77,12 +77,12 @@ class PendingResults:
         return chunks > pending
 
     def _results(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches that wait for being processed and their results, oldest first."""
-        # Without overlap nothing waits, and before SGLang 0.5.23 there is no such queue.
+        """Yield the batches that SGLang has not processed, with their results, oldest first."""
+        # Without overlap no result is pending, and SGLang before 0.5.23 has no such queue.
         if self.scheduler is None or not self.scheduler.enable_overlap:
             return
         for batch, result in self.scheduler.result_queue:
-            if result.next_token_ids is not None:  # else this very step, sampled with a delay
+            if result.next_token_ids is not None:  # else the current step, which samples later
                 yield batch, result
 
     def _read(self) -> dict[int, list[int]]:
@@ -90,7 +90,7 @@ class PendingResults:
         chunks: dict[int, int] = {}
         for batch, result in self._results():
             for req, committed in zip(batch.reqs, _committed(batch, result), strict=True):
-                # SGLang drops the result of these.
+                # SGLang drops the results of finished and retracted requests.
                 if req.finished() or req.is_retracted:
                     continue
                 key = id(req.output_ids)
@@ -103,14 +103,14 @@ class PendingResults:
 
 
 def _committed(batch: Any, result: Any) -> Iterator[list[int]]:
-    """Yield for each request the tokens that one result commits."""
+    """Yield the tokens that a result commits, request by request."""
     if result.copy_done is not None:
         result.copy_done.synchronize()
     ids: list[int] = result.next_token_ids.tolist()
     if result.accept_lens is None or not batch.forward_mode.is_decode():
         yield from ([token_id] for token_id in ids)
         return
-    # Rows of one width, each filled as far as it was accepted.
+    # All rows have the same width; accepted tokens come first in each.
     width = result.speculative_output_stride or result.speculative_num_draft_tokens
     for i, length in enumerate(result.accept_lens.tolist()):
         yield ids[i * width : i * width + length]

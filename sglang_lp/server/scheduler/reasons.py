@@ -1,7 +1,7 @@
-"""SGLang's finish reasons for what ends a request here, and how one ends by them alone.
+"""SGLang's finish reasons for ends that sglang-lp decides, and ends by a finish reason only.
 
-That is the last resort: it needs nothing that can have failed before. If it raises itself, that
-ends the scheduler, as every error in SGLang's own code does.
+:func:`fail` and :func:`fail_finished` are the last resort: they use nothing that may have failed
+before. An error in them ends the scheduler, like every error in SGLang's own code.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sglang_lp.errors import Contradiction, RequestError, SglangLpError
 if TYPE_CHECKING:
     from sglang_lp.edits import End
 
-#: Attribute of SGLang's finish reason: whether a fault, ours or a processor's, is the reason.
+#: Attribute of SGLang's finish reason: whether it is a fault of sglang-lp or a processor.
 PROCESSOR_FAILED = "sglang_lp_processor_failed"
 
-#: Attribute of SGLang's finish reason: whether the request asked for edits that leave no token.
+#: Attribute of SGLang's finish reason: whether the requested edits left no token.
 CONTRADICTS = "sglang_lp_contradicts"
 
 #: Attribute of SGLang's finish reason: most output tokens that the client gets.
@@ -39,8 +39,8 @@ def finish_reason(end: End, length: int) -> Any:
     """Return SGLang's finish reason for an end that a processor decided.
 
     Args:
-        end: What it gave to ``edits.finish``.
-        length: Of the output, with the token that ends it.
+        end: The processor's argument of ``edits.finish``.
+        length: Length of the output, including its last token.
     """
     from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
@@ -54,7 +54,7 @@ def _truncation() -> type:
     from sglang.srt.managers.schedule_batch import FINISH_LENGTH
 
     class Truncation(FINISH_LENGTH):  # type: ignore[misc]
-        """SGLang's end at ``max_new_tokens``, with the reason beside it."""
+        """SGLang's end at ``max_new_tokens``, with the processor's reason as an extra field."""
 
         def __init__(self, reason: str, length: int) -> None:
             super().__init__(length)
@@ -67,7 +67,7 @@ def _truncation() -> type:
 
 
 def is_error(reason: Any) -> bool:
-    """Tell whether a finish reason is an error that a request ends with."""
+    """Tell whether a finish reason is an error that sglang-lp made."""
     return hasattr(reason, PROCESSOR_FAILED)
 
 
@@ -79,7 +79,7 @@ def withhold_unkept(req: Any) -> None:
 
 
 def withhold(req: Any, kept: int) -> None:
-    """Withhold the last tokens of a request that has finished, with all that tells of them.
+    """Withhold the last tokens of a finished request, with their masks and logprobs.
 
     Args:
         req: SGLang's request.
@@ -91,33 +91,33 @@ def withhold(req: Any, kept: int) -> None:
     req.finished_len = kept
     req.return_sampling_mask = False  # SGLang sends the masks of all tokens
     if kept == 0:
-        req.return_logprob = False  # SGLang sends the logprob of the first token in any case
+        req.return_logprob = False  # SGLang always sends the logprob of the first token
 
 
 def fail(req: Any, message: str = _INTERNAL) -> None:
-    """End a request with HTTP 500 when SGLang processes its next result, or the one that waits.
+    """End a request with HTTP 500 when SGLang processes its next, or its pending, result.
 
-    The client gets the tokens that are processed already, and no others.
+    The client gets only the tokens that are already processed.
 
     Args:
         req: SGLang's request, or a proxy of it.
-        message: For the client.
+        message: Error message for the client.
     """
     try:
         reason = _abort(message)
         setattr(reason, _KEPT, len(getattr(req, "output_ids", ())))
         req.to_finish = reason
-    except ReferenceError:  # the request itself is gone, and nobody waits for it
+    except ReferenceError:  # SGLang has freed the request
         return
 
 
 def fail_finished(req: Any, kept: int, message: str = _INTERNAL) -> None:
-    """Turn the end of a request that SGLang holds for over into an error, if it is none.
+    """Turn the end of a finished request into an error, unless it is an error already.
 
     Args:
         req: SGLang's request.
         kept: Most output tokens that the client gets.
-        message: For the client.
+        message: Error message for the client.
     """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 

@@ -1,6 +1,6 @@
-"""State goes when its request is over, whoever still holds SGLang's object: a session does.
+"""Release of a request's row when the request is over, even if SGLang keeps its object.
 
-The next turn of a session is another request, with a row of its own.
+A session keeps the objects of earlier turns. Its next turn is a new request with a new row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1) -> None:
-    """Decide whether a request ends, and report on it: a hook around SGLang's decision."""
+    """Decide whether a request ends, and write its report: a hook around SGLang's decision."""
     if req.custom_logit_processor is None:
         return original(req, new_accepted_len)
     sent = max(0, len(req.output_ids) - new_accepted_len)
@@ -43,8 +43,8 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
 
 
 def abandon(_result: None, _scheduler: Any, req: Any) -> None:
-    """Let go of a request that was aborted: a hook after SGLang has released it.
+    """Release the row of an aborted request: a hook after SGLang has released the request.
 
-    One that waits gets no finish state.
+    SGLang updates no finish state of a waiting request, so :func:`finish` does not run for it.
     """
     detach_row(req.sampling_params.custom_params)

@@ -1,6 +1,6 @@
-"""What an answer says of the processors that ran, in ``meta_info["sglang_lp"]``.
+"""Report on the processors of a request, in ``meta_info["sglang_lp"]`` of its answer.
 
-It travels as JSON text in SGLang's finish reason, to the client's own request and to no other.
+The report travels as JSON text in SGLang's finish reason, so it reaches only its own request.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["report"]
 
 
 def report(req: Any) -> None:
-    """Put the report on a finished request where SGLang takes it up.
+    """Write the report of a finished request into its finish reason.
 
     Args:
-        req: SGLang's request, which has its finish reason. An answer without a report does not
-            leave as a success.
+        req: SGLang's request, with its finish reason.
 
     Raises:
-        ProcessorFault: The processor's own part failed, or is no JSON.
+        ProcessorFault: The processor's own part failed, or is not JSON. The request then ends in
+            an error: no answer succeeds without its report.
     """
     (row,) = rows_of([req.sampling_params.custom_params])
     if row is None:
@@ -57,6 +57,6 @@ def report(req: Any) -> None:
             contradicts=getattr(req.finished_reason, CONTRADICTS, False),
         )
     said = {**req.finished_reason.to_json(), REPORT: text}
-    req.finished_reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
+    req.finished_reason.to_json = said.copy  # SGLang calls only dict.copy, no plugin code
     if row.host.raw is not None:
         tell(req.finished_reason, row.host.raw)

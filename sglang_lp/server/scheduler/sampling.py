@@ -1,4 +1,4 @@
-"""Running the processors of a scheduler's steps: in SGLang's sampler, and in its verify steps."""
+"""Runs processors in a scheduler's steps: in SGLang's sampler, and in its verify steps."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ _FAILED = "sglang-lp: a step failed; its requests end, the server goes on"
 
 
 class Steps:
-    """The steps of one scheduler process.
+    """Steps of one scheduler process.
 
-    None of them raises: they run in the scheduler's thread, which serves everybody.
+    No step raises: the scheduler's thread serves all requests, so an error ends only the requests
+    of the step that have processors.
 
     Args:
-        pending: What the requests of this process read.
+        pending: Pending results, which the requests of this process read.
 
     Attributes:
-        verified: SGLang's ``SamplingBatchInfo`` of drafted tokens that are being verified, if
-            requests among them have processors, until these have acted.
-        raw: What the model says in the rows that the step edited, until the tokens are known.
+        verified: SGLang's ``SamplingBatchInfo`` of a verify step with processors, until they have
+            acted; ``None`` otherwise.
+        raw: Data for raw logprobs of the rows that the step edited, until the tokens are known.
     """
 
     def __init__(self, pending: PendingResults) -> None:
@@ -54,7 +55,7 @@ class Steps:
     def run(
         self, logits: torch.Tensor, sampling_batch_info: Any, *_args: Any, **_kwargs: Any
     ) -> None:
-        """Edit the logits of a step in place, where SGLang's sampler would run processors.
+        """Edit the logits of a step in place, where SGLang's sampler calls processors.
 
         Args:
             logits: Shape ``(requests, vocab)``.
@@ -62,7 +63,7 @@ class Steps:
         """
         info = sampling_batch_info
         if self.verified is not None:
-            return  # too early: what was drafted is not shown here, and penalties are to come
+            return  # too early: drafted tokens are not passed here, and penalties follow
         self.raw = None
         try:
             began = perf_counter()
@@ -98,7 +99,7 @@ class Steps:
             logits: Shape ``(requests * width, vocab)``.
             info: SGLang's ``SamplingBatchInfo``.
             width: Nodes of each request's draft.
-            masked: For each request whether a grammar has masked its rows; empty if none has.
+            masked: Whether a grammar has masked each request's rows; empty without any grammar.
             drafts: Reads the drafted tokens.
         """
         self.verified = self.raw = None
@@ -120,7 +121,7 @@ class Steps:
             _end_all(info, error)
 
     def end_unseen(self, *_step: Any, **_kwargs: Any) -> None:
-        """End the requests whose drafts a step has verified where no processor could act."""
+        """End requests with processors whose drafts were verified in a step without hooks."""
         info, self.verified = self.verified, None
         if info is not None:
             _end_all(info, Unsupported(_UNSEEN))
@@ -131,7 +132,7 @@ class Steps:
             metrics.step(perf_counter() - began, awaited=self._pending.was_read)
 
     def may_act(self, info: Any, width: int) -> bool:
-        """Tell whether the verify step that comes next will read what was drafted.
+        """Tell whether the next verify step may read the drafted tokens.
 
         Args:
             info: SGLang's ``SamplingBatchInfo``.
@@ -140,7 +141,7 @@ class Steps:
         return self._batch.may_wake(info.custom_params, width)
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
-        """Show pending tokens to processors that read SGLang's request themselves."""
+        """Add pending tokens for processors that read SGLang's request themselves."""
         if not any(map(_reads_request, [row for row in rows if row is not None and row.dense])):
             return custom_params
         return [
@@ -157,7 +158,7 @@ def _reads_request(row: Row) -> bool:
 
 
 class _Whole:
-    """SGLang's request with its whole history."""
+    """SGLang's request with pending tokens in ``output_ids``."""
 
     def __init__(self, req: Any, pending: Sequence[int]) -> None:
         self._req = req
@@ -171,7 +172,7 @@ class _Whole:
 
 
 def _temperatures(info: Any) -> torch.Tensor | None:
-    """Return what SGLang divides logits by for logprobs; ``None`` for 1, or if nobody asks."""
+    """Return the temperatures of SGLang's logprobs; ``None`` for 1, or if none are needed."""
     if not RawLogprobs.asked or info.is_all_greedy:
         return None
     from sglang.srt.environ import envs
@@ -181,17 +182,17 @@ def _temperatures(info: Any) -> torch.Tensor | None:
 
 
 def _check_shown(logits: torch.Tensor | None, rows: int) -> None:
-    """Refuse a step that does not show the logits of every token, or those of drafted ones.
+    """Refuse a step whose number of rows of logits is not the expected one.
 
     Raises:
-        Unsupported: It does not.
+        Unsupported: There are no logits, or another number of rows.
     """
     if logits is None or len(logits) != rows:
         raise Unsupported(_UNSEEN)
 
 
 def _spread(masked: Sequence[bool], width: int) -> list[int]:
-    """Return the rows of the logits of masked requests, which have ``width`` each."""
+    """Return the indices of masked requests' rows of logits, ``width`` for each request."""
     return [
         request * width + node
         for request, is_masked in enumerate(masked)
@@ -201,18 +202,18 @@ def _spread(masked: Sequence[bool], width: int) -> list[int]:
 
 
 def _end_all(info: Any, error: BaseException) -> None:
-    """End the requests of a step that have processors, by SGLang's own means alone."""
+    """End the requests of a step that have processors, using only SGLang's own means."""
     if from_signal(error):
         raise error
     logger.error(_FAILED, exc_info=error)
     for custom_params in info.custom_params:
         req = custom_params.get("__req__") if isinstance(custom_params, dict) else None
-        if req is not None:  # SGLang names none that has no processor
+        if req is not None:  # SGLang sets __req__ only for requests with a processor
             fail(req)
 
 
 def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Look at a retracted request again: SGLang drops its results."""
+    """Rewind the row of a retracted request: SGLang drops the request's pending results."""
     try:
         for row in rows_of([req.sampling_params.custom_params]):
             if row is not None:

@@ -1,4 +1,4 @@
-"""SGLang's request as the engine sees it: its history, and how it is ended."""
+"""SGLang's request as the engine's host: reads the history, and ends the request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Contradicts(Enum):
-    """Who is at fault where the edits of a request leave no token."""
+    """The party at fault if the edits of a request leave no token."""
 
     CLASS = "the only class that runs"
     CLIENT = "the client, by what it combines or by parameters of a built-in"
@@ -31,18 +31,18 @@ class Contradicts(Enum):
 
 
 class StockHost(Host):
-    """A request of a server without the plugin, whose newest token may be missing.
+    """Request on a server without the plugin, whose history may lack the newest token.
 
     Args:
         req: SGLang's request, or a proxy of it.
-        may_lag: As for ``Host``; found out if ``None``.
+        may_lag: As for ``Host``; ``None`` detects it.
     """
 
     __slots__ = ()
 
     def __init__(self, req: Any, *, may_lag: bool | None = None) -> None:
         if may_lag is None:
-            # A request without SGLang's bookkeeping is a test's, and holds its whole history.
+            # Only requests of tests lack SGLang's bookkeeping; their history is complete.
             may_lag = hasattr(req, "kv")
         super().__init__(req, may_lag=may_lag)
         sampling = getattr(req, "sampling_params", None)
@@ -54,7 +54,7 @@ class StockHost(Host):
         if limit is not None:
             self.limit = limit
 
-    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - they are there, or cannot be had
+    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - output_ids has all there are
         req = self.request
         output_ids, prompt_ids = req.output_ids, req.origin_input_ids
         seen = len(output_ids)
@@ -69,7 +69,7 @@ class StockHost(Host):
         try:
             if not hasattr(self.request, "to_finish"):
                 raise error
-        except ReferenceError:  # the request itself is gone, and nobody waits for it
+        except ReferenceError:  # SGLang has freed the request
             return
         self.request.to_finish = abort(error)
         logger.warning("request ended: %s", error)
@@ -80,17 +80,17 @@ class StockHost(Host):
 
 
 class SglangHost(StockHost):
-    """A request of a server that runs the plugin.
+    """Request on a server that runs the plugin.
 
     Args:
         req: SGLang's request, or a proxy of it.
-        pending: Reads the results that its scheduler has not processed yet.
-        names: Of the processors that the client may know of.
+        pending: Reads the results that the scheduler has not processed yet.
+        names: Names of the processors that the client may know.
 
     Attributes:
-        names: Names of the processors that the client may know of.
+        names: Names of the processors that the client may know.
         policy: Fingerprint of the policy under which the request was admitted.
-        contradicts: Who is at fault where the edits leave no token.
+        contradicts: The party at fault if the edits leave no token.
     """
 
     __slots__ = ("_pending", "contradicts", "names", "policy")
@@ -112,7 +112,7 @@ class SglangHost(StockHost):
         else:
             pending = self._pending.of(req) if counts else ()
             position = len(output_ids) + len(pending)
-        # At its limit a request has ended, or it asked for no token at all.
+        # A request at its limit has ended, or asked for zero tokens.
         counts = counts and position < self.limit
         return req.origin_input_ids, output_ids, pending, position, counts
 
@@ -151,7 +151,7 @@ class SglangHost(StockHost):
     def _fail(self, drafted: Sequence[int], error: SglangLpError) -> None:
         try:
             self._end(drafted, abort(error))
-        except ReferenceError:  # the request itself is gone, and nobody waits for it
+        except ReferenceError:  # SGLang has freed the request
             return
         except Exception:
             logger.exception("sglang-lp: a request ends earlier than with the token that failed")
