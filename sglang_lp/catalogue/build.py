@@ -62,8 +62,8 @@ def build(
         progress: Called with a few words before each step.
 
     Raises:
-        CatalogueError: No items, tokens out of range, a hole in an item, an item that is the
-            beginning of another one without ``end``.
+        CatalogueError: No items, tokens out of range, a hole in an item, or, without ``end``, an
+            item that is a prefix of another.
     """
     progress("checking")
     codes = _checked(codes, end)
@@ -155,8 +155,8 @@ class _Items(NamedTuple):
     """Items in ascending order of their tokens.
 
     Attributes:
-        order: Place of each one before the sort.
-        shared: How many of its first tokens each one shares with the one before it, uint8: the
+        order: Place of each item before the sort.
+        shared: Length of the prefix that each item shares with the item before it, uint8: the
             number of levels for a repeated item. 0 for the first item.
         column: Returns the tokens at a level of some items, given by their places in the order.
     """
@@ -234,7 +234,7 @@ def _level(column: NDArray[np.int32]) -> _Level:
 
 
 def _key(codes: NDArray[np.int32], table: Sequence[_Level], levels: int) -> NDArray[np.uint64]:
-    """Return one number for each item that sorts as its first tokens do."""
+    """Return a sort key for each item, in the order of the items' first tokens."""
     key = np.zeros(len(codes), dtype=np.uint64)
     for start, stop in _pieces(len(codes)):
         piece = key[start:stop]
@@ -285,7 +285,7 @@ class _Starts(NamedTuple):
 
     Attributes:
         first: Place of the first item below each node.
-        stop: Place behind the last one.
+        stop: Place behind the last item below each node.
     """
 
     first: NDArray[np.int32]
@@ -324,7 +324,7 @@ def _nodes(
     if ragged:
         low = np.concatenate([ranks(one.first) for one in by_depth])
         high = np.concatenate([ranks(one.stop) for one in by_depth])
-    else:  # the deepest nodes are the items, and a node ends where the next one begins
+    else:  # the deepest nodes are the items, and a node ends where the next node begins
         ends = ranks(np.full(1, count, dtype=np.int32))
         low = np.concatenate([part for one in by_depth[:-1] for part in (ranks(one.first), ends)])
         high = np.zeros(0, dtype=np.int32)
@@ -356,10 +356,10 @@ def _ranks(items: _Items, levels: int) -> Callable[[NDArray[np.int32]], NDArray[
 
 
 def _refuse_beginnings(codes: NDArray[np.int32], items: _Items, ids: NDArray[Any]) -> None:
-    """Refuse an item that is the beginning of another one: nothing would tell where it ends.
+    """Refuse an item that is a prefix of another item, because its end could not be told.
 
     Raises:
-        CatalogueError: There is one.
+        CatalogueError: There is such an item.
     """
     levels = codes.shape[1]
     for start, stop in _pieces(len(items.order) - 1):
@@ -380,7 +380,7 @@ def _ids(items: _Items, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int
     """Return the ids in the order of the items, and their places in ascending order.
 
     Raises:
-        CatalogueError: An id stands twice.
+        CatalogueError: An id occurs twice.
     """
     own = ids[items.order]
     by_id = own.argsort().astype(np.int32)
@@ -400,7 +400,7 @@ def _ids(items: _Items, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int
 def _marks(
     items: _Items, members: NDArray[np.bool_], firsts: NDArray[np.int32]
 ) -> NDArray[np.uint8]:
-    """Return one bit for each different item: whether any of its ids is in a set."""
+    """Return a bit per different item: whether any of its ids is in a set."""
     there = members[items.order]
     if len(firsts) < len(there):
         there = np.logical_or.reduceat(there, firsts)

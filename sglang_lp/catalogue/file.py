@@ -1,7 +1,7 @@
 """The file of an index: a header of JSON, then each array on a page of its own.
 
 A reader maps the file, so opening it takes no time that grows with the catalogue. A file is
-replaced as a whole: whoever mapped the old one keeps it.
+replaced as a whole: a process that mapped the old file keeps it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DTYPES = frozenset(["<i4", "<i8", "|u1", *(f"|S{width}" for width in range(1, 6
 
 
 class _Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an array lies in a file.
+    """Place and type of an array in a file.
 
     Attributes:
         name: Name of the array, or ``set:`` and the name of a set.
@@ -54,7 +54,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         version: Of the index.
         shape: Of the index.
-        arrays: In the order in which they lie in the file.
+        arrays: The arrays, in the order of the file.
         size: Of the file in bytes.
     """
 

@@ -26,7 +26,7 @@ _SHOWN = 5
 
 
 class CatalogueError(SglangLpError):
-    """Items that make no index, a file that is none, or item ids that it does not have."""
+    """Invalid items, a file that is no catalogue, or item ids that a catalogue does not have."""
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +76,7 @@ class Arrays(NamedTuple):
         low: First rank below each node. Where all items have one length, each depth has one entry
             more, and there is none for the deepest one: the ranks below node ``i`` of depth ``d``
             are ``low[i + d]`` to ``low[i + d + 1]``, and the deepest nodes are the items.
-        high: Rank behind the last one below each node; empty where all items have one length.
+        high: Rank behind the last item below each node; empty where all items have one length.
         ids: Item ids in the order of the ranks: int64, or bytes of UTF-8.
         start: Shape ``(items + 1,)``. Ids of rank ``r`` are ``ids[start[r]]`` to
             ``ids[start[r + 1]]``; empty if each item has one id.
@@ -169,7 +169,7 @@ class Index:
 
         Args:
             start: The first node.
-            stop: The node after the last one.
+            stop: The node after the last node of the run.
             depth: Of all these nodes.
         """
         shape, arrays = self.shape, self.arrays
@@ -235,7 +235,7 @@ class Index:
                 f"{', '.join(shown(one) for one in missing)}"
                 f"{', ...' if (~known).sum() > _SHOWN else ''}; leave them out"
             )
-        # All ids of a rank stand for one sequence of tokens.
+        # All ids of a rank have the same tokens.
         found = entries
         if len(arrays.start):
             found = arrays.start.searchsorted(entries, side="right").astype(np.int32) - np.int32(1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "FORMATS", "MAX_SETS", "Items", "read"]
 
-#: Columns of a table, by what they hold.
+#: Columns of a table, under their default names.
 COLUMNS = ("id", "tokens", "text", "sets")
 
 #: Formats, by the suffix of the file.

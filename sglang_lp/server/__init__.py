@@ -1,4 +1,4 @@
-"""The SGLang plugin: everything that touches SGLang's internals stands in this sub-package.
+"""The SGLang plugin: all code that touches SGLang's internals is in this sub-package.
 
 SGLang calls :func:`install` in each of its processes (entry point ``sglang.srt.plugins``). The
 policy file is named by the environment variable ``SGLANG_LP_POLICY``; without it the built-ins
@@ -15,8 +15,8 @@ __all__ = ["install"]
 def install() -> None:
     """Put the guard in place in this process, or end it.
 
-    SGLang logs whatever ``Exception`` a plugin raises, while it is imported too, and serves
-    without it. So nothing is imported before this function, and what leaves it is not one.
+    SGLang logs any ``Exception`` that a plugin raises, also at import, and serves without the
+    plugin. So no module is imported before this function, and it raises only ``SystemExit``.
 
     Raises:
         SystemExit: The guard cannot be put in place.

@@ -1,1 +1,1 @@
-"""The HTTP process: what clients say, and what they are told."""
+"""The HTTP process: reads and checks clients' requests, and adds reports to their answers."""

@@ -1,4 +1,4 @@
-"""The gate in the HTTP process: a refusal here is an HTTP 400, before anything is scheduled."""
+"""The gate in the HTTP process: refuses a request with HTTP 400 before SGLang schedules it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Admission:
     """Admits requests in the HTTP process. Its public methods are hooks.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -41,14 +41,14 @@ class Admission:
                 expect(obj)
 
     def admit_list(self, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Check a whole list before SGLang sends the first request of it to the scheduler."""
+        """Check every request of a list before SGLang sends the first to the scheduler."""
         with standing_in(manager, obj):
             check_prompts(manager, obj)
             self._admit_list(manager, obj)
 
     def _admit_list(self, manager: Any, obj: Any) -> None:
         """Check the processors of a list."""
-        # SGLang has normalized the request; one for embeddings has no processors.
+        # SGLang has normalized the body. A body for embeddings has no processors.
         payloads = getattr(obj, "custom_logit_processor", None)
         if payloads is None and hasattr(obj, "max_thinking_tokens"):
             samplings = obj.sampling_params
@@ -67,12 +67,12 @@ class Admission:
         self._admit_body(manager, obj, texts, getattr(obj, "parallel_sample_num", 1))
 
     def admit_stream(self, manager: Any, obj: Any) -> None:
-        """Check a streaming request before its status is sent.
+        """Check a streaming request before SGLang sends its HTTP status.
 
-        A later refusal could only be said in the stream, after an HTTP 200.
+        A later refusal would be an event of the stream, after an HTTP 200.
         """
         if hasattr(obj, "is_single"):
-            return  # SGLang has normalized it, so it was admitted before its first answer
+            return  # a body that SGLang has normalized was admitted before its first answer
         try:
             with standing_in(manager, obj):
                 check_prompts(manager, obj)
@@ -91,11 +91,11 @@ class Admission:
             ran(())
             return
         if isinstance(payloads, list) and _is_single(obj):
-            payloads = [payloads]  # a list is no payload, and refused as such
+            payloads = [payloads]  # the check of each payload refuses a list
         if not isinstance(samplings, list):
             samplings = [samplings] * (len(payloads) if isinstance(payloads, list) else _texts(obj))
         if not isinstance(payloads, list):
-            payloads = [payloads] * len(samplings)  # as SGLang will
+            payloads = [payloads] * len(samplings)  # as SGLang does later
         texts = [*zip(payloads, samplings, strict=False)]
         self._admit_body(manager, obj, texts, _copies(samplings))
 
@@ -119,7 +119,7 @@ class Admission:
             with guard.counting():
                 check_copies(intake.prompt_tokens or 0, getattr(sampling, "n", None) or 1)
         if intake.payload is not None:
-            # From here on only the operator's own spelling travels.
+            # SGLang passes on the operator's spelling of the payload, never the client's.
             tokenized.custom_logit_processor = (
                 intake.payload if admitted is None else admitted.payload
             )
@@ -132,13 +132,13 @@ class Admission:
     def _admit_body(
         self, manager: Any, obj: Any, texts: Sequence[tuple[Any, Any]], copies: int
     ) -> None:
-        """Check the texts of one body; texts that ask for the same are checked once.
+        """Check the texts of one body. Equal texts are checked once.
 
         Args:
             manager: SGLang's ``TokenizerManager``.
             obj: The body, a ``GenerateReqInput``.
             texts: Payload and sampling parameters of each text, as SGLang got them.
-            copies: Of each text (``n``).
+            copies: Number of copies of each text (``n``).
         """
         for intake in dict.fromkeys(self._intakes(manager, obj, texts, copies)):
             self._admit(manager, intake)
@@ -156,7 +156,7 @@ class Admission:
                 with self._guard.counting():
                     found = unfold_sent(payload, _custom_params(obj, merged))
                 unfolded[key] = found, merged
-        # First: what is too much is not looked through either.
+        # First, so that the checks below never go through an oversized body.
         runs = not self._guard.rules.is_empty
         sent = [unfolded[key][0] for key in keys]
         check_entries(
@@ -180,11 +180,12 @@ class Admission:
         )
 
     def _admit(self, manager: Any, intake: Intake) -> Admitted | None:
-        """Check one request; return what runs its processor, if it names one.
+        """Check one request; return the admitted request, or ``None`` if no processor runs.
 
         Raises:
-            RequestError: Refused.
-            HTTPException: The processor failed: HTTP 500, as SGLang answers where a scheduler does.
+            RequestError: The request is refused.
+            HTTPException: The processor failed. The client gets HTTP 500, as it does when a
+                processor fails in a scheduler.
         """
         guard = self._guard
         try:
@@ -213,10 +214,12 @@ def _is_routed(sampling: Any) -> bool:
 
 
 def _check_enabled(manager: Any) -> None:
-    """Refuse where SGLang calls no processor; it looks for one in its own field only.
+    """Refuse a request on a server without ``--enable-custom-logit-processor``.
+
+    SGLang's own check reads only its field ``custom_logit_processor``.
 
     Raises:
-        Unsupported: With what to do.
+        Unsupported: SGLang calls no processor. The message says how to enable them.
     """
     if not getattr(manager.server_args, "enable_custom_logit_processor", True):
         raise Unsupported(
@@ -233,19 +236,19 @@ def _pickles() -> bool:
 
 
 def _is_single(obj: Any) -> bool:
-    """Tell whether SGLang will take this for one request, not for a list of them."""
+    """Tell whether SGLang will treat a body as one request, not as a list."""
     if obj.text is not None:
         return isinstance(obj.text, str)
     return bool(obj.input_ids) and isinstance(obj.input_ids[0], int)
 
 
 def _texts(obj: Any) -> int:
-    """Return how many requests SGLang will make of this body, copies apart."""
+    """Return how many requests SGLang will make of a body, without copies (``n``)."""
     return 1 if _is_single(obj) else max(1, len(obj.text or obj.input_ids or ()))
 
 
 def _copies(samplings: Sequence[Any]) -> int:
-    """Return how many copies SGLang will make of each; what is no number is its to refuse."""
+    """Return how many copies SGLang will make of each text; SGLang refuses an invalid ``n``."""
     copies = samplings[0].get("n") if samplings and isinstance(samplings[0], dict) else 1
     return copies if isinstance(copies, int) and copies > 1 else 1
 
@@ -257,7 +260,7 @@ def _object(sampling: Any) -> dict[str, Any]:
 
 
 def _custom_params(obj: Any, sampling: dict[str, Any]) -> Any:
-    """Return ``custom_params`` as SGLang will make them of the request's fields."""
+    """Return the ``custom_params`` that SGLang will build from the request's fields."""
     custom_params = sampling.get("custom_params")
     if obj.max_thinking_tokens is not None and isinstance(custom_params or {}, dict):
         custom_params = {**(custom_params or {}), "thinking_budget": obj.max_thinking_tokens}

@@ -1,4 +1,4 @@
-"""What one HTTP request may carry in ``custom_params``, whatever its processors."""
+"""Limits on the ``custom_params`` and the copies of one HTTP request, for all processors."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from sglang_lp.copies import packed
 from sglang_lp.errors import RequestError
 
-#: Most entries of list parameters in one HTTP request, and characters of texts in them, over all
-#: of its texts and copies: four lists of the greatest length. Each brings its own list, and
-#: checking one takes its time.
+#: Most entries of list parameters, and characters of texts in them, in one HTTP request over all
+#: of its texts and copies: four lists of the greatest length. Every text and copy has its own
+#: list, and each list is checked.
 MAX_ENTRIES = 262_144
 
 #: Most links of chains in one HTTP request, over all of its texts and copies: 48 chains of the
-#: greatest length. Each link of each row is asked at each step (``make bench PART=bounds``).
+#: greatest length. Each link of each row runs at each step (``make bench PART=bounds``).
 MAX_LINKS = 384
 
-#: Most entries and characters of those parameters of one HTTP request that differ from text to
-#: text: one list of the greatest length. What is the same is prepared once.
+#: Most entries and characters of the parameters that differ between the texts of one HTTP
+#: request: one list of the greatest length. Equal parameters are prepared once.
 MAX_DIFFERENT = 65_536
 
 #: Most tokens of the prompts of all copies (``n``) of one text: 128 copies of the longest prompt.
-#: The scheduler gets each of them, and has to see that they are the same.
+#: The scheduler gets every copy, and compares them to find that they are equal.
 MAX_COPIED = 16_777_216
 
 
 def entries(custom_params: object) -> int:
-    """Return how many entries the lists of one request have, and characters the texts in them."""
+    """Return the entries of one request's lists plus the characters of the texts in them."""
     if not isinstance(custom_params, dict):
         return 0
     lists = [value for value in custom_params.values() if isinstance(value, list | dict)]
@@ -34,15 +34,15 @@ def entries(custom_params: object) -> int:
 
 
 def check_entries(texts: Sequence[object], copies: int = 1) -> None:
-    """Check how much the texts of one HTTP request list.
+    """Check the size of the lists and chains in one HTTP request.
 
     Args:
-        texts: ``custom_params`` of each text, ``None`` for one without a processor.
-        copies: Of each text (``n``).
+        texts: ``custom_params`` of each text, ``None`` for a text without a processor.
+        copies: Number of copies of each text (``n``).
 
     Raises:
-        RequestError: More than ``MAX_ENTRIES`` or ``MAX_LINKS`` in all, or different parameters
-            of more than ``MAX_DIFFERENT``.
+        RequestError: The total exceeds ``MAX_ENTRIES`` or ``MAX_LINKS``, or the parameters that
+            differ exceed ``MAX_DIFFERENT``.
     """
     listed = [entries(params) for params in texts]
     total = copies * sum(listed)
@@ -58,7 +58,7 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
             f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
             f"{links} over all of its texts and copies (n); send several requests"
         )
-    # The work of preparing each of them.
+    # The work of preparing each text's parameters.
     weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
     if sum(weights) <= MAX_DIFFERENT:
         return
@@ -77,14 +77,14 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
 
 
 def check_copies(tokens: int, copies: int) -> None:
-    """Check how often a prompt is sent to the scheduler.
+    """Check the total length of a prompt's copies, which all go to the scheduler.
 
     Args:
-        tokens: Of the prompt.
-        copies: Of the text (``n``).
+        tokens: Number of tokens of the prompt.
+        copies: Number of copies of the text (``n``).
 
     Raises:
-        RequestError: More than ``MAX_COPIED`` in all.
+        RequestError: The copies have more than ``MAX_COPIED`` tokens together.
     """
     if tokens * copies > MAX_COPIED:
         raise RequestError(
@@ -94,13 +94,13 @@ def check_copies(tokens: int, copies: int) -> None:
 
 
 def _links(custom_params: object) -> int:
-    """Return how many links one request has, if it is a chain."""
+    """Return the number of links of one request's chain."""
     chain = custom_params.get("chain") if isinstance(custom_params, dict) else None
     return len(chain) if isinstance(chain, list) else 0
 
 
 def _in_texts(custom_params: object) -> int:
-    """Return how many characters the texts of one request have that are in no list."""
+    """Return the number of characters in one request's texts outside of lists."""
     if not isinstance(custom_params, dict):
         return 0
     return sum(len(value) for value in custom_params.values() if isinstance(value, str))

@@ -1,9 +1,9 @@
 """Fields of clients' requests that SGLang does not pass on to a processor.
 
-SGLang's front ends turn each body into a form of their own, and drop what its model does not need.
-:data:`FIELDS` is the table of these fields: where SGLang still has one, what it means, and the key
-of ``custom_params`` under which it goes on. Clients cannot send these keys. The rules decide in
-both gates what the values mean for a request.
+SGLang's front ends turn each body into a form of their own, and drop fields that the model does not
+need. :data:`FIELDS` is the table of these fields: where SGLang still has the field, what it means,
+and the key of ``custom_params`` that passes it on. Clients cannot send these keys. The rules of
+both gates decide what the values mean for a request.
 
 sglang-router drops ``custom_params`` on ``/generate``, and ``custom_logit_processor`` as well on
 chats and responses. It passes on the text in ``custom_logit_processor`` of ``/generate`` and the
@@ -54,10 +54,10 @@ class Field(NamedTuple):
 
     Attributes:
         name: As clients write it, with a dot before each inner key.
-        at: Where SGLang still has it.
-        key: Where it goes in ``custom_params``; :data:`XARGS` for parameters of their own. Of
-            several fields with one key the first that has a value counts.
-        find: Return the value that goes on, or ``MISSING``. Takes the body or form, and the name;
+        at: The places where SGLang still has the field.
+        key: Key in ``custom_params`` that passes the value on; :data:`XARGS` for a field that holds
+            parameters itself. If several fields share a key, the first that has a value counts.
+        find: Return the value to pass on, or ``MISSING``. Takes the body or form, and the name;
             raises ``RequestError``.
         serves: Tell whether this server reads the field.
     """
@@ -72,12 +72,12 @@ class Field(NamedTuple):
 MISSING: Any = object()
 XARGS = "vllm_xargs"
 
-#: Attribute of SGLang's form of a response, which refuses fields that it does not have.
+#: Attribute that holds the budget on SGLang's form of a response, which refuses unknown fields.
 _KEPT = "sglang_lp_budget"
 
 
 def _get(source: Any, name: str) -> Any:
-    """Return a field of a body or of a form; ``MISSING`` if it has none."""
+    """Return a field of a body or of a form; ``MISSING`` if there is no such field."""
     for key in name.split("."):
         if isinstance(source, Mapping):
             source = source.get(key, MISSING)
@@ -92,7 +92,7 @@ def _parameters(source: Any, name: str) -> Any:
 
 
 def _level(source: Any, name: str) -> Any:
-    """Return a level of effort; others, such as a number, are SGLang's alone."""
+    """Return a level of effort, or ``MISSING`` for other values, which only SGLang reads."""
     level = _get(source, name)
     return level if level in LEVELS else MISSING
 
@@ -111,7 +111,7 @@ def _tokens(source: Any, name: str) -> Any:
 
 
 def _enabled_tokens(source: Any, name: str) -> Any:
-    """Return a thinking budget of Anthropic's, unless thinking is disabled."""
+    """Return the thinking budget of an Anthropic message, unless thinking is disabled."""
     return MISSING if _get(source, "thinking.type") == "disabled" else _tokens(source, name)
 
 
@@ -140,7 +140,8 @@ _BUDGETS = *_BODIES, At.RESPONSE
 FIELDS = (
     Field(f"metadata.{wire.ENTRY}", (*_BODIES, At.RESPONSE_FORM), ROUTED, _get, _always),
     Field(XARGS, _BODIES, XARGS, _parameters, _adapts_vllm),
-    # Of Qwen's and SGLang's clients, vLLM's and Dynamo's, llama.cpp's, OpenRouter's, Anthropic's.
+    # The budget's names in clients of Qwen and SGLang, vLLM and Dynamo, llama.cpp, OpenRouter,
+    # Anthropic.
     Field("thinking_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking_token_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking_budget_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
@@ -148,7 +149,7 @@ FIELDS = (
     Field("thinking.budget_tokens", _BUDGETS, BUDGET_FIELD, _enabled_tokens, _reads_fields),
     Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
     Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),
-    # In its form of a chat SGLang makes "max" of "xhigh".
+    # SGLang's form of a chat has "max" for "xhigh".
     Field("output_config.effort", (At.MESSAGE_FORM,), EFFORT, _level, _reads_effort),
 )
 
@@ -162,7 +163,7 @@ class Reader:
     """Reads the fields of the table. Its public methods are hooks.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -185,7 +186,7 @@ class Reader:
         """Keep the budget in the body of a response for :meth:`read_response_form`."""
         try:
             budget = self._found(At.RESPONSE, _body(raw_request)).get(BUDGET_FIELD)
-        except RequestError as error:  # which SGLang answers with HTTP 500 from here
+        except RequestError as error:  # SGLang would answer it with HTTP 500 here
             from fastapi import HTTPException
 
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
@@ -195,7 +196,7 @@ class Reader:
     def read_response_form(
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
     ) -> None:
-        """Read a response after SGLang has made sampling parameters of it."""
+        """Read a response after SGLang has built its sampling parameters."""
         found = self._found(At.RESPONSE_FORM, request)
         budget = getattr(request, _KEPT, None)
         if budget is not None:
@@ -206,9 +207,9 @@ class Reader:
     def read_chat_form(
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
     ) -> None:
-        """Read a chat after SGLang has made sampling parameters of it.
+        """Read a chat after SGLang has built its sampling parameters.
 
-        SGLang looks for its effort in several places, and has chosen one by then.
+        By then SGLang has chosen the effort among the several fields that may hold it.
         """
         found = self._found(At.CHAT_FORM, request)
         if found:
@@ -222,7 +223,7 @@ class Reader:
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Read a message of Anthropic's after SGLang has made a chat of it."""
+        """Read an Anthropic message after SGLang has turned it into a chat."""
         found = self._found(At.MESSAGE_FORM, anthropic_request)
         chat_request.custom_params = self._with(chat_request.custom_params, found, None)
 
@@ -232,13 +233,13 @@ class Reader:
             known, xargs = request.custom_params or {}, found.pop(XARGS)
             request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
         if BUDGET_FIELD in found and not _runs_processors(serving):
-            del found[BUDGET_FIELD]  # which is SGLang's own business
+            del found[BUDGET_FIELD]  # SGLang handles this budget itself
         if found:
             payload = request.custom_logit_processor
             request.custom_params = self._with(request.custom_params, found, payload)
 
     def _found(self, at: At, source: Any) -> dict[str, Any]:
-        """Return the values of the fields that a body or a form has, by their keys."""
+        """Return the values of the fields found in a body or a form, by their keys."""
         found: dict[str, Any] = {}
         for field in self._fields[at]:
             if field.key not in found:
@@ -248,10 +249,10 @@ class Reader:
         return found
 
     def _with(self, custom_params: Any, found: dict[str, Any], payload: Any) -> Any:
-        """Return ``custom_params`` with what was found.
+        """Return ``custom_params`` with the values found in other fields.
 
         Args:
-            custom_params: Of the request, or ``None``.
+            custom_params: The request's ``custom_params``, or ``None``.
             found: Values by their keys.
             payload: The processor that the request names outside of ``found``, or ``None``.
         """
@@ -263,9 +264,9 @@ class Reader:
 
 
 def take_max_thinking_tokens(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Take ``max_thinking_tokens`` of a body (``GenerateReqInput``) for a thinking budget.
+    """Turn ``max_thinking_tokens`` of a body (``GenerateReqInput``) into a thinking budget.
 
-    SGLang refuses the field without ``--enable-strict-thinking``, before any gate.
+    Without ``--enable-strict-thinking`` SGLang would refuse the field before any gate.
     """
     budget = getattr(obj, "max_thinking_tokens", None)
     if type(budget) is not int:
@@ -274,7 +275,7 @@ def take_max_thinking_tokens(manager: Any, obj: Any, *_args: Any, **_kwargs: Any
     many = isinstance(obj.sampling_params, list)
     samplings = obj.sampling_params if many else [obj.sampling_params]
     if not all(isinstance(one, dict | None) for one in samplings):
-        return  # which SGLang refuses
+        return  # SGLang refuses it
     kept = []
     for one in samplings:
         own = (one or {}).get("custom_params", preferred)
@@ -284,23 +285,23 @@ def take_max_thinking_tokens(manager: Any, obj: Any, *_args: Any, **_kwargs: Any
 
 
 def _has_thought(guard: Guard, serving: Any, request: Any) -> bool:
-    """Tell whether a chat continues an answer (``continue_final_message``) that thinks no more.
+    """Tell whether a chat continues an answer (``continue_final_message``) that is done thinking.
 
-    SGLang takes any answer of a thinking model for one that may begin inside its thoughts; only
-    its parser looks at the message that the client begins the answer with.
+    SGLang assumes that any answer of a thinking model may begin inside its reasoning. Only SGLang's
+    reasoning parser reads the final message, with which the client begins the answer.
     """
     form = guard.reasoning
     if form is None or not (form.can_begin_inside and request.continue_final_message):
         return False
     begun = getattr(request.messages[-1], "content", None) if request.messages else None
     if not isinstance(begun, str):
-        return False  # SGLang's parser cannot look at it
+        return False  # SGLang's parser cannot read it
     tokenizer = serving.tokenizer_manager.tokenizer
     return not may_begin_inside(serving.reasoning_parser, request, tokenizer)
 
 
 def _body(raw_request: Any) -> Any:
-    """Return the JSON of an HTTP request, where Starlette keeps it once it is parsed."""
+    """Return the parsed JSON of an HTTP request, from the attribute where Starlette keeps it."""
     return getattr(raw_request, "_json", None)
 
 

@@ -1,7 +1,7 @@
-"""The report of an answer on its way to the client: an answer without one is an error.
+"""The report of each edited answer, moved into its ``meta_info``; a missing report is an error.
 
-What edits an answer in the scheduler says so when it is done. Where that is missing, nobody knows
-what the answer is.
+The scheduler reports the edits of an answer when it finishes. Without the report, it is unknown
+whether the processor ran on the answer.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ def expect(obj: Any) -> None:
     """Expect a report with the answer to a request that was admitted with a processor.
 
     Args:
-        obj: SGLang's ``GenerateReqInput``; copies of it are expected to have one, too.
+        obj: SGLang's ``GenerateReqInput``. Its copies inherit the expectation.
     """
     setattr(obj, _RUNS, True)
 
 
 def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Take the report out of a finished answer's reason, and turn one without into an error.
+    """Move the report from a finished answer's reason to its ``meta_info``.
 
-    It runs for each answer by itself, before SGLang looks for an error. What is raised here ends
-    that request.
+    An answer without an expected report becomes an error. Exceptions:
 
-    The answer of a prefill server has none: the decode server's goes to the client. Neither has
-    one without tokens: SGLang asks for such a one before it makes copies of a prompt.
+    - The answer of a prefill server: the client gets the decode server's answer.
+    - An answer without tokens: SGLang requests it before it makes copies of a prompt.
+
+    It runs for each answer separately, before SGLang looks for an error. An exception raised here
+    ends only that request.
     """
     meta_info = out["meta_info"]
     reason = meta_info["finish_reason"]

@@ -1,8 +1,9 @@
-"""What a prefill or decode server sends its scheduler in place of a request that it refused.
+"""Placeholder requests that release the peer server after a refusal (prefill and decode apart).
 
-The other server may have taken the request, and would wait for this one's half of it. So its room
-is taken by a request that only ends: on a decode server with the token that it is sent, on a
-prefill server with the refusal, which the decode server is told.
+The peer may have admitted the request, and would wait for this server's half of it. So a
+placeholder takes over the request's bootstrap room and ends at once: on a decode server with the
+token that the prefill server sends, on a prefill server with the refusal, which SGLang passes to
+the decode server.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ __all__ = ["standing_in"]
 
 logger = logging.getLogger(__name__)
 
-#: An event loop keeps no task alive.
+#: Strong references to the tasks: an event loop keeps no task alive.
 _tasks: set[asyncio.Task[None]] = set()
 
 
 @contextmanager
 def standing_in(manager: Any, obj: Any) -> Iterator[None]:
-    """Let nobody wait for a request that is refused in the block, before it is scheduled.
+    """Send a placeholder for a request that the block refuses, so that the peer does not wait.
 
     Args:
         manager: SGLang's ``TokenizerManager``.
-        obj: The request as it came, or as SGLang normalized it.
+        obj: The request as the client sent it, or as SGLang normalized it.
     """
     try:
         yield
@@ -46,19 +47,19 @@ def standing_in(manager: Any, obj: Any) -> Iterator[None]:
 def _stand_in(manager: Any, obj: Any, mode: str, why: str) -> None:
     try:
         standings = [_standing(one, mode, why) for one in _each(obj)]
-    except Exception as error:  # noqa: BLE001 - SGLang refuses it on the other server, too
+    except Exception as error:  # noqa: BLE001 - SGLang refuses it on the peer as well
         logger.debug("sglang-lp: no stand-in: %s", error)
         return
     loop = asyncio.get_running_loop()
     for standing in standings:
-        # Of a context of its own: it says nothing about the request that is answered.
+        # In a new context: the placeholder must not change the headers of the current request.
         task = loop.create_task(_end(manager, standing), context=Context())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
 
 
 def _each(obj: Any) -> Iterator[Any]:
-    """Yield the requests of a list."""
+    """Yield the requests of a body, which may be a list."""
     if not hasattr(obj, "is_single"):
         obj = copy.copy(obj)
         obj.normalize_batch_and_arguments()

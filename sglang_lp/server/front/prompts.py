@@ -1,6 +1,6 @@
-"""Token ids of prompts: refused where the served model does not have them.
+"""Check of prompts' token ids: an id that the served model does not have is refused.
 
-SGLang checks none. Its scheduler ends at a negative one, and with it every request.
+SGLang does not check them, and a negative id ends its scheduler with every request in it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sglang_lp.errors import RequestError, shown
 
 __all__ = ["check_ids", "check_prompts"]
 
-#: A list of so many ids and more is looked through by NumPy.
+#: Length from which on NumPy checks a list of ids.
 _LONG = 256
 
-#: SGLang replaces ids of these requests: pad values stand for images, embeddings for placeholders.
+#: Fields of requests whose ids SGLang replaces: with pad values for images, or with embeddings.
 _REPLACED = "embed_overrides", "positional_embed_overrides", "input_embeds"
 
 
@@ -52,9 +52,9 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
 
     Args:
         manager: SGLang's ``TokenizerManager``.
-        obj: The request. One that SGLang adds pad values to is not checked. An adapter (LoRA) may
-            add tokens to the vocabulary, so its request is checked for negative ids only.
-        ids: Of the prompt, or ``None``.
+        obj: The request. A request whose ids SGLang replaces is not checked. An adapter (LoRA) may
+            add tokens to the vocabulary, so its request is checked only for negative ids.
+        ids: Token ids of the prompt, or ``None``.
 
     Raises:
         RequestError: An id is negative, or ``vocab_size`` or more.
@@ -73,7 +73,7 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
 
 
 def _replaces_ids(obj: Any) -> bool:
-    """Tell whether SGLang puts something else in the place of ids."""
+    """Tell whether SGLang replaces some of a request's ids."""
     has_media = getattr(obj, "contains_mm_input", None)
     if has_media is not None and has_media():
         return True

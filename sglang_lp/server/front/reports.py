@@ -1,6 +1,7 @@
-"""The report in answers of OpenAI's endpoints, where the request says ``return_meta_info``.
+"""The report in answers of OpenAI's endpoints, for requests with ``return_meta_info``.
 
-SGLang itself has a place for it in whole chats alone, and what it writes there is left as it is.
+SGLang itself writes ``meta_info`` only into chats that are not streamed. Its entries stay as
+SGLang writes them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _WRITTEN = (REPORT, "completion_tokens")
 
 
 class _Asked:
-    """What an HTTP request asks for.
+    """Reports that an HTTP request asked for, collected while it is answered.
 
     Attributes:
-        reports: The ``meta_info`` to write into its choices, by index; ``None`` if it does not
-            ask for it.
+        reports: The ``meta_info`` to write into the choices, by index; ``None`` if the request
+            does not ask for it.
         event: The newest event of the answer.
     """
 
@@ -37,7 +38,7 @@ _asked: ContextVar[_Asked | None] = ContextVar("sglang_lp_asked", default=None)
 
 
 def ask(_serving: Any, request: Any, raw_request: Any = None) -> None:
-    """Take down that a request wants its report, before SGLang looks at it."""
+    """Record whether a request asks for its report, before SGLang reads the request."""
     asked, body = _asked.get(), getattr(raw_request, "_json", None)
     if asked is None or not isinstance(body, Mapping) or body.get("return_meta_info") is not True:
         return
@@ -47,7 +48,7 @@ def ask(_serving: Any, request: Any, raw_request: Any = None) -> None:
 
 
 def collect(original: Callable[..., AsyncIterator[Any]], *args: Any, **kwargs: Any) -> Any:
-    """Keep the reports of the answers that SGLang generates for a request: a hook around that."""
+    """Keep the reports of a request's answers: a hook around SGLang's generation."""
     asked, answers = _asked.get(), original(*args, **kwargs)
     if asked is None or asked.reports is None:
         return answers
@@ -65,7 +66,7 @@ async def _collecting(answers: Any, reports: dict[int, Any]) -> AsyncIterator[An
 
 
 def begins_stream(message: dict[str, Any]) -> bool:
-    """Tell whether a message of ASGI begins a stream of events."""
+    """Tell whether an ASGI message begins a stream of events."""
     return message["type"] == "http.response.start" and any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in message.get("headers", ())
@@ -73,13 +74,14 @@ def begins_stream(message: dict[str, Any]) -> bool:
 
 
 class AnswerReports:
-    """Writes the reports into answers: middleware, as ASGI knows it.
+    """ASGI middleware that writes the reports into answers.
 
-    A whole answer has them as ``meta_info`` of its choices, a stream in an event of its own before
-    the last one. A response has no choices, and has it itself.
+    A whole answer has a report as ``meta_info`` of each choice. A stream has the reports in a
+    separate event before its last event. A response (``/v1/responses``) has no choices, so its
+    report is ``meta_info`` of the response itself.
 
     Args:
-        app: What answers.
+        app: The ASGI app that answers.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -88,7 +90,7 @@ class AnswerReports:
     async def __call__(
         self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
     ) -> None:
-        """Answer a request, with its reports if it asked for them."""
+        """Answer a request, with its reports if the client asked for them."""
         asked, held = _Asked(), []
 
         async def sending(message: dict[str, Any]) -> None:
@@ -138,7 +140,7 @@ def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[st
 
 
 def _in_event(asked: _Asked, reports: Mapping[int, Any], body: bytes) -> bytes:
-    """Return an event of a stream, with the reports if it is the last one."""
+    """Return an event of a stream; the reports come with the last event."""
     if reports and body.startswith(b"event: response."):
         name, _, data = body.partition(b"\ndata: ")
         event = orjson.loads(data)
@@ -152,7 +154,7 @@ def _in_event(asked: _Asked, reports: Mapping[int, Any], body: bytes) -> bytes:
 
 
 def _last_event(newest: bytes, reports: Mapping[int, Any]) -> dict[str, Any]:
-    """Return an event with reports that says nothing else than the one before it."""
+    """Return an event that repeats no content of the previous event and has the reports."""
     event = orjson.loads(newest.removeprefix(b"data: "))
     nothing: dict[str, Any] = (
         {"text": ""} if event["object"] == "text_completion" else {"delta": {}}

@@ -1,1 +1,1 @@
-"""What both gates share, that of the HTTP process and that of the scheduler."""
+"""The code that the gates of the HTTP process and of the scheduler share."""

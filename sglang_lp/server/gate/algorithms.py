@@ -1,4 +1,4 @@
-"""SGLang's algorithms for speculative decoding: with which processors are exact, and why."""
+"""SGLang's speculative decoding algorithms, and which of them keep processors exact."""
 
 from __future__ import annotations
 
@@ -27,19 +27,17 @@ ALGORITHMS: Mapping[str, str | None] = {
     "DSPARK": None,
     "UNO": "SGLang itself refuses custom logit processors with it",
 }
-#: Where SGLang's acceptance thresholds mean nothing.
+#: Algorithms that ignore SGLang's acceptance thresholds.
 _WITHOUT_THRESHOLDS = frozenset({"DSPARK"})
-#: Makes SGLang accept as many drafts as it says, right or wrong.
 _UNKNOWN = "this version of sglang-lp does not know it"
 
 
 class Speculation(NamedTuple):
-    """What a server's speculative decoding means for processors.
+    """The speculative decoding of a server, and the processors that stay exact with it.
 
     Attributes:
-        algorithm: Its name, in upper case.
-        lossy: Which of SGLang's options makes sampled tokens follow another distribution than the
-            model's, or ``None``.
+        algorithm: Name of the algorithm, in upper case.
+        lossy: The SGLang option that changes the distribution of sampled tokens, or ``None``.
         simulated: Whether drafts are accepted without regard to the logits, for a benchmark.
     """
 
@@ -49,7 +47,7 @@ class Speculation(NamedTuple):
 
     @classmethod
     def of(cls, server_args: Any) -> Self | None:
-        """Return that of a server, or ``None`` if it has none.
+        """Return the speculative decoding of a server, or ``None`` if it has none.
 
         Args:
             server_args: SGLang's ``ServerArgs``, resolved.

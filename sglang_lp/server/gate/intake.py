@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Intake:
-    """What one request asks for.
+    """The fields of one request that the guard reads.
 
     Two intakes are equal if the guard decides alike on them. Parameters are compared by type and
     value, so ``True`` is not 1; parameters that cannot be packed are equal to no others.
@@ -138,7 +138,7 @@ class Intake:
         if longest is not None:
             room = max(0, longest - prompt_tokens - 1)
             limit = room if limit is None else min(limit, room)
-        # SGLang takes what comes without a start for thoughts.
+        # SGLang reads text without a start of reasoning as reasoning.
         thought = isinstance(given, dict) and THOUGHT in given
         return cls(
             payload,
@@ -158,10 +158,10 @@ class Intake:
         return any(key in {BUDGET_FIELD, EFFORT} or not is_private(key) for key in keys)
 
     def asked(self, custom_params: Any, resumed: int) -> Asked:
-        """Return what the operator's rules read of this.
+        """Return the fields of this request that the operator's rules read.
 
         Args:
-            custom_params: The parameters without what goes with any processor.
+            custom_params: The request's parameters for processors only.
             resumed: Number of tokens at the end of its prompt that are the answer so far.
         """
         found = custom_params if isinstance(custom_params, Mapping) else {}
@@ -177,7 +177,7 @@ class Intake:
 
 
 def unfold_sent(payload: Any, custom_params: Any) -> tuple[Any, Any]:
-    """Return processor and parameters that a client sent, whichever way they came.
+    """Return the processor and the parameters that a client sent, from whichever field.
 
     Raises:
         RequestError: The client sent a key of SGLang's or ours, or something is given twice.
@@ -202,7 +202,7 @@ def prompt_lengths(obj: Any) -> Sequence[int | None]:
 
 
 def _fields(request: Any) -> dict[str, Any]:
-    """Return what a tokenized request and a ``Req`` say in the same fields."""
+    """Return the fields that a tokenized request and a ``Req`` have in common."""
     sampling = request.sampling_params
     return {
         "beam_width": getattr(sampling, "beam_width", None),

@@ -1,4 +1,4 @@
-"""How the served reasoning parser tells reasoning, read from SGLang's own class."""
+"""The delimiters of the served reasoning parser, read from SGLang's own class."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["may_begin_inside", "reasoning_format"]
 
 logger = logging.getLogger(__name__)
 
-#: What ends reasoning besides the end token and the tool start that a parser declares: what its
-#: own loop looks for, in SGLang 0.5.23.
+#: Further texts that end reasoning, as well as the end token and tool start that a parser declares:
+#: the parser's own loop looks for them, in SGLang 0.5.23.
 _OTHER_ENDS = {
     "cohere_command4": ("<|START_TEXT|>", "<|START_ACTION|>"),
     "inkling": ("<|content_text|>", "<|content_model_end_sampling|>"),
     "kimi_k3": ("<|open|>response<|sep|>",),
     "muse": ("<|eot|>",),
 }
-#: Tool calls that a parser takes out of the reasoning without declaring what starts them, and
-#: what ends them where the reasoning goes on afterwards.
+#: Starts of tool calls that a parser takes out of the reasoning without declaring them, and the
+#: end of such a call if the reasoning goes on afterwards.
 _TOOLS = {
     "apertus2509": (("<|tools_prefix|>[",), "<|tools_suffix|>"),
     "inkling": (("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"), ""),
@@ -31,7 +31,7 @@ _TOOLS = {
 def reasoning_format(
     name: str | None, tokenizer: Any, *, strict: bool = False
 ) -> ReasoningFormat | None:
-    """Return how a reasoning parser tells reasoning; ``None`` if there is no way to say it.
+    """Return the delimiters of a reasoning parser, or ``None`` if they cannot be read.
 
     Args:
         name: ``--reasoning-parser``, or ``None``.
@@ -60,7 +60,7 @@ def reasoning_format(
 
 
 def may_begin_inside(name: str, request: Any, tokenizer: Any) -> bool:
-    """Tell whether the parser of a chat takes for reasoning what no start comes before.
+    """Tell whether the parser of a chat reads text without a start token as reasoning.
 
     Args:
         name: ``--reasoning-parser``.
@@ -109,9 +109,9 @@ def _tool_starts(name: str, detector: Any) -> tuple[str, ...]:
 
 
 def _can_begin_inside(detector: Any, start: str) -> bool:
-    """Tell whether the parser takes text for reasoning that no start comes before.
+    """Tell whether the parser reads text without a start token as reasoning.
 
-    One of them puts the start before the text instead, and leaves the rest to the client.
+    It may also return such text as content with the start token added before it.
     """
     part = detector.parse_streaming_increment("words " * 20)
     return bool(part.reasoning_text or part.normal_text.startswith(start))

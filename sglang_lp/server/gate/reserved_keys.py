@@ -1,9 +1,8 @@
 """Keys of ``custom_params`` that are SGLang's or ours: passed on, and refused from clients.
 
-SGLang carries what its front end found out (where the reasoning ends, say) in the same dict as
-what the client wrote, under keys that it trusts. So what SGLang adds is remembered where it adds
-it, and admission lets through nothing else. The scheduler cannot know who added a key; there its
-shape decides.
+SGLang puts findings of its front end (the end of the reasoning, say) into the client's own dict,
+under keys that it trusts. So a hook remembers each key that SGLang adds, and admission refuses any
+other reserved key. The scheduler cannot know the origin of a key, so it checks the value's shape.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ MAX_KEYS = 1_024
 #: What the front end read in other fields of a request: a thinking budget, a level of effort.
 BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
-#: Of a chat that continues an answer, which has ended its thoughts.
+#: Marks a chat that continues an answer whose reasoning has ended.
 THOUGHT = "__sglang_lp_thought"
-#: Of a placeholder: why admission refused the request.
+#: In a placeholder: the reason why admission refused the request.
 REFUSAL = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
 ROUTED = "__sglang_lp_routed"
@@ -57,7 +56,7 @@ class _Remembered(dict[str, Any]):
     """``custom_params`` with keys that SGLang added.
 
     Attributes:
-        added: Those.
+        added: The keys that SGLang added.
     """
 
     added: frozenset[str]
@@ -66,7 +65,7 @@ class _Remembered(dict[str, Any]):
 def remember(
     original: Callable[..., None], sampling_params: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Set a key as SGLang does, and remember that: the hook around each of its setters."""
+    """Remember a key that SGLang sets: the hook around each of SGLang's setters."""
     before = sampling_params.get("custom_params")
     original(sampling_params, *args, **kwargs)
     after = sampling_params.get("custom_params")
@@ -74,7 +73,7 @@ def remember(
         return
     known = before if isinstance(before, dict) else {}
     if len(after) > MAX_KEYS:
-        return  # which admission refuses
+        return  # admission refuses it
     marked = _Remembered(after)
     # A client's key stays the client's, also where SGLang writes over it.
     marked.added = _added(known) | (_own(after) - _own(known))
@@ -91,7 +90,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
     """
     known = {} if custom_params is None else custom_params
     if not isinstance(known, dict) or key in known or len(known) > MAX_KEYS:
-        return custom_params  # to be refused by who checks it
+        return custom_params  # a later check refuses it
     marked = _Remembered({**known, key: value})
     marked.added = _added(known) | {key}
     return marked

@@ -12,17 +12,17 @@ __all__ = ["unfold"]
 
 
 def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
-    """Return the processor and the parameters of a request, whichever way they came.
+    """Return the processor and the parameters of a request, from whichever field.
 
     Args:
         payload: Its ``custom_logit_processor``, or ``None``.
-        custom_params: Its own, with what the hooks here kept in them.
+        custom_params: The request's ``custom_params``, with the keys that our hooks added.
 
     Returns:
         The payload, still to be checked, and ``custom_params`` for it.
 
     Raises:
-        RequestError: Something is given twice, or a text holds no such thing.
+        RequestError: Something is given twice, or the text is not a routed form.
     """
     if isinstance(custom_params, dict) and ROUTED in custom_params:
         if payload is not None:

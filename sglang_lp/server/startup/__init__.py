@@ -1,1 +1,1 @@
-"""How a process of SGLang starts guarded, or does not start."""
+"""Start-up of SGLang's processes: each starts with the whole guard, or ends."""

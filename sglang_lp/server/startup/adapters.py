@@ -1,4 +1,4 @@
-"""Classes of other engines that are made once for a scheduler: before it serves."""
+"""Classes of other engines, made once per scheduler before it serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["begin"]
 
 
 def begin(verifier: Verifier, scheduler: Any) -> None:
-    """Make what all requests of this process share.
+    """Make the instances that all requests of this process share.
 
     Args:
         verifier: Knows the classes.

@@ -10,7 +10,7 @@ __all__ = ["has_attribute"]
 
 
 def has_attribute(kind: type, name: str) -> bool:
-    """Tell whether instances of a class have an attribute, by what can be read of the class."""
+    """Tell whether instances of a class have an attribute, without making an instance."""
     return hasattr(kind, name) or any(
         name in inspect.get_annotations(base)
         or any(_sets(member, name) for member in vars(base).values())

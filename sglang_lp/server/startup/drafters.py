@@ -1,4 +1,4 @@
-"""Classes that draft, taken hold of where SGLang chooses one of them.
+"""The hook on NGRAM's worker class, put in place when SGLang chooses the class.
 
 The module of NGRAM's imports compiled kernels, so a table of hooks that named it would keep every
 server of a machine without them from starting.

@@ -1,7 +1,7 @@
-"""SGLang's two doors: shut first, and open only behind a guard that stands.
+"""Fail closed: no ``TokenizerManager`` or ``Scheduler`` until every hook is live.
 
-Requests come in through a ``TokenizerManager`` and are served by a ``Scheduler``. Neither is made
-in a process without the whole guard, whatever became of the ``SystemExit`` that said why.
+A ``TokenizerManager`` takes requests and a ``Scheduler`` serves them. A process without the whole
+guard can make neither, even if the program caught the ``SystemExit`` that named the fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["end", "shut"]
 
 
 def shut() -> None:
-    """Let no front end and no scheduler begin in this process before its guard stands."""
+    """Keep a front end or scheduler from starting in this process before its guard is live."""
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
@@ -44,13 +44,13 @@ def _guarded(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def end(why: str) -> None:
-    """End this process and all that it has started.
+    """End this process and every process that it has started.
 
     Raises:
         SystemExit: Always.
     """
     from sglang.srt.utils import kill_process_tree
 
-    # Python waits for what SGLang has started already, and that waits for requests.
+    # Python would wait for processes that SGLang has started, and they wait for requests.
     kill_process_tree(os.getpid(), include_parent=False)
     refuse(why)

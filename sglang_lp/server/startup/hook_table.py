@@ -1,7 +1,7 @@
-"""What of SGLang the plugin takes hold of: every function that it hooks, every attribute it uses.
+"""The table of hooks: every SGLang function that the plugin hooks, every attribute it uses.
 
-The names of SGLang's functions stand here and nowhere else. One that is missing keeps the process
-from serving (see ``sglang_lp.server.startup.hooks``), and so does an attribute.
+Only this module has the names of SGLang's functions. A missing function or attribute keeps the
+process from serving (see ``sglang_lp.server.startup.hooks``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _reads_effort(guard: Guard) -> bool:
 
 
 class Hook(NamedTuple):
-    """A function of SGLang, and ours that stands there.
+    """A function of SGLang, and our function that hooks it.
 
     Ours declares the parameters that it reads in its signature, as SGLang names and places them;
     ``sglang_lp.server.startup.signatures`` compares the two at start-up.
@@ -119,10 +119,10 @@ _CREATE_RESPONSES = _OPENAI + "serving_responses.OpenAIServingResponses.create_r
 _HANDLE = _OPENAI + "serving_base.OpenAIServingBase.handle_request"
 _ANTHROPIC = _SRT + "entrypoints.anthropic.serving.AnthropicServing."
 
-#: What verify steps of drafts read.
+#: Attributes that verify steps of drafts read.
 _DRAFTS = ("draft_token", "draft_token_num", "retrieve_next_sibling", "retrieve_next_token")
 
-#: What is used of NGRAM's worker; looked for where it is chosen.
+#: Attributes of NGRAM's worker that hooks use; checked when SGLang chooses the worker.
 OF_NGRAM = ("_prepare_draft_tokens", "draft_token_num", "prev_accept_lens")
 
 HOOKS: tuple[Hook, ...] = (

@@ -1,4 +1,4 @@
-"""What is in place in this process, and ending it where that is not enough."""
+"""The hooks installed in this process, and its end if they are not all live."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ guard: Guard | None = None
 #: Whether this process starts its schedulers, or was started as one, through the guard.
 schedulers_are_guarded = False
 
-#: Far more plugins than anybody stacks on one function.
+#: Most wrappers that are followed on one function: far more than any set of plugins adds.
 _MOST_WRAPPERS = 20
 
 
@@ -68,7 +68,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def end(error: SglangLpError) -> NoReturn:
-    """End this process at start-up, with an error that says all.
+    """End this process at start-up, with a complete error message.
 
     Raises:
         SystemExit: Always. SGLang's plugin loader swallows every ``Exception``.

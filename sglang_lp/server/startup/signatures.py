@@ -13,7 +13,7 @@ from inspect import Parameter
 from typing import Any
 
 _BY_PLACE = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
-#: What of a hook takes parameters that it does not declare; of other kinds both do.
+#: The catch-all of a hook that takes an undeclared parameter, by its kind; other kinds need both.
 _TAKES = {
     Parameter.POSITIONAL_ONLY: Parameter.VAR_POSITIONAL,
     Parameter.VAR_POSITIONAL: Parameter.VAR_POSITIONAL,

@@ -1,7 +1,8 @@
 """Tokenizer workers (``--tokenizer-worker-num``): SGLang's HTTP app, behind a guard in each.
 
 SGLang starts them as processes that import the app from a path, which an environment variable
-names, and load no plugin. So that path leads here, and :data:`app` is there once the guard is.
+names, and load no plugin. So the path names this module, which has :data:`app` once the guard is
+live.
 """
 
 from __future__ import annotations
