@@ -217,13 +217,16 @@ RIGHT = [
     ),
 ]
 
+REPORTED = 8
+
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))
-@pytest.mark.parametrize("rule", [rule for rule in WRONG if rule != "report_is_there"])
-def test_an_answer_that_is_right_is_no_violation(rule, place):
+def test_an_answer_that_is_right_is_no_violation(place):
     asked, kind = RIGHT[place]
+    # What is made up here has reports only where they matter.
+    rules = [rule for rule in WRONG if rule != "report_is_there" or place == REPORTED]
 
-    assert not found(rule, asked, kind)
+    assert [rule for rule in rules if found(rule, asked, kind)] == []
 
 
 def test_a_case_is_cut_to_what_makes_it_fail():
