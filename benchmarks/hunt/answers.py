@@ -142,7 +142,8 @@ def _chosen(event: Any, found: dict[Any, Answer]) -> None:
             name = f"call {call.get('index', 0)}"
             answer.add(name, (call.get("function") or {}).get("arguments"))
         tokens = one.get("response_token_ids") or one.get("token_ids")
-        answer.token_ids = tokens or answer.token_ids
+        if tokens:  # of this event
+            answer.token_ids = [*(answer.token_ids or ()), *tokens]
         answer.finish = one.get("finish_reason") or answer.finish
         answer.matched = one.get("matched_stop") or answer.matched
         logprobs = one.get("logprobs") or {}

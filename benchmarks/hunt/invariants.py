@@ -297,10 +297,11 @@ def report_is_there(asked: Asked, _kind: Kind) -> Found:
             continue
         if told.answer.report is None:
             yield told.sent.path, f"no report on {told.sent.path}"
-        elif len(told.wish.processors) == 1 and name.endswith("LogitProcessor"):
-            names = told.answer.report["processors"]
-            if name not in names:
-                yield "names", f"asked for {name}, the report names {names}"
+            continue
+        names = told.answer.report["processors"]
+        for asked_for, _ in told.wish.processors:
+            if asked_for.endswith("Processor") and asked_for not in names:
+                yield "names", f"asked for {asked_for}, the report names {names}"
 
 
 def replay_agrees(asked: Asked, kind: Kind) -> Found:

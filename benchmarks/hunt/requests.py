@@ -279,7 +279,8 @@ def _responses(draw: st.DrawFn, kind: Kind) -> Body:
         "model": "demo",
         "input": draw(st.sampled_from(QUESTIONS)),
         "temperature": sampling["temperature"],
-        "max_output_tokens": sampling["max_new_tokens"],
+        # SGLang takes some of them for itself.
+        "max_output_tokens": sampling["max_new_tokens"] + 3,
         **{key: one for key, one in sampling.items() if key in _RESPONSES_TAKE},
     }
     if name is not None:
