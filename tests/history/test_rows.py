@@ -665,6 +665,7 @@ def test_a_row_that_waits_runs_once_its_prompt_and_the_resumed_tokens_are_fed():
     assert log == [("start", [1]), ("advance", [2]), ("advance", [3])]
 
 
+@pytest.mark.slow  # SGLang's own reason ends it
 def test_a_row_that_has_ended_takes_part_in_no_further_step():
     _, params, log = recorded()
     (row,) = rows_of([params])
