@@ -5,5 +5,5 @@ catalogue; the index restricts the next token to tokens that lead to an item.
 
 ``build`` sorts the items of an operator into an :class:`Index`, ``file`` stores and maps it,
 ``sets`` marks the nodes that lead to an item of a named set, ``items`` reads an operator's files.
-The package needs numpy, and torch only where an index is copied to a device.
+The package needs numpy; reading tables needs pyarrow.
 """

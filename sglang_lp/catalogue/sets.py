@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
     from sglang_lp.catalogue.index import Index
 
-__all__ = ["everything", "intersection", "marks", "members", "union"]
-
-
-def everything(index: Index) -> NDArray[np.bool_]:
-    """Return the set of all items."""
-    return np.ones(index.shape.items, dtype=np.bool_)
+__all__ = ["intersection", "marks", "members", "union"]
 
 
 def members(index: Index, name: str) -> NDArray[np.bool_]:

@@ -14,8 +14,8 @@ from sglang_lp._engine.apply.answers import PendingAnswer
 #: Most spans that a report has.
 _MAX_SPANS = 1024
 
-#: Spans beyond those of which the newest are known: the positions behind the end of an answer are
-#: at most those of two verify steps.
+#: Number of the newest spans that are kept beyond the cap, to remove positions behind the end of an
+#: answer: at most the nodes of two verify steps.
 _MAX_NEWEST = 1024
 
 
