@@ -179,8 +179,7 @@ class Rules:
             decided = Decided(*own, tuple(link.processor.__name__ for link in parts(own)))
         if decided is None:
             return None
-        form, link = served.reasoning, Link(decided.processor, decided.params)
-        inside = form is not None and asked.reasoning and form.can_begin_inside
+        link, inside = Link(decided.processor, decided.params), _may_begin_inside(asked, served)
         if inside:
             link = begin_inside(link)
         if not asked.resumed:
@@ -223,7 +222,10 @@ class Rules:
         for given, link in zip(_all_parts(own.links), _all_parts(fitted), strict=True):
             counting = self._thinking.hold_counting(link, given, served)
             links.append(lower(counting, self._thinking.ceilings_on(link)))
-        links = self._thinking.limit(links, own.budgets, asked.limit, served)
+        limit = asked.limit
+        if limit is not None and not _may_begin_inside(asked, served):
+            limit += asked.resumed
+        links = self._thinking.limit(links, own.budgets, limit, served)
         every = [*links, *self._always]
         if not every:
             return None
@@ -293,6 +295,12 @@ class Rules:
 
 def _all_parts(links: Iterable[Link]) -> list[Link]:
     return [part for link in links for part in parts(link)]
+
+
+def _may_begin_inside(asked: Asked, served: ServedModel) -> bool:
+    """Tell whether SGLang's parser takes the answer, read by itself, for one that may think."""
+    form = served.reasoning
+    return form is not None and asked.reasoning and form.can_begin_inside
 
 
 def _check_plain(processor: type[LogitProcessor]) -> None:

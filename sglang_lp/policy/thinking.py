@@ -62,16 +62,12 @@ class ProposedBudgets(NamedTuple):
         return self.field if self.own is None else self.own
 
 
-def decide_budget(
-    proposed: ProposedBudgets, most: int | None, limit: int | None, answer_room: int
-) -> int | None:
+def decide_budget(proposed: ProposedBudgets, most: int | None) -> int | None:
     """Return the budget of a request: the first proposal, held to the ceiling.
 
     Args:
         proposed: The proposals.
         most: The ceiling on ``thinking_budget``, if there is one.
-        limit: Tokens that the request can get, if known.
-        answer_room: Tokens of ``limit`` that a budget leaves for the answer.
 
     Returns:
         Tokens, or ``None`` for no limit.
@@ -81,8 +77,6 @@ def decide_budget(
         budget = None
     if most is not None:
         budget = most if budget is None else min(budget, most)
-    if budget is not None and limit is not None and answer_room:
-        budget = max(0, min(budget, limit - answer_room))
     return budget
 
 
@@ -165,7 +159,7 @@ class ThinkingRules:
         Args:
             links: The processors of a request.
             proposed: The budgets that are proposed for it.
-            limit: Tokens that the request can get, if known.
+            limit: Number of tokens after which the answer ends, if known.
             served: The model.
 
         Raises:
@@ -176,7 +170,7 @@ class ThinkingRules:
         place = next((i for i, link in enumerate(links) if thinks(link)), len(links))
         processor = links[place].processor if place < len(links) else self._template[0]
         most = self._most(processor, proposed.asked)
-        budget = decide_budget(proposed, most, limit, self._answer_room)
+        budget = decide_budget(proposed, most)
         if place == len(links):
             if budget is None and self._total is None:
                 return links
@@ -187,6 +181,9 @@ class ThinkingRules:
             own = link.params.total_thinking_tokens
             # A number above the ceiling was lowered, or refused, as any other number.
             link = _replace(link, {TOTAL: total if own is None else min(own, total)})
+        if self._answer_room and budget is not None and limit is not None:
+            closing = len(finder_of(link.params).closing)
+            link = _replace(link, {"close_by": max(0, limit - self._answer_room - closing)})
         return [*links[:place], link, *links[place + 1 :]]
 
     def hold_counting(self, link: Link, given: Link, served: ServedModel) -> Link:

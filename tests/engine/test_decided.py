@@ -190,7 +190,9 @@ def test_a_budget_leaves_room_for_the_answer(client):
         reasoning_effort="high",
     )
 
-    assert thought([one.token for one in answer.choices[0].logprobs.content]) == 16 - 10
+    tokens = [one.token for one in answer.choices[0].logprobs.content]
+    assert thought(tokens) == 16 - 10 - 1
+    assert len(tokens) == 16
 
 
 # What a request cannot get around

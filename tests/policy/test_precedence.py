@@ -162,11 +162,7 @@ def expected(policy, request):
     asked = [one for one in asked if one is not None]
     if policy["refuse"] and asked and tokens(asked[0]) > top:
         return REFUSED
-    budget = min(budget, top)
-    room = policy["room"] if policy["effort"] is not None else 0
-    if budget < math.inf and room and request["limit"] is not None:
-        budget = max(0, min(budget, request["limit"] - room))
-    return budget
+    return min(budget, top)
 
 
 def tokens(value):

@@ -102,8 +102,8 @@ def test_room_for_the_answer_is_left_of_what_the_request_can_get(deciding):
     scheduler = SimpleNamespace(max_req_len=31)
 
     links, _ = links_of(deciding, Req(prompt=[1] * 5), scheduler)
-    # 31 tokens in all, 5 of the prompt, 1 that SGLang keeps, 10 for the answer.
-    assert next(iter(links.values())).thinking_budget == 31 - 5 - 1 - 10
+    # 31 tokens in all, 5 of the prompt, 1 that SGLang keeps, 10 for the answer, 1 of the end.
+    assert next(iter(links.values())).close_by == 31 - 5 - 1 - 10 - 1
 
 
 def test_a_request_that_generates_nothing_gets_nothing(deciding):

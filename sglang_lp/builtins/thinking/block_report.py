@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins.thinking.finder import Ended
 from sglang_lp.builtins.thinking.loops import ends_with_loop
+from sglang_lp.builtins.thinking.rules import close_by
 
 if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.blocks import Block
@@ -68,7 +69,8 @@ def _rule(params: BudgetParams, block: Block, spent: int, output_ids: Sequence[i
     inside = block.carried + len(output_ids) - block.start
     soft = params.soft_thinking_budget
     own = output_ids[max(0, block.start) :]
-    if inside >= params.limit or spent + len(own) >= params.total:
+    spends = inside >= params.limit or spent + len(own) >= params.total
+    if spends or len(output_ids) >= close_by(params):
         return "budget"
     if params.max_pattern_size is not None and ends_with_loop(params, own):
         return "loop"

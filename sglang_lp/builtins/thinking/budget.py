@@ -28,6 +28,7 @@ from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.builtins.thinking.rules import (
     LONGEST_SLEEP,
     close,
+    close_by,
     edit_inside,
     is_closing,
     quiet_tokens,
@@ -317,6 +318,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             else:
                 # A block opens with the next token at the earliest.
                 quiet = quiet_tokens(params, left, progress.inside, characters)
+                start = progress.finder.start
+                if len(start) == 1 and close_by(params) - position < 1:
+                    edits.ban(start)  # there is no room to close another block
                 edits.wake_at(position + min(1 + quiet, LONGEST_SLEEP))
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
@@ -356,6 +360,8 @@ def _why_over(params: BudgetParams, progress: Progress) -> str:
     """Say why the open block is over; nothing if it is not."""
     if progress.inside >= params.limit:
         return f"{params.limit} of {params.limit} tokens thought"
+    if progress.position >= close_by(params):
+        return "the tokens that are left are for the answer"
     if tokens_left(params, progress) <= 0:
         return f"{params.total} of {params.total} tokens thought in all blocks"
     return f"the same tokens came {params.min_count} times" if progress.looped else ""

@@ -173,9 +173,15 @@ class BudgetParams(Parameters, frozen=True):
 
 
 class FittedParams(BudgetParams, frozen=True):
-    """The parameters, with the delimiters as the served model writes them."""
+    """The parameters as one server runs them.
+
+    Attributes:
+        finder: The delimiters as the served model writes them.
+        close_by: Position in the answer at which an open block is closed at the latest.
+    """
 
     finder: Finder | None = None
+    close_by: int = NEVER
 
 
 def block_tokens_of(params: Any, tool_starts: tuple[int, ...]) -> BlockTokens:

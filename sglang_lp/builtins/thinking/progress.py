@@ -198,6 +198,11 @@ class Progress:
         return self.carried + (self.length - self.opened if self.state.is_open else 0)
 
     @property
+    def position(self) -> int:
+        """Number of tokens read after the prompt."""
+        return self.length - self._prompt_length
+
+    @property
     def generated(self) -> int:
         """Number of generated tokens of the open block, since the last tool call."""
         return self.length - max(self.opened, self._prompt_length)

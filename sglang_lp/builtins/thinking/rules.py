@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang_lp.edits import LENGTH
+from sglang_lp.edits import LENGTH, NEVER
 from sglang_lp.text.characters import MOST_LACKING
 
 if TYPE_CHECKING:
@@ -19,10 +19,20 @@ if TYPE_CHECKING:
 LONGEST_SLEEP = 512
 
 
+def close_by(params: BudgetParams) -> int:
+    """Return the position in the answer at which an open block is closed at the latest."""
+    latest: int = getattr(params, "close_by", NEVER)  # fitted parameters have one
+    return latest
+
+
 def tokens_left(params: BudgetParams, progress: Progress) -> int:
     """Return how many more tokens the open block may have, or a new one; 0 or less: it is over."""
     generated = progress.generated if progress.state.is_open else 0
-    left = min(params.limit - progress.inside, params.total - progress.spent - generated)
+    left = min(
+        params.limit - progress.inside,
+        params.total - progress.spent - generated,
+        close_by(params) - progress.position,
+    )
     # An answer ends with the token that is sampled then.
     return left - (params.at_limit == "stop")
 

@@ -1,0 +1,88 @@
+"""An answer has the room that the operator left it, against counting tokens after the last end."""
+
+from array import array
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.processor import Recording
+from sglang_lp.request import Request
+from sglang_lp.served_model import ServedModel
+from sglang_lp.trust import Policy, Verifier
+
+VOCAB = 12
+START, END, NEW_LINE = 1, 2, 3
+THINK = "ThinkingBudgetLogitProcessor"
+SERVED = ServedModel(None, VOCAB)
+tokens = st.sampled_from([START, END, NEW_LINE, 5, 6, 7])
+
+
+def counted(prompt, output):
+    """Return the tokens after the last block, or since it opened with a minus sign."""
+    inside, since = False, 0
+    for place, token_id in enumerate([*prompt, *output]):
+        if token_id == (END if inside else START):
+            inside, since = not inside, place + 1
+    rest = len(prompt) + len(output) - since
+    return -rest - 1 if inside else rest
+
+
+@given(
+    prompt=st.lists(tokens, max_size=5),
+    script=st.lists(tokens, min_size=60, max_size=60),
+    limit=st.integers(1, 50),
+    room=st.integers(1, 30),
+    budget=st.integers(0, 60),
+    own=st.fixed_dictionaries(
+        {},
+        optional={
+            "closing_token_ids": st.lists(st.sampled_from([5, 8, 9]), min_size=1, max_size=6),
+            "new_line_token_id": st.just(NEW_LINE),
+            "min_thinking_tokens": st.integers(1, 20),
+        },
+    ),
+    resumed=st.integers(0, 5),
+)
+def test_an_answer_has_the_room_that_is_left_for_it(  # noqa: PLR0917 - a request has this many parts
+    prompt, script, limit, room, budget, own, resumed
+):
+    resumed = min(resumed, len(prompt))
+    ids = {"thinking_start_token_id": START, "thinking_end_token_id": END}
+    least = min(own.get("min_thinking_tokens", 0), budget)
+    params = {**ids, **own, "min_thinking_tokens": least, "thinking_budget": budget}
+    rules = Rules(
+        Policy(
+            defaults=Chosen(processor=THINK, params=ids),
+            ceilings={"thinking_budget": Ceiling(at_most=100)},
+            effort={"answer_room": room},
+        ),
+        Verifier(Policy()).resolve,
+    )
+    rules.fit(SERVED)
+    decided = rules.decide(Asked(THINK, params, limit=limit, resumed=resumed), SERVED)
+    assert decided.resumed == resumed
+    closing = len(own.get("closing_token_ids", own.keys() & {"new_line_token_id"})) + 1
+    assume(limit >= room + closing)  # else there is no such room
+
+    processor = decided.processor().serving(decided.params)
+    request = Request(decided.params)
+    begun = len(prompt) - resumed
+    request.prompt_ids, request.output_ids = prompt[:begun], array("q")
+    request.state = processor.start(request)
+    if resumed:
+        request.output_ids.extend(prompt[begun:])
+        processor.advance(request, prompt[begun:])
+    output = []
+    for wish in script[:limit]:
+        request.position = len(request.output_ids)
+        edits = Recording(VOCAB)
+        processor.edit(request, edits)
+        banned = {token_id for ids in edits.banned for token_id in ids}
+        token_id = wish if wish not in banned else 5
+        token_id = token_id if edits.forced is None else edits.forced
+        output.append(token_id)
+        request.output_ids.append(token_id)
+        processor.advance(request, [token_id])
+    assert counted(prompt, output) >= room or counted(prompt, output) == len(prompt + output)
