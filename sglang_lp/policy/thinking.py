@@ -181,7 +181,8 @@ class ThinkingRules:
             own = link.params.total_thinking_tokens
             # A number above the ceiling was lowered, or refused, as any other number.
             link = _replace(link, {TOTAL: total if own is None else min(own, total)})
-        if self._answer_room and budget is not None and limit is not None:
+        closes = budget is not None and link.params.at_limit == "close"
+        if self._answer_room and closes and limit is not None:
             closing = len(finder_of(link.params).closing)
             link = _replace(link, {"close_by": max(0, limit - self._answer_room - closing)})
         return [*links[:place], link, *links[place + 1 :]]

@@ -74,11 +74,15 @@ def test_an_answer_has_the_room_that_is_left_for_it(  # noqa: PLR0917 - a reques
     if resumed:
         request.output_ids.extend(prompt[begun:])
         processor.advance(request, prompt[begun:])
-    output = []
+    output, wake, edits = [], 0, Recording(VOCAB)
     for wish in script[:limit]:
         request.position = len(request.output_ids)
-        edits = Recording(VOCAB)
-        processor.edit(request, edits)
+        if request.position >= wake:
+            edits = Recording(VOCAB)
+            processor.edit(request, edits)
+            wake = edits.wake or 0
+        elif not edits.holds:
+            edits = Recording(VOCAB)
         banned = {token_id for ids in edits.banned for token_id in ids}
         token_id = wish if wish not in banned else 5
         token_id = token_id if edits.forced is None else edits.forced

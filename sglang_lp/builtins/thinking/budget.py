@@ -318,10 +318,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             else:
                 # A block opens with the next token at the earliest.
                 quiet = quiet_tokens(params, left, progress.inside, characters)
-                start = progress.finder.start
-                if len(start) == 1 and close_by(params) - position < 1:
+                start, latest = progress.finder.start, close_by(params)
+                if len(start) == 1 and position >= latest:
                     edits.ban(start)  # there is no room to close another block
-                edits.wake_at(position + min(1 + quiet, LONGEST_SLEEP))
+                wake = position + min(1 + quiet, LONGEST_SLEEP)
+                edits.wake_at(max(position + 1, min(wake, latest)))
         if request.may_lag and not position:
             edits.wake_at(1)  # the second token shows whether this server lags
 
