@@ -93,7 +93,8 @@ def update_finish_state(
         # finished_len is None if SGLang keeps the whole output.
         count = count if req.finished_len is None else req.finished_len
     due = [one for one in endings if one.begun < len(output_ids)]
-    for one in sorted(due, key=lambda one: one.length):
+    # A step may decide that its token is the last one, and then fail to edit the row.
+    for one in sorted(due, key=lambda one: (one.length, not is_error(one.reason))):
         if one.length > count:
             break
         if output_ids[one.processed : one.length - 1].tolist() == list(one.expected):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_STR, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from sglang_lp.errors import ProcessorFault
 from sglang_lp.server.scheduler.endings import end_request, update_finish_state
+from sglang_lp.server.scheduler.reasons import abort
 
 STOP = 5
 
@@ -101,6 +103,17 @@ def test_the_first_of_several_ends_counts():
         end_request(req, [], path, FINISH_MATCHED_STR(str(len(path))))
     commit(req, 10, 11, 12, 13)
     assert (req.finished_reason.matched, req.finished_len) == ("1", 2)
+
+
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_an_error_has_precedence_over_the_last_token_that_it_spoils(fails_first):
+    req, failed = request(), abort(ProcessorFault("a conflict"))
+    reasons = [FINISH_MATCHED_STR("enough"), failed]
+    for reason in reversed(reasons) if fails_first else reasons:
+        end_request(req, [], [], reason)
+    commit(req, 10)
+    assert req.finished_reason is failed
+    assert [*req.output_ids_through_stop] == []
 
 
 def test_a_server_that_only_prefills_is_told_at_once():
