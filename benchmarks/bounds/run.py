@@ -26,7 +26,7 @@ from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler import sampling
 from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.waiting_queue import WaitingQueue, make_hold
+from sglang_lp.server.scheduler.waiting_queue import WaitingQueue
 from sglang_lp.trust import Gate, Policy
 from support.fakes.requests import Req
 
@@ -72,7 +72,7 @@ class Server:
         pending = PendingResults()
         arrivals = Arrivals()
         self._admit_req = SchedulerGate(scheduler, pending, arrivals).admit_req
-        self._hold = make_hold(scheduler, WaitingQueue(arrivals))
+        self._hold = WaitingQueue(scheduler, arrivals).hold
         others_run = SimpleNamespace(is_empty=lambda: False)
         self._scheduler = SimpleNamespace(waiting_queue=[], running_batch=others_run)
         self._apply = sampling.Steps(pending).run

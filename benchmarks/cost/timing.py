@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,7 @@ def _install_ours() -> None:
     from sglang_lp.server.scheduler import endings, pending, sampling, speculation
 
     update_finish_state, committed = endings.update_finish_state, pending._committed  # noqa: SLF001
-    run = sampling.Steps.run
-    make_capture, make_verify = speculation.make_capture, speculation.make_verify
+    steps, trees = sampling.Steps, speculation.TreeSteps
 
     def noted_wait(batch: Any, result: Any) -> Iterator[list[int]]:
         _note("wait", 0.0)
@@ -80,12 +79,18 @@ def _install_ours() -> None:
         _note("finish", time.perf_counter() - started - inside)
         return result
 
-    sampling.Steps.run = lambda *args, **kwargs: _timed(run, *args, **kwargs)  # type: ignore[method-assign]
-    speculation.make_capture = lambda steps: partial(_timed, make_capture(steps))
-    speculation.make_verify = lambda edit: partial(_timed, make_verify(partial(_timed, edit)))
+    for kind, name in (
+        *((steps, "run"), (steps, "run_drafts")),
+        *((trees, "capture"), (trees, "verify")),
+    ):
+        setattr(kind, name, partialmethod(_timed_method, getattr(kind, name)))
     endings.update_finish_state = timed_finish
     pending._committed = noted_wait  # noqa: SLF001
     sglang_lp.server.install()
+
+
+def _timed_method(self: Any, apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _timed(apply, self, *args, **kwargs)
 
 
 def _timed(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from benchmarks.cost.cases import VOCAB, Batch, Case
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import SglangHost
-from sglang_lp.server.scheduler.speculation import make_capture, make_verify
+from sglang_lp.server.scheduler.speculation import TreeSteps
 
 __all__ = ["NODES", "VerifyStep"]
 
@@ -52,8 +52,8 @@ class VerifyStep:
         self.drafted: list[list[int]] = []
         self._device = device
         steps = Steps(pending)
-        self._capture = make_capture(steps)
-        self._verify = make_verify(steps.run_drafts)
+        trees = TreeSteps(steps)
+        self._capture, self._verify = trees.capture, trees.verify
         self._waiting: Sequence[list[int]] = [[] for _ in self.batch.requests]
         self._ahead: Sequence[list[int]] = self.batch.coming(self._nodes - 1)
         self._queue: list[Any] = []
@@ -109,8 +109,9 @@ class VerifyStep:
     def run(self) -> None:
         """Call both hooks, and the mask that the second one returns."""
         self._capture(None, self._sglangs, is_verify=True)
-        (_, _, _, mask), _ = self._verify(self._sglangs.spec_info, self._sglangs, None)
-        mask.apply(self.logits)
+        changed = self._verify(self._sglangs.spec_info, self._sglangs, None)
+        assert changed is not None  # there are processors
+        changed[0][3].apply(self.logits)
 
     def histories(self) -> list[list[int]]:
         """Return for each row of the logits the tokens generated before it."""

@@ -75,7 +75,7 @@ class _Request:
 
 def gate_of(policy: Policy) -> Callable[..., None]:
     guard = Guard(policy)
-    guard.vocab_size = 1000
+    guard.server.vocab_size = 1000
     guard.rules.fit(ServedModel(None, 1000))
     gate: Callable[..., None] = SchedulerGate(guard, PendingResults(), Arrivals()).admit_req
     return gate

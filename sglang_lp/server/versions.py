@@ -1,4 +1,4 @@
-"""Which SGLang versions the plugin knows, and everything that differs between them."""
+"""The SGLang versions that the plugin supports."""
 
 from __future__ import annotations
 
@@ -6,18 +6,8 @@ import logging
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from sglang_lp.errors import InstallError
-
-__all__ = [
-    "ALLOW_UNTESTED",
-    "NEWEST",
-    "OLDEST",
-    "check_version",
-    "diffusion_algorithm",
-    "untested",
-]
 
 #: The oldest version that the tests pass on (``make test SUITE=versions``).
 OLDEST = "0.5.20"
@@ -66,9 +56,3 @@ def _is_tested(installed: str) -> bool:
     from packaging.version import Version  # comes with SGLang
 
     return Version(OLDEST) <= Version(installed) <= Version(NEWEST)
-
-
-def diffusion_algorithm(server_args: Any) -> str | None:
-    """Return the name of the server's diffusion language model algorithm, or ``None``."""
-    name = getattr(server_args, "dllm_algorithm", None)
-    return None if name is None else str(name)

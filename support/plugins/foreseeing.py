@@ -20,9 +20,9 @@ def install() -> None:
     """Change this process, if the environment says so."""
     if VARIABLE not in os.environ:
         return
-    from sglang_lp.server.scheduler import foresight
+    from sglang_lp.server.scheduler import known_drafts
 
-    vars(foresight)["_forced"] = _at_random
+    vars(known_drafts)["_forced"] = _at_random
 
 
 def _at_random(batch: Any, count: int) -> dict[int, tuple[int, list[int]]]:

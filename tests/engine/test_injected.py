@@ -82,9 +82,9 @@ ENDS = {
     ("server/scheduler/chains", "begin"),
     ("server/scheduler/disaggregated", "note_first"),
     ("server/scheduler/disaggregated", "turn_away"),
-    ("server/scheduler/foresight", "foresee_block"),
-    ("server/scheduler/foresight", "foresee_chain"),
-    ("server/scheduler/foresight", "foresee_trees"),
+    ("server/scheduler/known_drafts", "foresee_block"),
+    ("server/scheduler/known_drafts", "foresee_chain"),
+    ("server/scheduler/known_drafts", "foresee_trees"),
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
     ("server/scheduler/raw_logprobs", "after_sample"),
@@ -98,7 +98,7 @@ ENDS = {
     ("server/scheduler/speculation", "capture"),
     ("server/scheduler/speculation", "verify"),
     ("server/scheduler/waiting_queue", "hold"),
-    ("server/startup/drafters", "foresee_found"),
+    ("server/startup/ngram_worker", "foresee_found"),
 }
 #: What runs in nearly every step, and for every request: those of the short form.
 CHOSEN = (

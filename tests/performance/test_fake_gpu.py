@@ -9,7 +9,7 @@ import torch
 from benchmarks.devices.count import KINDS, NODES, RAW_KINDS, VOCAB, count
 from sglang_lp import builtins
 from sglang_lp.builtins.thinking.known import FAMILIES
-from sglang_lp.server.scheduler.speculation import make_capture
+from sglang_lp.server.scheduler.speculation import TreeSteps
 from support.fakes.gpu import FakeGpu
 from support.settings import ROOT
 
@@ -98,7 +98,7 @@ def test_drafts_are_on_their_way_before_the_forward_begins(read):
     )
 
     with gpu.counting():
-        make_capture(SimpleNamespace(may_act=lambda _info, _width: read))(
+        TreeSteps(SimpleNamespace(may_act=lambda _info, _width: read)).capture(
             None, batch, is_verify=True
         )
 

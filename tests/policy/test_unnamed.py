@@ -73,8 +73,8 @@ def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
         always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
     )
     guard = Guard(policy)
-    guard.vocab_size = 16
-    guard.rules.fit(guard._served())
+    guard.server.vocab_size = 16
+    guard.rules.fit(guard.server.model)
     seen = []
     try:
         admitted = guard.admit(Intake(*request_of(own)))
@@ -104,8 +104,8 @@ def test_no_label_of_a_metric_names_it():
         always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
     )
     guard = Guard(policy)
-    guard.vocab_size = 16
-    guard.rules.fit(guard._served())
+    guard.server.vocab_size = 16
+    guard.rules.fit(guard.server.model)
 
     assert guard.admit(Intake(None, None)).names == ()
     assert guard.admit(Intake("LoopBreakerLogitProcessor", {})).names == (

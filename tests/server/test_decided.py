@@ -17,7 +17,7 @@ from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
 from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation
-from sglang_lp.server.startup.launch import make_learn
+from sglang_lp.server.startup.launch import Launch
 from sglang_lp.trust import Gate, Policy
 from support.fakes.requests import Req
 
@@ -172,14 +172,14 @@ ENABLE = ": what it decides takes --enable-custom-logit-processor, which sglang-
 )
 def test_a_server_that_would_not_run_what_is_decided_does_not_start(server, why, capfd):
     with pytest.raises(SystemExit):
-        make_learn(Guard(POLICY), PendingResults())({}, served(**server))
+        Launch(Guard(POLICY), PendingResults()).learn_scheduler({}, served(**server))
     assert why in capfd.readouterr().err
 
 
 def test_a_model_without_thinking_does_not_start_with_budgets(capfd):
     guard = Guard(Policy(effort={"low": 5}))
     with pytest.raises(SystemExit):
-        make_learn(guard, PendingResults())({}, served())
+        Launch(guard, PendingResults()).learn_scheduler({}, served())
 
     said = capfd.readouterr().err
     assert "does not serve: thinking budgets: thinking_start_token_id" in said

@@ -290,7 +290,7 @@ def _has_thought(guard: Guard, serving: Any, request: Any) -> bool:
     SGLang assumes that any answer of a thinking model may begin inside its reasoning. Only SGLang's
     reasoning parser reads the final message, with which the client begins the answer.
     """
-    form = guard.reasoning
+    form = guard.server.reasoning
     if form is None or not (form.can_begin_inside and request.continue_final_message):
         return False
     begun = getattr(request.messages[-1], "content", None) if request.messages else None

@@ -5,20 +5,13 @@ A stream's header is sent before its first token, so it can say no more.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sglang_lp.server.front.reports import AnswerReports, begins_stream
-from sglang_lp.server.gate.metrics import start
+from sglang_lp.server.front.reports import begins_stream
 from sglang_lp.server.versions import untested
 from sglang_lp.wire.names import HEADER, POLICY_HEADER
-
-__all__ = ["AnswerHeader", "add_middleware", "make_begin", "ran"]
-
-if TYPE_CHECKING:
-    from sglang_lp.server.gate.guard import Guard
 
 #: Most messages of a stream that wait for its request to be admitted.
 _MOST_HELD = 8
@@ -105,20 +98,3 @@ def add_middleware(app: Any, fingerprint: str) -> None:
     """
     app.add_middleware(AnswerHeader, fingerprint=fingerprint)
     app.add_middleware(AnswerReports)
-
-
-def make_begin(guard: Guard) -> Any:
-    """Return the hook that runs when the HTTP process has its manager of requests.
-
-    It begins to report in the HTTP process, whose server takes middleware until it runs: later.
-    """
-
-    def begin(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-        start(manager.server_args)
-        front = sys.modules.get("sglang.srt.entrypoints.http_server")
-        app = getattr(front, "app", None)
-        if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
-            return  # an Engine without HTTP, or a tokenizer worker
-        add_middleware(app, guard.fingerprint)
-
-    return begin

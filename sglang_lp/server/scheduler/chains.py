@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import Copy
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp.server.scheduler.foresight import Known, foresee
+from sglang_lp.server.scheduler.known_drafts import Known, foresee
 from sglang_lp.server.scheduler.speculation import has_processors
 
 if TYPE_CHECKING:

@@ -30,17 +30,6 @@ from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED, fail, finish_re
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = [
-    "make_answer",
-    "make_ask",
-    "make_resume",
-    "note_first",
-    "retire",
-    "say_why",
-    "tell_when_bootstrapped",
-    "turn_away",
-]
-
 logger = logging.getLogger(__name__)
 
 #: Of SGLang's bootstrap server, which every prefill server runs: what guards it.
@@ -55,6 +44,66 @@ _UNGUARDED = "sglang_lp_unguarded"
 #: Attribute of a request whose first token has come and was not asked for again yet.
 _FIRST = "sglang_lp_first"
 _TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500): (.*)\Z", re.DOTALL)
+
+
+class Peers:
+    """The other servers of this one. Its public methods are hooks.
+
+    Args:
+        guard: Of this process.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def answer(self, _result: None, server: Any) -> None:
+        """Add a route to a prefill server's bootstrap server: it tells the policy."""
+        from aiohttp import web
+
+        async def say(_request: Any) -> Any:
+            return web.json_response({"policy": self._guard.fingerprint})
+
+        server.app.router.add_get(_PATH, say)
+
+    def ask(self, original: Callable[[Any, str], bool], manager: Any, bootstrap_addr: str) -> bool:
+        """Ask a prefill server for its policy.
+
+        It runs in the scheduler's thread when a decode server meets a prefill server, and again
+        when that was away.
+        """
+        address = bootstrap_addr
+        if not original(manager, address):
+            return False
+        info = manager.prefill_info_table.get(address)
+        if info is None or hasattr(info, _UNGUARDED):  # gone meanwhile, or asked before
+            return True
+        try:
+            policy = _policy_of(address)
+        except Exception as error:  # noqa: BLE001 - as SGLang does: it asks again
+            logger.warning(
+                "sglang-lp: no answer from %s%s: %s",
+                shown(address),
+                _PATH,
+                shown(str(error), 200),
+            )
+            manager.prefill_info_table.pop(address, None)
+            return False
+        why = None
+        if policy is None:
+            why = (
+                f"the prefill server at {shown(address)[1:-1]} does not run sglang-lp, so it would "
+                "unpickle what requests send and not hold to the policy; install sglang-lp there "
+                "and start it again"
+            )
+            logger.error("sglang-lp: %s", why)
+        elif policy != self._guard.fingerprint:
+            logger.warning(
+                "sglang-lp: the prefill server at %s has another policy than this decode server: "
+                "the first token of an answer and the others may follow different rules",
+                shown(address),
+            )
+        setattr(info, _UNGUARDED, why)
+        return True
 
 
 # On a prefill server
@@ -96,20 +145,6 @@ def _tell(req: Any, reason: Any) -> None:
     manager.conclude_failure(bootstrap_room=req.bootstrap_room, failure_reason=told)
 
 
-def make_answer(guard: Guard) -> Any:
-    """Return the hook that adds a route to the bootstrap server: it says who guards it."""
-
-    def answer(_result: None, server: Any) -> None:
-        from aiohttp import web
-
-        async def say(_request: Any) -> Any:
-            return web.json_response({"policy": guard.fingerprint})
-
-        server.app.router.add_get(_PATH, say)
-
-    return answer
-
-
 # On a decode server
 
 
@@ -127,48 +162,6 @@ def say_why(
     original(req, told[2], status)
     kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
     req.finished_reason = FINISH_ABORT(told[2], status, kind)
-
-
-def make_ask(guard: Guard) -> Any:
-    """Return the hook that asks a prefill server who guards it.
-
-    It runs in the scheduler's thread when a decode server meets a prefill server, and again when
-    that was away.
-    """
-
-    def ask(original: Callable[[Any, str], bool], manager: Any, bootstrap_addr: str) -> bool:
-        address = bootstrap_addr
-        if not original(manager, address):
-            return False
-        info = manager.prefill_info_table.get(address)
-        if info is None or hasattr(info, _UNGUARDED):  # gone meanwhile, or asked before
-            return True
-        try:
-            policy = _policy_of(address)
-        except Exception as error:  # noqa: BLE001 - as SGLang does: it asks again
-            logger.warning(
-                "sglang-lp: no answer from %s%s: %s", shown(address), _PATH, shown(str(error), 200)
-            )
-            manager.prefill_info_table.pop(address, None)
-            return False
-        why = None
-        if policy is None:
-            why = (
-                f"the prefill server at {shown(address)[1:-1]} does not run sglang-lp, so it would "
-                "unpickle what requests send and not hold to the policy; install sglang-lp there "
-                "and start it again"
-            )
-            logger.error("sglang-lp: %s", why)
-        elif policy != guard.fingerprint:
-            logger.warning(
-                "sglang-lp: the prefill server at %s has another policy than this decode server: "
-                "the first token of an answer and the others may follow different rules",
-                shown(address),
-            )
-        setattr(info, _UNGUARDED, why)
-        return True
-
-    return ask
 
 
 def _policy_of(address: str) -> str | None:
@@ -263,24 +256,23 @@ def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
         setattr(req, _FIRST, True)
 
 
-def make_resume(guard: Guard) -> Callable[[Any], None]:
-    """Return what takes a request that is about to join the batch of a decode server.
+def resume(req: Any, vocab_size: int | None) -> None:
+    """Ask once more for the edits of a first token, before its request joins a decode batch.
 
-    What was done to its first token, an end behind it included, is asked once more: it is a
-    function of the prompt alone.
+    They are a function of the prompt alone, an end behind the token included.
+
+    Args:
+        req: SGLang's request.
+        vocab_size: Number of logits in a row of the model, if known.
     """
-
-    def resume(req: Any) -> None:
-        if not getattr(req, _FIRST, False):
-            return
-        delattr(req, _FIRST)
-        for row in rows_of([req.sampling_params.custom_params]):
-            if row is not None and guard.vocab_size is not None:
-                try:
-                    end = ask_again(row, guard.vocab_size)
-                    if end is not None:
-                        end_at_first(req, finish_reason(end, 1))
-                except BaseException as error:  # noqa: BLE001 - one request, whatever it is
-                    fail(req, str(row.fault(error)))
-
-    return resume
+    if not getattr(req, _FIRST, False):
+        return
+    delattr(req, _FIRST)
+    for row in rows_of([req.sampling_params.custom_params]):
+        if row is not None and vocab_size is not None:
+            try:
+                end = ask_again(row, vocab_size)
+                if end is not None:
+                    end_at_first(req, finish_reason(end, 1))
+            except BaseException as error:  # noqa: BLE001 - one request, whatever it is
+                fail(req, str(row.fault(error)))

@@ -66,7 +66,7 @@ class SchedulerGate:
 
     def from_str(self, _cls: type, json_str: str) -> InertProcessor:
         """Replace SGLang's unpickling of a payload, and refuse one that is not allowed."""
-        self._guard.stands_for(json_str)
+        self._guard.check_known(json_str)
         return InertProcessor()
 
     def _admit(self, req: Any) -> None:
@@ -77,7 +77,7 @@ class SchedulerGate:
         """
         guard = self._guard
         guard.gate = Gate.SCHEDULER
-        guard.vocab_size = getattr(req, "vocab_size", None) or guard.vocab_size
+        guard.server.vocab_size = getattr(req, "vocab_size", None) or guard.server.vocab_size
         try:
             self._begin(req)
         except RequestError as error:
@@ -110,7 +110,7 @@ class SchedulerGate:
             return
         req.custom_logit_processor = admitted.payload
         own = admitted.custom_params
-        strict = guard.reasoning is not None and guard.reasoning.strict
+        strict = guard.server.reasoning is not None and guard.server.reasoning.strict
         if strict and isinstance(given, dict) and BUDGET in given and admitted.thinks:
             own = {**given, BUDGET: -1}  # SGLang would keep the same budget in its own way
         is_same = own is None and given is req.sampling_params.custom_params
@@ -122,10 +122,10 @@ class SchedulerGate:
         host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)
         host.resumed = admitted.beside.resumed
         host.raw = RawLogprobs() if admitted.beside.raw else None
-        host.tokenizer = guard.tokenizer  # SGLang gives its request one only after this hook
+        host.tokenizer = guard.server.tokenizer  # SGLang gives its request one only after this hook
         try:
             row = attach_row(given, admitted.processor, admitted.params, host)
-            self._arrivals.start(row, None if req.output_ids else guard.vocab_size)
+            self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size)
         except BaseException as error:  # noqa: BLE001 - the class's own code
             name = type(admitted.processor).__name__
             raise as_fault(name, "before its request began", error) from None

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sglang_lp._engine.apply.raw import RawLogprobs
     from sglang_lp.server.scheduler.sampling import Steps
 
-__all__ = ["make_after_sample", "make_after_verify", "tell"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -40,65 +38,63 @@ def tell(reason: Any, raw: RawLogprobs) -> None:
     reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
 
 
-def make_after_sample(steps: Steps) -> Any:
-    """Return the hook after an ordinary step has sampled.
+class RawSteps:
+    """Sends the model's own logprobs of a scheduler's steps. Its public methods are hooks.
 
     Args:
         steps: Has run the processors.
     """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
 
     def after_sample(
-        token_ids: torch.Tensor, _runner: Any, logits_output: Any, *_args: Any, **_kwargs: Any
+        self,
+        token_ids: torch.Tensor,
+        _runner: Any,
+        logits_output: Any,
+        *_args: Any,
+        **_kwargs: Any,
     ) -> None:
-        _send(steps, logits_output, token_ids)
-
-    return after_sample
-
-
-def make_after_verify(steps: Steps) -> Any:
-    """Return the hook after the logprobs of a verify step are known.
-
-    Args:
-        steps: Has run the processors.
-    """
+        """Send those of an ordinary step, once it has sampled."""
+        self._send(logits_output, token_ids)
 
     def after_verify(
+        self,
         _result: None,
-        batch: Any,  # noqa: ARG001 - SGLang's signature
+        batch: Any,  # noqa: ARG002 - SGLang's signature
         logits_output: Any,
         predict: torch.Tensor,
         *,
         accept_index: torch.Tensor | None = None,
         **_kwargs: Any,
     ) -> None:
+        """Send those of a verify step, once its logprobs are known."""
         places = None if accept_index is None else accept_index.long().flatten()
-        _send(steps, logits_output, predict, places)
+        self._send(logits_output, predict, places)
 
-    return after_verify
+    def _send(
+        self, logits_output: Any, token_ids: torch.Tensor, places: torch.Tensor | None = None
+    ) -> None:
+        """Add what the model says of the tokens of a step to its result."""
+        rows, self._steps.raw = self._steps.raw, None
+        if rows is None:
+            return
+        reqs = [req for req, _ in rows.requests.values()]
+        try:
+            own = rows.logprobs(logits_output.next_token_logprobs, token_ids, places)
+            from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
-
-def _send(
-    steps: Steps, logits_output: Any, token_ids: torch.Tensor, places: torch.Tensor | None = None
-) -> None:
-    """Add what the model says of the tokens of a step to its result."""
-    rows, steps.raw = steps.raw, None
-    if rows is None:
-        return
-    reqs = [req for req, _ in rows.requests.values()]
-    try:
-        own = rows.logprobs(logits_output.next_token_logprobs, token_ids, places)
-        from sglang.srt.managers.auxiliary_output import append_auxiliary_output
-
-        asked = {index: raw for index, (_, raw) in rows.requests.items()}
-        sent = _OnDevice(own, asked)
-        before = logits_output.auxiliary_device_output
-        logits_output.auxiliary_device_output = append_auxiliary_output(before, sent)
-    except BaseException as error:
-        if from_signal(error):
-            raise
-        logger.exception("sglang-lp: raw logprobs of a step are missing; its requests end")
-        for req in reqs:
-            fail(req)
+            asked = {index: raw for index, (_, raw) in rows.requests.items()}
+            sent = _OnDevice(own, asked)
+            before = logits_output.auxiliary_device_output
+            logits_output.auxiliary_device_output = append_auxiliary_output(before, sent)
+        except BaseException as error:
+            if from_signal(error):
+                raise
+            logger.exception("sglang-lp: raw logprobs of a step are missing; its requests end")
+            for req in reqs:
+                fail(req)
 
 
 class _OnDevice:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.server.scheduler.sampling import Steps
 
-__all__ = ["has_processors", "make_capture", "make_verify"]
-
 logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's verify input, which the forward and the sampling both get.
@@ -53,47 +51,42 @@ class _AfterGrammar:
         self._edit(logits)
 
 
-def make_capture(steps: Steps) -> Any:
-    """Return the hook before a forward pass.
+class TreeSteps:
+    """The verify steps of one scheduler process that verify trees. Its public methods are hooks.
 
     Args:
         steps: Runs the processors.
     """
 
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
     def capture(
+        self,
         _worker: Any,
         batch: Any = None,
         forward_batch: Any = None,
-        pp_proxy_tensors: Any = None,  # noqa: ARG001 - SGLang's signature
+        pp_proxy_tensors: Any = None,  # noqa: ARG002 - SGLang's signature
         is_verify: bool = False,  # noqa: FBT001, FBT002 - as above
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
+        """Start the copy of the draft trees before the verify forward."""
         if not is_verify:
             return
         subject = forward_batch if batch is None else batch
         verify_input = subject.spec_info
         if not hasattr(verify_input, "retrieve_next_token") or not has_processors(subject):
             return  # of chains see sglang_lp.server.scheduler.chains
-        steps.verified = subject.sampling_info
+        self._steps.verified = subject.sampling_info
         try:
-            if steps.may_act(subject.sampling_info, verify_input.draft_token_num):
+            if self._steps.may_act(subject.sampling_info, verify_input.draft_token_num):
                 setattr(verify_input, _TREES, _trees(verify_input))
         except Exception:
             logger.exception("sglang-lp: a step reads its drafts later than it should")
 
-    return capture
-
-
-def make_verify(edit: Callable[..., None]) -> Any:
-    """Return the hook before a verify step samples.
-
-    Args:
-        edit: Called with the logits, the ``SamplingBatchInfo``, the number of nodes, a list of
-            which requests a grammar has masked, and a function that reads the trees.
-    """
-
     def verify(
+        self,
         verify_input: Any,
         batch: Any,
         logits_output: Any,
@@ -101,6 +94,7 @@ def make_verify(edit: Callable[..., None]) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Replace the grammar mask of a verify step, before the step samples."""
         if not has_processors(batch):
             return None
 
@@ -110,12 +104,11 @@ def make_verify(edit: Callable[..., None]) -> Any:
 
         def apply(logits: torch.Tensor) -> None:
             masked = [req.grammar is not None for req in batch.reqs] if batch.has_grammar else ()
-            edit(logits, batch.sampling_info, verify_input.draft_token_num, masked, read)
+            width = verify_input.draft_token_num
+            self._steps.run_drafts(logits, batch.sampling_info, width, masked, read)
 
         mask = _AfterGrammar(grammar_mask, apply)
         return (verify_input, batch, logits_output, mask, *args), kwargs
-
-    return verify
 
 
 def has_processors(batch: Any) -> bool:

@@ -11,27 +11,61 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.history.attached import rows_of
+from sglang_lp.server.scheduler.disaggregated import resume
 
 if TYPE_CHECKING:
     from sglang_lp._engine.history.arrivals import Arrivals
     from sglang_lp._engine.history.row import Row
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = ["WaitingQueue", "make_hold", "make_hold_compiled", "make_hold_prebuilt"]
-
 
 logger = logging.getLogger(__name__)
 
 
 class WaitingQueue:
-    """SGLang's waiting queue, in which some requests have to wait."""
+    """SGLang's waiting queue, in which some requests wait longer. Its public methods are hooks.
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    Args:
+        guard: Of this process.
+        arrivals: Reads prompts.
+    """
+
+    def __init__(self, guard: Guard, arrivals: Arrivals) -> None:
+        self._guard = guard
         self._arrivals = arrivals
-        #: Those whose grammars were compiled while a batch was formed; ``None`` if none is.
+        #: Requests whose grammars were compiled while a batch is formed; ``None`` at other times.
         self._late: list[Any] | None = None
 
-    def read(self, scheduler: Any, vocab_size: int | None) -> set[int]:
+    def hold(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Form a prefill batch of requests that need not wait."""
+        waiting = self._read(scheduler, self._guard.server.vocab_size)
+        return self._form(original, scheduler, waiting, *args, **kwargs)
+
+    def hold_prebuilt(
+        self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Form a decode server's batch of requests that need not wait."""
+        # Their first step was elsewhere, so nothing is asked before it.
+        waiting = self._read(scheduler, None)
+        for req in scheduler.waiting_queue:
+            if id(req) not in waiting:
+                resume(req, self._guard.server.vocab_size)
+        return self._form(original, scheduler, waiting, *args, **kwargs)
+
+    def hold_compiled(self, original: Callable[[Any], list[Any]], manager: Any) -> list[Any]:
+        """Return the requests whose grammars are compiled and that need not wait.
+
+        The others join the queue behind the batch that is formed.
+        """
+        ready = original(manager)
+        if self._late is None or not self._arrivals.wait:
+            return ready
+        now: list[Any] = []
+        for req, row in zip(ready, _rows_of(ready), strict=True):
+            (self._late if row is not None and row.unread else now).append(req)
+        return now
+
+    def _read(self, scheduler: Any, vocab_size: int | None) -> set[int]:
         """Read prompts of requests that could begin.
 
         Args:
@@ -39,7 +73,7 @@ class WaitingQueue:
             vocab_size: As for :meth:`Arrivals.read`.
 
         Returns:
-            Who has to wait for longer, by ``id``.
+            The requests that have to wait longer, by ``id``.
         """
         queue = scheduler.waiting_queue
         try:
@@ -51,7 +85,7 @@ class WaitingQueue:
             logger.exception("sglang-lp: prompts are read in the steps of their requests")
             return set()
 
-    def form(
+    def _form(
         self,
         original: Callable[..., Any],
         scheduler: Any,
@@ -59,14 +93,14 @@ class WaitingQueue:
         *rest: Any,
         **more: Any,
     ) -> Any:
-        """Let SGLang form a batch of those that need not wait, and give the others their places.
+        """Let SGLang form a batch without the requests that wait, and keep their places.
 
         Args:
             original: Forms it.
             scheduler: SGLang's.
-            waiting: What :meth:`read` returned.
-            rest: What SGLang passes, by place.
-            more: What it passes by name.
+            waiting: What :meth:`_read` returned.
+            rest: SGLang's other arguments by place.
+            more: SGLang's other arguments by name.
         """
         queue = scheduler.waiting_queue
         if waiting:
@@ -81,53 +115,6 @@ class WaitingQueue:
                 scheduler.waiting_queue = _joined(queue, waiting, scheduler.waiting_queue)
             for req in late:
                 scheduler._add_request_to_queue(req)  # noqa: SLF001 - as SGLang does it
-
-    def keep_back(self, ready: list[Any]) -> list[Any]:
-        """Return those that need not wait, and let the others join the queue behind the batch."""
-        if self._late is None or not self._arrivals.wait:
-            return ready
-        now: list[Any] = []
-        for req, row in zip(ready, _rows_of(ready), strict=True):
-            (self._late if row is not None and row.unread else now).append(req)
-        return now
-
-
-def make_hold(guard: Guard, waiting_queue: WaitingQueue) -> Any:
-    """Return the hook around the forming of a prefill batch."""
-
-    def hold(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        waiting = waiting_queue.read(scheduler, guard.vocab_size)
-        return waiting_queue.form(original, scheduler, waiting, *args, **kwargs)
-
-    return hold
-
-
-def make_hold_prebuilt(waiting_queue: WaitingQueue, resume: Callable[[Any], None]) -> Any:
-    """Return the hook around the forming of a decode server's batch.
-
-    Args:
-        waiting_queue: Of the scheduler.
-        resume: Takes each request that could begin.
-    """
-
-    def hold(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        # Their first step was elsewhere, so nothing is asked before it.
-        waiting = waiting_queue.read(scheduler, None)
-        for req in scheduler.waiting_queue:
-            if id(req) not in waiting:
-                resume(req)
-        return waiting_queue.form(original, scheduler, waiting, *args, **kwargs)
-
-    return hold
-
-
-def make_hold_compiled(waiting_queue: WaitingQueue) -> Any:
-    """Return the hook around what gives SGLang the requests whose grammars are compiled."""
-
-    def hold_compiled(original: Callable[[Any], list[Any]], manager: Any) -> list[Any]:
-        return waiting_queue.keep_back(original(manager))
-
-    return hold_compiled
 
 
 def _rows_of(queue: Sequence[Any]) -> list[Row | None]:

@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp.server.front import admission, fields, header, meta_info, reports
+from sglang_lp.server.front import admission, fields, meta_info, reports
 from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
     chains,
     disaggregated,
-    foresight,
     gate,
+    known_drafts,
     raw_logprobs,
     release,
     sampling,
@@ -26,7 +26,7 @@ from sglang_lp.server.scheduler import (
     waiting_queue,
 )
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.startup import drafters, launch, workers
+from sglang_lp.server.startup import launch, ngram_worker, workers
 from sglang_lp.server.versions import OLDEST
 
 if TYPE_CHECKING:
@@ -34,22 +34,26 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """What the hooks of one process share.
+    """The objects whose methods are hooks, one of each in a process.
 
     Args:
-        guard: Of the policy in force.
+        guard: Of this process.
     """
 
     def __init__(self, guard: Guard) -> None:
-        self.guard = guard
-        self.admission = admission.Admission(guard)
+        pending, arrivals = PendingResults(), Arrivals()
+        self.launch = launch.Launch(guard, pending)
+        # In the HTTP process.
         self.reader = fields.Reader(guard)
-        self.pending = PendingResults()
-        self.arrivals = Arrivals()
-        self.gate = gate.SchedulerGate(guard, self.pending, self.arrivals)
-        self.waiting_queue = waiting_queue.WaitingQueue(self.arrivals)
-        self.steps = sampling.Steps(self.pending)
+        self.admission = admission.Admission(guard)
+        # In the scheduler.
+        self.gate = gate.SchedulerGate(guard, pending, arrivals)
+        self.waiting_queue = waiting_queue.WaitingQueue(guard, arrivals)
+        self.steps = sampling.Steps(pending)
+        self.trees = speculation.TreeSteps(self.steps)
         self.chains = chains.ChainSteps(self.steps)
+        self.raw = raw_logprobs.RawSteps(self.steps)
+        self.peers = disaggregated.Peers(guard)
 
 
 def _always(_guard: Guard) -> bool:
@@ -133,7 +137,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _ENGINE + "Engine._launch_scheduler_processes",
         "around",
-        lambda shared: launch.make_guard_schedulers(shared.guard),
+        lambda shared: shared.launch.start_schedulers,
     ),
     Hook(
         _ENGINE + "write_data_for_multi_tokenizer",
@@ -144,13 +148,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _MANAGER + "init_tokenizer_and_processor",
         "after",
-        lambda shared: launch.make_learn_ahead(shared.guard),
+        lambda shared: shared.launch.learn_front,
     ),
-    Hook(_MANAGER + "__init__", "after", lambda shared: header.make_begin(shared.guard)),
+    Hook(_MANAGER + "__init__", "after", lambda shared: shared.launch.begin_front),
     Hook(
         _SCHEDULER + "get_init_info",
         "after",
-        lambda shared: launch.make_learn(shared.guard, shared.pending),
+        lambda shared: shared.launch.learn_scheduler,
     ),
     # Nothing is unpickled.
     Hook(_STOCK + "_cache_from_str", "replace", lambda _: gate.refuse_to_load),
@@ -229,12 +233,12 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _SCHEDULER + "get_new_batch_prefill",
         "around",
-        lambda shared: waiting_queue.make_hold(shared.guard, shared.waiting_queue),
+        lambda shared: shared.waiting_queue.hold,
     ),
     Hook(
         _SRT + "constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
         "around",
-        lambda shared: waiting_queue.make_hold_compiled(shared.waiting_queue),
+        lambda shared: shared.waiting_queue.hold_compiled,
     ),
     Hook(
         _SRT + "layers.sampler.apply_custom_logit_processor",
@@ -244,12 +248,12 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _SRT + "managers.tp_worker.TpModelWorker.forward_batch_generation",
         "before",
-        lambda shared: speculation.make_capture(shared.steps),
+        lambda shared: shared.trees.capture,
     ),
     Hook(
         _SRT + "speculative.eagle_utils.eagle_sample",
         "before",
-        lambda shared: speculation.make_verify(shared.steps.run_drafts),
+        lambda shared: shared.trees.verify,
     ),
     Hook(
         _CHAINS + "DFlashVerifyInput.prepare_for_verify",
@@ -272,29 +276,29 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _SRT + "model_executor.model_runner.ModelRunner.sample",
         "after",
-        lambda shared: raw_logprobs.make_after_sample(shared.steps),
+        lambda shared: shared.raw.after_sample,
     ),
     Hook(
         _SRT + "layers.logprob_processor.compute_spec_logprobs",
         "after",
-        lambda shared: raw_logprobs.make_after_verify(shared.steps),
+        lambda shared: shared.raw.after_verify,
     ),
     # Drafts that know what will be forced.
     Hook(
         _SRT + "speculative.dspark_components.dspark_draft.DraftBlockProposer.propose",
         "after",
-        lambda _: foresight.foresee_block,
+        lambda _: known_drafts.foresee_block,
     ),
     Hook(
         _SRT + "speculative.eagle_worker_common.build_eagle_verify_input",
         "before",
-        lambda _: foresight.foresee_chain,
+        lambda _: known_drafts.foresee_chain,
     ),
     Hook(
         # The worker's module is imported where it is needed: a CPU lacks kernels that it has.
         _SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker",
         "after",
-        lambda _: drafters.make_choose_worker(OF_NGRAM),
+        lambda _: ngram_worker.make_choose_worker(OF_NGRAM),
     ),
     Hook(_REQUEST + "update_finish_state", "around", lambda _: release.finish),
     Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
@@ -309,12 +313,12 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _CONNECTION + "BootstrapServer._setup_routes",
         "after",
-        lambda shared: disaggregated.make_answer(shared.guard),
+        lambda shared: shared.peers.answer,
     ),
     Hook(
         _CONNECTION + "Manager.try_ensure_parallel_info",
         "around",
-        lambda shared: disaggregated.make_ask(shared.guard),
+        lambda shared: shared.peers.ask,
     ),
     Hook(_CONNECTION + "Receiver.init", "after", lambda _: disaggregated.turn_away),
     Hook(_DECODE + "prepare_abort", "around", lambda _: disaggregated.say_why),
@@ -326,9 +330,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _SCHEDULER + "get_new_prebuilt_batch",
         "around",
-        lambda shared: waiting_queue.make_hold_prebuilt(
-            shared.waiting_queue, disaggregated.make_resume(shared.guard)
-        ),
+        lambda shared: shared.waiting_queue.hold_prebuilt,
     ),
 )
 

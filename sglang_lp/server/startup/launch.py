@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.errors import PolicyError
 from sglang_lp.faults import show_interrupts
+from sglang_lp.server.front.header import AnswerHeader, add_middleware
 from sglang_lp.server.gate import metrics
 from sglang_lp.server.startup import installation
-from sglang_lp.server.startup.adapters import begin
+from sglang_lp.server.startup.foreign import begin
 from sglang_lp.server.startup.installation import installed_guard, refuse
 from sglang_lp.server.startup.workers import can_be_guarded, lead_to_guard
 from sglang_lp.trust import Gate
@@ -25,18 +27,6 @@ from sglang_lp.trust import Gate
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
     from sglang_lp.server.scheduler.pending import PendingResults
-
-__all__ = [
-    "REFUSED",
-    "Refused",
-    "check_engine",
-    "check_launch",
-    "check_parsed",
-    "make_guard_schedulers",
-    "make_learn",
-    "make_learn_ahead",
-    "run_guarded",
-]
 
 
 class Refused(NamedTuple):
@@ -133,10 +123,20 @@ def check_engine(cls: Any, *_args: Any, **_kwargs: Any) -> None:
         refuse(f"{cls.__module__}.{cls.__name__}: SGLang loads no plugin in Ray's actors")
 
 
-def make_guard_schedulers(guard: Guard) -> Any:
-    """Return the hook around the start of the scheduler processes."""
+class Launch:
+    """Starts the processes of a server. Its public methods are hooks.
 
-    def launch(
+    Args:
+        guard: Of this process.
+        pending: Reads the results of this process's scheduler, if it has one.
+    """
+
+    def __init__(self, guard: Guard, pending: PendingResults) -> None:
+        self._guard = guard
+        self._pending = pending
+
+    def start_schedulers(
+        self,
         original: Any,
         cls: Any,
         server_args: Any,
@@ -145,11 +145,45 @@ def make_guard_schedulers(guard: Guard) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        """Start the scheduler processes through :func:`run_guarded`."""
         installation.schedulers_are_guarded = True
-        run = functools.partial(run_guarded, run_scheduler_process_func, guard.fingerprint)
+        run = functools.partial(run_guarded, run_scheduler_process_func, self._guard.fingerprint)
         return original(cls, server_args, port_args, run, *args, **kwargs)
 
-    return launch
+    def learn_front(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Learn about the server in the HTTP process, once its tokenizer is loaded.
+
+        What texts need is made before the server is ready, so no request waits for it.
+        """
+        self._learn(Gate.ADMISSION, manager)
+
+    def begin_front(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Begin to report in the HTTP process, once it has its manager of requests.
+
+        The server takes middleware until it runs.
+        """
+        metrics.start(manager.server_args)
+        front = sys.modules.get("sglang.srt.entrypoints.http_server")
+        app = getattr(front, "app", None)
+        if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
+            return  # an Engine without HTTP
+        add_middleware(app, self._guard.fingerprint)
+
+    def learn_scheduler(self, _info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Learn about the server in a scheduler that is ready, and make adapted classes."""
+        self._learn(Gate.SCHEDULER, scheduler)
+        self._pending.scheduler = scheduler
+        # One rank counts, and the others of the same requests do not.
+        if scheduler.metrics_reporter.current_scheduler_metrics_enabled:
+            metrics.start(scheduler.server_args)
+
+    def _learn(self, gate: Gate, process: Any) -> None:
+        try:
+            self._guard.learn(gate, process)
+            if gate is Gate.SCHEDULER:
+                begin(self._guard.verifier, process)
+        except PolicyError as error:
+            installation.end(error)
 
 
 def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs: Any) -> None:
@@ -175,35 +209,3 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
     installation.schedulers_are_guarded = True
     show_interrupts()
     run(*args, **kwargs)
-
-
-def make_learn_ahead(guard: Guard) -> Any:
-    """Return the hook for the HTTP process, once its tokenizer is loaded.
-
-    What texts need is made before the server says that it is ready, and no request waits for it.
-    """
-
-    def learn(_result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-        try:
-            guard.learn(Gate.ADMISSION, manager)
-        except PolicyError as error:
-            installation.end(error)
-
-    return learn
-
-
-def make_learn(guard: Guard, pending: PendingResults) -> Any:
-    """Return the hook for a scheduler that is ready: what is served becomes known."""
-
-    def learn(_info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-        try:
-            guard.learn(Gate.SCHEDULER, scheduler)
-            begin(guard.verifier, scheduler)
-        except PolicyError as error:
-            installation.end(error)
-        pending.scheduler = scheduler
-        # One rank counts, and the others of the same requests do not.
-        if scheduler.metrics_reporter.current_scheduler_metrics_enabled:
-            metrics.start(scheduler.server_args)
-
-    return learn

@@ -270,7 +270,7 @@ def test_half_a_character_is_no_delimiter():
 
 def guard_of(tokenizer, vocab_size=250_000):
     guard = Guard(Policy.default())
-    guard.tokenizer, guard.vocab_size = tokenizer, vocab_size
+    guard.server.tokenizer, guard.server.vocab_size = tokenizer, vocab_size
     return guard
 
 

@@ -189,7 +189,7 @@ def test_the_guard_knows_the_served_tokenizer(guard):
         tokenized(PAYLOAD, GOOD), manager(tokenizer=tokenizer), SimpleNamespace()
     )
 
-    assert guard.tokenizer is tokenizer
+    assert guard.server.tokenizer is tokenizer
 
 
 # A streaming request, before anything was done with it

@@ -312,7 +312,7 @@ def chat(content, *, role="assistant", **fields):
 def continued(content, parser="qwen3", **fields):
     request = chat(content, **fields)
     guard = Guard(Policy.default())
-    guard.reasoning = reasoning_format(parser, None)
+    guard.server.reasoning = reasoning_format(parser, None)
     Reader(guard).read_chat(serving(reasoning_parser=parser), request)
     return request.custom_params
 

@@ -21,6 +21,7 @@ from sglang_lp.policy.decisions import Ceiling, Chosen
 from sglang_lp.policy.stock import Stock
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate import guard as guard_module
+from sglang_lp.server.gate import server as server_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
@@ -46,7 +47,12 @@ def foreign(guard, monkeypatch):
 
 
 def test_before_it_knows_the_server_it_checks_what_it_can(guard):
-    assert (guard.gate, guard.speculation, guard.tokenizer, guard.vocab_size) == (
+    assert (
+        guard.gate,
+        guard.server.speculation,
+        guard.server.tokenizer,
+        guard.server.vocab_size,
+    ) == (
         Gate.ADMISSION,
         None,
         None,
@@ -59,7 +65,7 @@ def test_before_it_knows_the_server_it_checks_what_it_can(guard):
 
 
 def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard):
-    guard.vocab_size = 6
+    guard.server.vocab_size = 6
     admitted = guard.admit(Intake("DisallowedTokensLogitsProcessor", PARAMS))
 
     assert admitted.payload == BAN
@@ -102,7 +108,7 @@ def test_a_guard_learns_what_the_server_is(guard, monkeypatch):
         return "a format"
 
     of_tokenizers = {"first": vocabulary, "second": vocabulary}
-    monkeypatch.setattr(guard_module, "reasoning_format", found)
+    monkeypatch.setattr(server_module, "reasoning_format", found)
     monkeypatch.setattr(guard_module, "vocabulary_of", of_tokenizers.__getitem__)
     monkeypatch.setattr(Warm, "warmed", [])
     allowed = [SimpleNamespace(processor=kind) for kind in (Foreign, Warm)]
@@ -110,8 +116,8 @@ def test_a_guard_learns_what_the_server_is(guard, monkeypatch):
     guard.rules = SimpleNamespace(is_empty=False, fit=fitted.append)
 
     guard.learn(Gate.SCHEDULER, process(None))
-    assert (guard.apart, guard.longest, guard.vocab_size) == (False, 77, 9)
-    assert (guard.eos_token_ids, guard.reasoning, asked) == ({2}, None, [])
+    assert (guard.server.apart, guard.server.longest, guard.server.vocab_size) == (False, 77, 9)
+    assert (guard.server.eos_token_ids, guard.server.reasoning, asked) == ({2}, None, [])
     strict = {"reasoning_parser": "qwen3", "enable_strict_thinking": True}
     for tokenizer, more in (
         ("first", strict),
@@ -120,8 +126,8 @@ def test_a_guard_learns_what_the_server_is(guard, monkeypatch):
     ):
         guard.learn(Gate.ADMISSION, process(tokenizer, **more))
 
-    assert guard.apart
-    assert guard.reasoning == "a format"
+    assert guard.server.apart
+    assert guard.server.reasoning == "a format"
     assert asked == [
         ("qwen3", "first", {"strict": True}),
         (None, "second", {"strict": False}),
@@ -132,7 +138,7 @@ def test_a_guard_learns_what_the_server_is(guard, monkeypatch):
     assert len(fitted) == 3
 
     guard.learn(Gate.ADMISSION, process("second", disaggregation_mode="null"))
-    assert not guard.apart
+    assert not guard.server.apart
 
 
 def test_a_chain_runs_nothing_that_is_not_allowed_by_itself():
@@ -148,7 +154,7 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
         def fit_params(cls, params, served):
             return params, served
 
-    guard.tokenizer, guard.vocab_size, guard.eos_token_ids = object(), 6, {2}
+    guard.server.tokenizer, guard.server.vocab_size, guard.server.eos_token_ids = object(), 6, {2}
     guard.verifier = SimpleNamespace(
         lookup=lambda _payload: SimpleNamespace(name="m:Fits", processor=Fits, payload="p")
     )
@@ -156,7 +162,7 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
 
     assert admitted.params == (
         Fits.Params(token_ids=(5,)),
-        ServedModel(guard.tokenizer, 6, (2,)),
+        ServedModel(guard.server.tokenizer, 6, (2,)),
     )
 
 
@@ -171,7 +177,7 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
 )
 @pytest.mark.parametrize("gate", Gate)
 def test_every_refusal_is_in_the_audit_trail_of_its_gate(guard, gate, payload, params, reason):
-    guard.gate, guard.vocab_size = gate, 6
+    guard.gate, guard.server.vocab_size = gate, 6
     with pytest.raises(RequestError):
         guard.admit(Intake(payload, params))
 
@@ -201,7 +207,7 @@ def test_the_log_has_as_many_lines_as_the_policy_says(caplog):
     ],
 )
 def test_a_server_that_speculates_takes_what_is_exact_there(guard, algorithm, payload, params, why):
-    guard.speculation = Speculation(algorithm)
+    guard.server.speculation = Speculation(algorithm)
     if why is None:
         guard.admit(Intake(payload, params))
         return
@@ -220,7 +226,7 @@ def test_a_server_that_speculates_takes_what_is_exact_there(guard, algorithm, pa
     ],
 )
 def test_a_class_without_a_schema_may_need_the_whole_history(guard, foreign, algorithm, why):
-    guard.speculation = Speculation(algorithm)
+    guard.server.speculation = Speculation(algorithm)
     with pytest.raises(Unsupported, match=why):
         guard.admit(Intake("p", None))
 
@@ -254,7 +260,7 @@ def test_the_fingerprint_is_that_of_the_policy():
 def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(name, params, why):
     pytest.importorskip("sglang")
     guard = Guard(Policy(stock=Stock.ALLOW))
-    guard.vocab_size = 100
+    guard.server.vocab_size = 100
     payload = wire.payload_for("sglang.srt.sampling.custom_logit_processor", name)
 
     if why is None:
@@ -325,7 +331,7 @@ def test_the_rules_are_told_whether_an_answer_may_begin_with_reasoning(
 
 
 def test_what_says_nothing_else_is_sampled(guard):
-    guard.speculation = Speculation("EAGLE", lossy="--speculative-accept-threshold-acc 0.5")
+    guard.server.speculation = Speculation("EAGLE", lossy="--speculative-accept-threshold-acc 0.5")
 
     guard.admit(Intake(BAN, PARAMS, sampled=False))
     with pytest.raises(Unsupported, match="threshold-acc"):
@@ -337,7 +343,7 @@ def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
         Policy(always=(Chosen(processor="DisallowedTokensLogitsProcessor", params=PARAMS),))
     )
     guard.learn(Gate.SCHEDULER, process(None))
-    guard.diffusion = "LLaDA"
+    guard.server.diffusion = "LLaDA"
     with pytest.raises(Unsupported, match="expected none, got what the operator decided: this"):
         guard.admit(Intake(None, None))
 
@@ -349,9 +355,9 @@ def test_true_is_no_copy_of_one(guard):
 
 
 def test_for_another_model_a_copy_is_decided_on_anew(guard):
-    guard.vocab_size = 8
+    guard.server.vocab_size = 8
     guard.admit(Intake(BAN, PARAMS))
-    guard.vocab_size = 5
+    guard.server.vocab_size = 5
     with pytest.raises(InvalidParameter, match="0 to 4"):
         guard.admit(Intake(BAN, PARAMS))
 
@@ -379,7 +385,7 @@ def test_copies_of_a_class_without_a_schema_share_nothing_that_it_may_change(for
 
 
 def test_a_prompt_that_sglang_would_cut_at_its_end_cannot_be_resumed(guard):
-    guard.longest = 10
+    guard.server.longest = 10
     resumed = {**PARAMS, "resumed_tokens": 2}
 
     assert guard.admit(Intake(BAN, PARAMS, prompt_tokens=12)).beside.resumed == 0
@@ -401,7 +407,7 @@ def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
     assert not guard.admit(Intake(BAN, {**PARAMS, "raw_logprobs": False})).beside.raw
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected return_logprob beside it"):
         guard.admit(Intake(BAN, asked))
-    guard.apart = True
+    guard.server.apart = True
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, ") as refusal:
         guard.admit(Intake(BAN, asked, logprobs=True))
     assert str(refusal.value).endswith(

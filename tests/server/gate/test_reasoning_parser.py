@@ -256,7 +256,7 @@ def test_a_request_is_closed_with_the_end_that_its_effort_has():
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.add_special_tokens([text for one in (form, *form.others) for text in one[:2]])
     guard = Guard(Policy(ceilings={"thinking_budget": Ceiling(at_most=20)}))
-    guard.tokenizer, guard.vocab_size, guard.reasoning = tokenizer, 6, form
+    guard.server.tokenizer, guard.server.vocab_size, guard.server.reasoning = tokenizer, 6, form
     guard.rules.fit(ServedModel(tokenizer, 6, reasoning=form))
 
     for one in (form, *form.others):

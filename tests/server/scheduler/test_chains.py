@@ -11,10 +11,10 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.server.scheduler import chains as chains_module
 from sglang_lp.server.scheduler.chains import ChainSteps
-from sglang_lp.server.scheduler.foresight import Known
+from sglang_lp.server.scheduler.known_drafts import Known
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps as RealSteps
-from sglang_lp.server.scheduler.speculation import make_capture
+from sglang_lp.server.scheduler.speculation import TreeSteps
 
 WIDTH = 3
 TOKENS = [[10, 11, 12], [20, 21, 22]]
@@ -189,6 +189,6 @@ def test_known_tokens_are_verified_and_seen_and_were_drafted_for_certain(monkeyp
 def test_chains_are_not_copied_as_trees():
     given = SimpleNamespace(**vars(batch()), spec_info=verify_input())
     before = dict(vars(given.spec_info))
-    make_capture(Steps())(None, None, given, is_verify=True)
+    TreeSteps(Steps()).capture(None, None, given, is_verify=True)
 
     assert vars(given.spec_info) == before

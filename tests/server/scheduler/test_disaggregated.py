@@ -26,10 +26,9 @@ from sglang_lp.server.front.placeholders import standing_in
 from sglang_lp.server.gate.reserved_keys import REFUSAL, check_origin
 from sglang_lp.server.scheduler import disaggregated
 from sglang_lp.server.scheduler.disaggregated import (
-    make_answer,
-    make_ask,
-    make_resume,
+    Peers,
     note_first,
+    resume,
     retire,
     say_why,
     tell_when_bootstrapped,
@@ -158,7 +157,7 @@ def bootstrap(sglang, guard, monkeypatch):
         def routes(server):
             original(server)
             if guarded_by is not None:
-                make_answer(guarded_by)(None, server)
+                Peers(guarded_by).answer(None, server)
 
         monkeypatch.setattr(Server, "_setup_routes", routes)
         monkeypatch.setattr(Server, "_is_ready", lambda _self: True)
@@ -178,7 +177,7 @@ def met(manager, address, guard):
         manager.prefill_info_table.setdefault(address, SimpleNamespace())
         return True
 
-    return make_ask(guard)(original, manager, address)
+    return Peers(guard).ask(original, manager, address)
 
 
 def meet(manager, address, guard):
@@ -224,7 +223,7 @@ def test_a_guarded_prefill_server_is_asked_once(bootstrap, guard, caplog):
 
     assert (receiver.aborted, manager.recorded) == (0, {})
     assert "another policy" not in caplog.text
-    make_ask(None)(lambda *_: True, manager, address)  # met before: nobody is asked
+    Peers(None).ask(lambda *_: True, manager, address)  # met before: nobody is asked
 
 
 def test_another_policy_is_said_and_served(bootstrap, guard, caplog):
@@ -440,8 +439,7 @@ def test_the_first_token_of_a_resumed_answer_is_asked_for_where_it_is():
     assert row.edit_log.report(2, 1)["forced_at"] == [[0, 1]]
 
 
-def test_an_end_at_the_first_token_is_made_there(guard):
-    guard.vocab_size = 100
+def test_an_end_at_the_first_token_is_made_there():
     played = Played(AfterOne, {"at": 0}, [1], vocab_size=100)
     played.row.start()
     AfterOne.asked = 0
@@ -454,9 +452,8 @@ def test_an_end_at_the_first_token_is_made_there(guard):
     )
     req.finished = lambda: req.finished_reason is not None
     note_first(None, "queue", SimpleNamespace(req=req))
-    resume = make_resume(guard)
-    resume(req)
-    resume(req)  # it may wait for room in the batch, and is asked once
+    resume(req, 100)
+    resume(req, 100)  # it may wait for room in the batch, and is asked once
     assert AfterOne.asked == 1
     update_finish_state(lambda *_: None, req)
 

@@ -325,7 +325,7 @@ BUDGET_OF_5 = {"thinking_start_token_id": 1, "thinking_end_token_id": 2, "thinki
 def test_a_budget_is_kept_once_where_sglang_keeps_budgets_too(
     guard, strict, payload, params, budget
 ):
-    guard.reasoning = SimpleNamespace(strict=strict)
+    guard.server.reasoning = SimpleNamespace(strict=strict)
     req = Req(payload, params)
     sampling = req.sampling_params
     admit(guard, req)
@@ -353,7 +353,7 @@ def test_a_class_that_reads_parameters_itself_reads_what_the_operator_left_of_th
 
 
 def test_a_row_knows_under_what_its_request_was_admitted(guard):
-    guard.vocab_size, pending, started = 50, PendingResults(), []
+    guard.server.vocab_size, pending, started = 50, PendingResults(), []
     arrivals = SimpleNamespace(start=lambda row, vocab_size: started.append((row, vocab_size)))
     hosts = []
     for generated, raw in ((0, False), (2, True)):
@@ -384,7 +384,7 @@ def test_a_beam_search_with_a_processor_ends_alone(guard):
 
 
 def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):
-    guard.vocab_size = 50
+    guard.server.vocab_size = 50
     for known in (None, 0):
         req = Req(PAYLOAD, {"token_ids": [50]}, vocab_size=known)
         admit(guard, req)
@@ -506,10 +506,10 @@ def test_where_sglang_keeps_dill_it_writes_and_never_reads():
 
 
 def test_a_processor_is_given_the_servers_tokenizer(guard):
-    guard.tokenizer = object()
+    guard.server.tokenizer = object()
     req = Req(PAYLOAD, {"token_ids": [1]})
 
     SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
 
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert row.request.tokenizer is guard.tokenizer
+    assert row.request.tokenizer is guard.server.tokenizer

@@ -13,7 +13,7 @@ from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
-from sglang_lp.server.scheduler.speculation import make_capture, make_verify
+from sglang_lp.server.scheduler.speculation import TreeSteps
 
 WIDTH = 3
 #: Two requests: a chain, and a root with two children.
@@ -48,6 +48,11 @@ def steps(may_act):
     return SimpleNamespace(may_act=may_act, verified=None)
 
 
+def verifying(edit):
+    """Return the hook before a verify step samples, with something else that edits."""
+    return TreeSteps(SimpleNamespace(run_drafts=edit)).verify
+
+
 class Edit:
     """Write down what a step was given."""
 
@@ -74,7 +79,7 @@ def sample(hook, batch, *given):
 
 def test_a_step_is_given_the_trees_as_they_were_drafted():
     edit, batch = Edit(), step()
-    logits = sample(make_verify(edit), batch)
+    logits = sample(verifying(edit), batch)
     ((given, info, width, masked, drafts),) = edit.calls
     assert given is logits
     assert info is batch.sampling_info
@@ -86,7 +91,7 @@ def test_a_step_is_given_the_trees_as_they_were_drafted():
 @pytest.mark.parametrize("how", ["positional", "keyword"])
 def test_processors_act_behind_the_grammar(how):
     seen = []
-    hook = make_verify(lambda logits, *_: seen.append(logits.clone()))
+    hook = verifying(lambda logits, *_: seen.append(logits.clone()))
     batch, mask = step(grammars=(object(), None)), Mask()
     if how == "positional":
         sample(hook, batch, mask)
@@ -98,13 +103,13 @@ def test_processors_act_behind_the_grammar(how):
 
 def test_a_step_is_told_which_requests_a_grammar_has_masked():
     edit = Edit()
-    sample(make_verify(edit), step(grammars=(None, object())), Mask())
+    sample(verifying(edit), step(grammars=(None, object())), Mask())
     assert edit.calls[0][3] == [False, True]
 
 
 def test_whatever_else_sglang_passes_is_passed_on():
     batch = step()
-    args, kwargs = make_verify(Edit())(batch.spec_info, batch, "output", None, 7, other="more")
+    args, kwargs = verifying(Edit())(batch.spec_info, batch, "output", None, 7, other="more")
     assert args[4:] == (7,)
     assert kwargs == {"other": "more"}
 
@@ -112,8 +117,8 @@ def test_whatever_else_sglang_passes_is_passed_on():
 @pytest.mark.parametrize("batch", [step(processors=False), step(mode=ForwardMode.IDLE)])
 def test_a_step_without_processors_or_requests_is_left_alone(batch):
     asked = []
-    make_capture(steps(lambda *given: asked.append(given)))(None, batch, is_verify=True)
-    assert make_verify(Edit())(batch.spec_info, batch, "logits_output", None) is None
+    TreeSteps(steps(lambda *given: asked.append(given))).capture(None, batch, is_verify=True)
+    assert verifying(Edit())(batch.spec_info, batch, "logits_output", None) is None
     assert not asked
 
 
@@ -121,13 +126,13 @@ def test_a_step_without_processors_or_requests_is_left_alone(batch):
 def test_the_trees_are_copied_before_the_forward(which):
     batch = step()
     may_act = steps(lambda info, width: (info, width) == (batch.sampling_info, WIDTH))
-    hook = make_capture(may_act)
+    hook = TreeSteps(may_act).capture
     hook("worker", **{"batch": None, which: batch}, is_verify=True)
     edit = Edit()
     # What is drafted next may be written into the same tensors.
     for tensor in (batch.spec_info.draft_token, batch.spec_info.retrieve_next_token):
         tensor.fill_(0)
-    sample(make_verify(edit), batch)
+    sample(verifying(edit), batch)
     assert edit.calls[0][-1]() == TREES
 
 
@@ -135,7 +140,7 @@ def test_the_trees_are_copied_before_the_forward(which):
 def test_nothing_is_copied_while_nobody_may_act_or_nothing_is_verified(may_act, is_verify):
     batch = step()
     before = dict(vars(batch.spec_info))
-    make_capture(steps(lambda *_: may_act))("worker", None, batch, None, is_verify)
+    TreeSteps(steps(lambda *_: may_act)).capture("worker", None, batch, None, is_verify)
     assert vars(batch.spec_info) == before
 
 
@@ -144,8 +149,8 @@ def test_what_fails_before_the_forward_leaves_the_reading_to_the_step(caplog):
         raise MemoryError("no room")
 
     batch, edit = step(), Edit()
-    make_capture(steps(fails))("worker", None, batch, None, True)
-    sample(make_verify(edit), batch)
+    TreeSteps(steps(fails)).capture("worker", None, batch, None, True)
+    sample(verifying(edit), batch)
 
     assert edit.calls[0][-1]() == TREES
     assert "no room" in caplog.text
@@ -156,10 +161,10 @@ def test_what_fails_before_the_forward_leaves_the_reading_to_the_step(caplog):
 
 def test_what_a_graph_is_captured_with_has_no_processors():
     captured = SimpleNamespace(spec_info=verify_input(), forward_mode=ForwardMode.TARGET_VERIFY)
-    assert make_verify(Edit())(captured.spec_info, captured, "logits_output", None) is None
+    assert verifying(Edit())(captured.spec_info, captured, "logits_output", None) is None
     captured.sampling_info = SimpleNamespace(temperatures=None)
-    make_capture(steps(None))(None, None, captured, is_verify=True)
-    assert make_verify(Edit())(captured.spec_info, captured, "logits_output", None) is None
+    TreeSteps(steps(None)).capture(None, None, captured, is_verify=True)
+    assert verifying(Edit())(captured.spec_info, captured, "logits_output", None) is None
 
 
 def served(count=2):
@@ -183,7 +188,7 @@ def test_drafts_that_are_verified_past_the_processors_end_their_requests(caplog)
     made, info = served()
     batch = step()
     batch.sampling_info = info
-    make_capture(made)(None, None, batch, is_verify=True)
+    TreeSteps(made).capture(None, None, batch, is_verify=True)
     made.end_unseen(None, "scheduler", batch)
 
     assert all(one.status_code == 500 for one in ended(info))
@@ -194,8 +199,8 @@ def test_drafts_that_processors_have_seen_end_nothing():
     made, info = served()
     batch = step()
     batch.sampling_info = info
-    make_capture(made)(None, None, batch, is_verify=True)
-    sample(make_verify(made.run_drafts), batch)
+    TreeSteps(made).capture(None, None, batch, is_verify=True)
+    sample(TreeSteps(made).verify, batch)
     made.end_unseen(None, "scheduler", batch)
     made.end_unseen(None, "scheduler", batch)
 

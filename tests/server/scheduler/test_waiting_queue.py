@@ -9,13 +9,9 @@ from sglang_lp import LogitProcessor
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.scheduler import waiting_queue
 from sglang_lp.server.scheduler.sglang_host import StockHost
-from sglang_lp.server.scheduler.waiting_queue import (
-    WaitingQueue,
-    make_hold,
-    make_hold_compiled,
-    make_hold_prebuilt,
-)
+from sglang_lp.server.scheduler.waiting_queue import WaitingQueue
 from sglang_lp.testing import FakeRequest
 from sglang_lp.trust import Policy
 
@@ -64,7 +60,7 @@ def unread():
 @pytest.fixture
 def guard():
     made = Guard(Policy.default())
-    made.vocab_size = 10
+    made.server.vocab_size = 10
     return made
 
 
@@ -86,7 +82,7 @@ def batches(hook, scheduler, count):
 def test_long_prompts_that_come_together_begin_one_after_the_other(guard):
     arrivals = Arrivals()
     scheduler = Scheduler([arriving(arrivals, first) for first in range(3)])
-    hook = make_hold(guard, WaitingQueue(arrivals))
+    hook = WaitingQueue(guard, arrivals).hold
 
     assert hook(Scheduler.form, scheduler, "what SGLang passes") == ([0], "what SGLang passes")
     assert [*map(name, scheduler.waiting_queue)] == [1, 2]
@@ -115,7 +111,7 @@ def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
     ]
     scheduler = Scheduler(queue)
     scheduler.running_batch = SimpleNamespace(is_empty=lambda: not busy)
-    formed = batches(make_hold(guard, WaitingQueue(arrivals)), scheduler, 4)
+    formed = batches(WaitingQueue(guard, arrivals).hold, scheduler, 4)
 
     assert formed == ([[], [], [1, 2], []] if busy else [[1], [2], [], []])
     assert sum(TakesIn.times) == 3010
@@ -131,7 +127,7 @@ def test_a_step_that_comes_before_an_answer_is_resumed_takes_it_in(guard):
     TakesIn.times = ()
     arrivals = Arrivals()
     req = arriving(arrivals, 1, processor=TakesIn, prompt=LONG[:4000], resumed=3000)
-    assert batches(make_hold(guard, WaitingQueue(arrivals)), Scheduler([req]), 1) == [[]]
+    assert batches(WaitingQueue(guard, arrivals).hold, Scheduler([req]), 1) == [[]]
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.accept_tokens()
@@ -149,7 +145,7 @@ def test_who_has_nothing_to_read_passes_those_that_wait(guard):
     ]
     scheduler = Scheduler(queue)
 
-    assert batches(make_hold(guard, WaitingQueue(arrivals)), scheduler, 2) == [[1, 3, 4, 5], [2]]
+    assert batches(WaitingQueue(guard, arrivals).hold, scheduler, 2) == [[1, 3, 4, 5], [2]]
 
 
 def test_those_that_wait_keep_their_places_in_the_queue(guard):
@@ -157,7 +153,7 @@ def test_those_that_wait_keep_their_places_in_the_queue(guard):
     queue = [arriving(arrivals, first) for first in (1, 2)]
     queue += [arriving(arrivals, first, processor=None) for first in (3, 4)]
     scheduler = Scheduler(queue, most=1)
-    hook = make_hold(guard, WaitingQueue(arrivals))
+    hook = WaitingQueue(guard, arrivals).hold
 
     assert batches(hook, scheduler, 1) == [[1]]
     assert [*map(name, scheduler.waiting_queue)] == [2, 3, 4]
@@ -174,7 +170,7 @@ def test_who_was_preempted_meanwhile_stands_at_the_end(guard):
         scheduler.waiting_queue.append(preempted)
         return formed
 
-    make_hold(guard, WaitingQueue(arrivals))(form, scheduler)
+    WaitingQueue(guard, arrivals).hold(form, scheduler)
     assert [*map(name, scheduler.waiting_queue)] == [2, 9]
 
 
@@ -186,24 +182,25 @@ def test_nobody_is_lost_if_sglang_fails(guard):
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        make_hold(guard, WaitingQueue(arrivals))(fail, scheduler)
+        WaitingQueue(guard, arrivals).hold(fail, scheduler)
     assert [*map(name, scheduler.waiting_queue)] == [1, 2]
 
 
 def test_a_queue_in_which_nobody_waits_is_not_gone_through(guard):
     arrivals = Arrivals()
     queue = [arriving(arrivals, 1, prompt=[2])]
-    hook = make_hold(guard, WaitingQueue(arrivals))
+    hook = WaitingQueue(guard, arrivals).hold
     assert batches(hook, Scheduler(queue), 1) == [[1]]
 
     scheduler = Scheduler(["not looked at"])
     assert hook(lambda scheduler: scheduler.waiting_queue, scheduler) is scheduler.waiting_queue
 
 
-def test_on_a_decode_server_first_tokens_are_asked_for_when_a_prompt_is_read():
+def test_on_a_decode_server_first_tokens_are_asked_for_when_a_prompt_is_read(guard, monkeypatch):
     arrivals, resumed = Arrivals(), []
     scheduler = Scheduler([arriving(arrivals, first) for first in (1, 2)])
-    hook = make_hold_prebuilt(WaitingQueue(arrivals), lambda req: resumed.append(name(req)))
+    monkeypatch.setattr(waiting_queue, "resume", lambda req, _vocab_size: resumed.append(name(req)))
+    hook = WaitingQueue(guard, arrivals).hold_prebuilt
 
     assert batches(hook, scheduler, 1) == [[1]]
     assert resumed == [1]
@@ -233,8 +230,8 @@ class Compiling(Scheduler):
 
 def test_whose_grammar_is_compiled_waits_for_its_prompt_to_be_read_too(guard):
     arrivals = Arrivals()
-    waiting_queue = WaitingQueue(arrivals)
-    hook, compiled = make_hold(guard, waiting_queue), make_hold_compiled(waiting_queue)
+    queue = WaitingQueue(guard, arrivals)
+    hook, compiled = queue.hold, queue.hold_compiled
     queue = [arriving(arrivals, first) for first in (1, 2)]
     coming = [arriving(arrivals, 3), arriving(arrivals, 4, processor=None), arriving(arrivals, 5)]
     scheduler = Compiling(queue, coming, compiled)
@@ -243,10 +240,10 @@ def test_whose_grammar_is_compiled_waits_for_its_prompt_to_be_read_too(guard):
     assert formed == [[1, 4], [2], [3], [5], []]
 
 
-def test_where_no_batch_is_formed_compiled_requests_go_on_as_ever():
+def test_where_no_batch_is_formed_compiled_requests_go_on_as_ever(guard):
     arrivals = Arrivals()
     req = arriving(arrivals, 1)
-    assert make_hold_compiled(WaitingQueue(arrivals))(lambda _: [req], "manager") == [req]
+    assert WaitingQueue(guard, arrivals).hold_compiled(lambda _: [req], "manager") == [req]
 
 
 def test_where_prompts_cannot_be_read_between_steps_nobody_waits(caplog):
@@ -258,5 +255,5 @@ def test_where_prompts_cannot_be_read_between_steps_nobody_waits(caplog):
 
     scheduler = Scheduler([])
 
-    assert WaitingQueue(Broken()).read(scheduler, 100) == set()
+    assert WaitingQueue(guard, Broken())._read(scheduler, 100) == set()
     assert "prompts are read in the steps of their requests" in caplog.text

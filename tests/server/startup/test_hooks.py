@@ -15,10 +15,15 @@ from sglang_lp.server import versions
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.fields import Reader
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.scheduler.disaggregated import Peers
 from sglang_lp.server.scheduler.gate import NoLoads, SchedulerGate, refuse_to_load
+from sglang_lp.server.scheduler.raw_logprobs import RawSteps
+from sglang_lp.server.scheduler.speculation import TreeSteps
+from sglang_lp.server.scheduler.waiting_queue import WaitingQueue
 from sglang_lp.server.startup import hooks, installation
 from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Uses
 from sglang_lp.server.startup.hooks import put_in_place
+from sglang_lp.server.startup.launch import Launch
 from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
 
@@ -69,7 +74,8 @@ def test_every_public_method_of_what_hooks_share_is_a_hook(registry, tmp_path, m
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
 
-    for kind in (Admission, Reader, SchedulerGate):
+    kinds = Admission, Launch, Peers, RawSteps, Reader, SchedulerGate, TreeSteps, WaitingQueue
+    for kind in kinds:
         assert methods_of(registry, kind) == {name for name in vars(kind) if name[0] != "_"}
 
 
@@ -82,17 +88,11 @@ def test_fields_are_read_where_the_policy_has_them(registry):
 
 def test_every_hook_that_decides_does_so_with_the_guard_of_the_process(registry):
     put_in_place()
-    hooks = [hook for _, hook in installation.installed]
-    owners = [vars(hook.__self__) for hook in hooks if inspect.ismethod(hook)]
-    seen = [one["_guard"] for one in owners if "_guard" in one]
-    closed = [
-        inspect.getclosurevars(hook).nonlocals for hook in hooks if not inspect.ismethod(hook)
-    ]
-    closed += [inspect.getclosurevars(one["resume"]).nonlocals for one in closed if "resume" in one]
-    seen += [one["guard"] for one in closed if "guard" in one]
+    owners = [vars(hook.__self__) for _, hook in installation.installed if inspect.ismethod(hook)]
+    guards = [one["_guard"] for one in owners if "_guard" in one]
 
-    assert len(seen) > 10
-    assert all(guard is installation.guard for guard in seen)
+    assert len(guards) > 10
+    assert all(guard is installation.guard for guard in guards)
 
 
 def test_once_sglang_applied_them_every_hook_is_live_and_the_guard_is_known(registry):

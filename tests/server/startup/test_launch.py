@@ -15,11 +15,10 @@ from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation, launch
 from sglang_lp.server.startup.launch import (
     REFUSED,
+    Launch,
     check_engine,
     check_launch,
     check_parsed,
-    make_guard_schedulers,
-    make_learn,
     run_guarded,
 )
 from sglang_lp.trust import Gate
@@ -203,7 +202,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
         pass
 
     monkeypatch.setattr(launch, "run_guarded", guarded)
-    around = make_guard_schedulers(guard)
+    around = Launch(guard, PendingResults()).start_schedulers
     result = around(sglangs, ENGINE, "server", "port", run, "more", placement_group="group")
 
     assert result == (ENGINE, "server", "port", ("more",), {"placement_group": "group"})
@@ -222,9 +221,14 @@ def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
         served.tokenizer = tokenizer
     # A value would replace what SGLang returned.
     pending = PendingResults()
-    assert make_learn(guard, pending)({}, served, "more", of="SGLang's") is None
+    assert Launch(guard, pending).learn_scheduler({}, served, "more", of="SGLang's") is None
     assert pending.scheduler is served
-    assert (guard.gate, guard.vocab_size, guard.speculation.algorithm, guard.tokenizer) == (
+    assert (
+        guard.gate,
+        guard.server.vocab_size,
+        guard.server.speculation.algorithm,
+        guard.server.tokenizer,
+    ) == (
         Gate.SCHEDULER,
         77,
         "EAGLE",

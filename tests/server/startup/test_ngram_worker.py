@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sglang_lp.errors import Unsupported
-from sglang_lp.server.startup import drafters
+from sglang_lp.server.startup import ngram_worker
 
 NAMES = ("find", "draft_token_num")
 
@@ -20,11 +20,11 @@ class Worker:
 
 def chosen(worker, *, ngram):
     algorithm = SimpleNamespace(is_ngram=lambda: ngram)
-    return drafters.make_choose_worker(NAMES)(worker, algorithm, "server_args")
+    return ngram_worker.make_choose_worker(NAMES)(worker, algorithm, "server_args")
 
 
 def test_what_ngrams_worker_finds_goes_through_foresight(monkeypatch):
-    monkeypatch.setattr(drafters, "foresee_trees", lambda trees, *given: (trees, *given))
+    monkeypatch.setattr(ngram_worker, "foresee_trees", lambda trees, *given: (trees, *given))
     worker = chosen(Worker, ngram=True)()
 
     (token_ids, _), own, batch = worker.find("batch")

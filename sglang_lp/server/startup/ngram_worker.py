@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglang_lp.errors import Unsupported
-from sglang_lp.server.scheduler.foresight import foresee_trees
+from sglang_lp.server.scheduler.known_drafts import foresee_trees
 from sglang_lp.server.startup.attributes import has_attribute
 from sglang_lp.server.startup.signatures import mismatches
 

@@ -12,7 +12,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.scheduler import foresight
+from sglang_lp.server.scheduler import known_drafts
 from support.fakes.gpu import FakeGpu
 
 VOCAB = 1000
@@ -80,7 +80,7 @@ def test_known_tokens_stand_where_they_will_come(seed):
     newer = rng.randint(0, DRAFTED + 1)
     batch = requests(*foreseen, newer=newer)
     given = drafts(batch)
-    known = foresight.foresee(batch, DRAFTED)
+    known = known_drafts.foresee(batch, DRAFTED)
     if known is not None:
         known.put(given)
 
@@ -95,7 +95,7 @@ def test_known_tokens_stand_where_they_will_come(seed):
 def test_requests_with_a_grammar_keep_their_drafts():
     batch = requests([7] * 9, [8] * 9, grammars=[1])
     given = drafts(batch)
-    foresight.foresee(batch, DRAFTED).put(given)
+    known_drafts.foresee(batch, DRAFTED).put(given)
 
     assert given.tolist() == [[7] * DRAFTED, [*range(100, 100 + DRAFTED)]]
 
@@ -110,7 +110,7 @@ def test_without_anything_known_a_batch_costs_nothing(without):
     gpu = FakeGpu()
     batch.seq_lens = gpu.tensor(1, dtype=torch.int64)
     with gpu.counting():
-        assert foresight.foresee(batch, DRAFTED) is None
+        assert known_drafts.foresee(batch, DRAFTED) is None
 
     assert (gpu.kernels.total(), gpu.to_device, gpu.waits) == (0, 0, 0)
 
@@ -121,7 +121,7 @@ def test_knowing_costs_one_copy_and_as_many_kernels_for_any_batch_and_no_wait(re
     batch.seq_lens = gpu.tensor(requested, dtype=torch.int64)
     given = gpu.tensor(requested, DRAFTED, dtype=torch.int64)
     with gpu.counting():
-        foresight.foresee(batch, DRAFTED).put(given)
+        known_drafts.foresee(batch, DRAFTED).put(given)
 
     assert (gpu.to_device, gpu.waits) == (1, 0)
     assert gpu.kernels.total() <= 16
@@ -130,7 +130,7 @@ def test_knowing_costs_one_copy_and_as_many_kernels_for_any_batch_and_no_wait(re
 def test_a_processor_that_cannot_say_ends_its_own_request():
     batch = requests(None, [7] * 9)
     given = drafts(batch)
-    foresight.foresee(batch, DRAFTED).put(given)
+    known_drafts.foresee(batch, DRAFTED).put(given)
 
     failed, beside = batch.reqs
     assert "Foresees failed at token 3: " in failed.to_finish.message
@@ -140,7 +140,7 @@ def test_a_processor_that_cannot_say_ends_its_own_request():
 
 def test_a_known_token_was_drafted_for_certain():
     batch = requests([7] * 4, "no processor")
-    known = foresight.foresee(batch, 3)
+    known = known_drafts.foresee(batch, 3)
     places = [[True, True, False], [False] * 3]
     probabilities = torch.full((2, 3, 10), 0.1)
     logits = torch.zeros(2, 3, 10)
@@ -164,7 +164,9 @@ def chain_of(batch, topk=1, nodes=DRAFTED + 1):
     """Call the hook on the function that makes EAGLE's verify input."""
     given = drafts(batch)
     shape = {"topk": topk, "num_steps": DRAFTED, "num_draft_tokens": nodes}
-    return foresight.foresee_chain(batch, "input", "parents", "scores", given, None, **shape), given
+    return known_drafts.foresee_chain(
+        batch, "input", "parents", "scores", given, None, **shape
+    ), given
 
 
 def test_chains_of_eagle_are_changed_and_what_the_draft_model_wrote_is_not():
@@ -195,7 +197,7 @@ def test_blocks_of_dspark_are_changed_wherever_they_stand(folded, greedy):
         verify_ids=torch.cat((torch.tensor([[1]]), given), 1) if folded else None,
         confidence=torch.full((1, DRAFTED), 0.5),
     )
-    result = foresight.foresee_block(proposal, None, batch=batch, bs=1)
+    result = known_drafts.foresee_block(proposal, None, batch=batch, bs=1)
 
     assert result is proposal
     assert given.tolist() == [[7, *range(101, 100 + DRAFTED)]]
@@ -216,7 +218,7 @@ def trees_of(batch, rng, width=DRAFTED + 1, newer=2):
             above[i, node, node] = True
     trees = np.array(token_ids), above.flatten()
     worker = SimpleNamespace(draft_token_num=width, prev_accept_lens=[newer] * len(batch.reqs))
-    return trees, foresight.foresee_trees(trees, worker, batch)
+    return trees, known_drafts.foresee_trees(trees, worker, batch)
 
 
 @pytest.mark.parametrize("seed", range(50))

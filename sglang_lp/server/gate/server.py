@@ -1,0 +1,221 @@
+"""The server of a process: its model, its options, and the processors that it can honour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
+from sglang_lp.params import RAW, RESUMED
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.algorithms import Speculation
+from sglang_lp.server.gate.reasoning_parser import reasoning_format
+from sglang_lp.text.encoding import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sglang_lp.params import Beside
+    from sglang_lp.processor import LogitProcessor
+    from sglang_lp.served_model import ReasoningFormat
+    from sglang_lp.server.gate.intake import Intake
+
+
+class Server:
+    """The server of a process, as far as the process knows it.
+
+    A new object knows nothing and takes everything; :meth:`learn` reads SGLang's own objects.
+
+    Attributes:
+        diffusion: The name of its diffusion language model algorithm, or ``None``.
+        apart: Whether prefill and decode are on two servers.
+        speculation: Its speculative decoding, or ``None``.
+        longest: Number of tokens from which on a prompt is too long, or ``None``.
+        tokenizer: The served model's, or ``None``.
+        vocab_size: Number of logits in a row of the served model, or ``None``.
+        eos_token_ids: The end tokens of the model's configuration, or ``None``.
+        reasoning: How the served reasoning parser tells reasoning; ``None`` without a parser.
+    """
+
+    def __init__(self) -> None:
+        self.diffusion: str | None = None
+        self.apart = False
+        self.speculation: Speculation | None = None
+        self.longest: int | None = None
+        self.tokenizer: Any = None
+        self.vocab_size: int | None = None
+        self.eos_token_ids: Iterable[int] | None = None
+        self.reasoning: ReasoningFormat | None = None
+        self._known: tuple[Any, ...] = ()
+        self._model = ServedModel()
+
+    @property
+    def model(self) -> ServedModel:
+        """The served model; the same object until something else becomes known of it."""
+        known = self.tokenizer, self.vocab_size, self.eos_token_ids
+        if known != self._known:
+            self._known = known
+            self._model = ServedModel.of(*known)._replace(reasoning=self.reasoning)
+        return self._model
+
+    def model_of(self, end_token_ids: Sequence[int]) -> ServedModel:
+        """Return the served model as it thinks for one request.
+
+        Args:
+            end_token_ids: The tokens that end its thoughts at its level of effort.
+        """
+        for one in self.model.by_effort()[1:]:
+            if one.reasoning and encode(one.tokenizer, one.reasoning.end) == tuple(end_token_ids):
+                return one
+        return self.model
+
+    def learn(self, process: Any) -> bool:
+        """Read the server's options and its model, and return whether the tokenizer is a new one.
+
+        Args:
+            process: SGLang's ``TokenizerManager`` or ``Scheduler``.
+        """
+        options = process.server_args
+        self.diffusion = getattr(options, "dllm_algorithm", None)
+        self.apart = getattr(options, "disaggregation_mode", "null") != "null"
+        self.speculation = Speculation.of(options)
+        self.longest = getattr(process, "max_req_input_len", None)
+        self.vocab_size = process.model_config.vocab_size
+        self.eos_token_ids = process.model_config.hf_eos_token_id
+        tokenizer = getattr(process, "tokenizer", None)
+        is_new = tokenizer is not None and tokenizer is not self.tokenizer
+        if is_new:
+            name = getattr(options, "reasoning_parser", None)
+            strict = getattr(options, "enable_strict_thinking", False)
+            self.reasoning = reasoning_format(name, tokenizer, strict=strict)
+        self.tokenizer = tokenizer
+        return is_new
+
+    def check_decisions(self, process: Any) -> None:
+        """Refuse a server that would not run the operator's decisions.
+
+        Args:
+            process: As for :meth:`learn`.
+
+        Raises:
+            PolicyError: With the reason.
+        """
+        if not getattr(process.server_args, "enable_custom_logit_processor", True):
+            raise PolicyError(
+                "what it decides takes --enable-custom-logit-processor, which sglang-lp serve adds"
+            )
+        if not getattr(process.model_config, "is_generation", True):
+            raise PolicyError(
+                "what it decides is for servers that generate text; this one does not"
+            )
+        if self.diffusion is not None:
+            raise PolicyError(
+                f"what it decides cannot hold: this server runs a diffusion language model "
+                f"({self.diffusion}), which does not call custom logit processors"
+            )
+
+    def check_calls(self, name: str, intake: Intake) -> None:
+        """Refuse a request whose processor SGLang would not call.
+
+        Args:
+            name: Of the processor, for the message.
+            intake: The request.
+
+        Raises:
+            Unsupported: With the reason.
+        """
+        if self.diffusion is not None:
+            raise Unsupported(
+                f"custom_logit_processor: expected none, got {name}: this server runs a diffusion "
+                f"language model ({self.diffusion}), which does not call it; send the request to "
+                "another one"
+            )
+        if intake.beam_width is not None and intake.beam_width > 1:
+            raise Unsupported(
+                "beam_width: expected 1 with custom_logit_processor, got "
+                f"{shown(intake.beam_width)}; leave out one of them"
+            )
+
+    def check_honours(
+        self, name: str, processor: LogitProcessor, intake: Intake, beside: Beside
+    ) -> None:
+        """Refuse a request whose processor would not do what the request asks for.
+
+        Args:
+            name: Of the processor, for the message.
+            processor: Serves the request.
+            intake: The request.
+            beside: What it says with its parameters.
+
+        Raises:
+            RequestError: With the reason.
+        """
+        if intake.masked:
+            _check_mask(processor)
+        if beside.resumed:
+            _check_resumed(processor)
+            self._check_whole(intake.prompt_tokens)
+        if beside.raw:
+            self._check_raw(logprobs=intake.logprobs)
+        if self.speculation is not None:
+            self.speculation.check(name, processor, sampled=intake.sampled)
+
+    def _check_whole(self, prompt_tokens: int | None) -> None:
+        """Refuse to resume an answer that SGLang has cut or would cut from a prompt's end.
+
+        Raises:
+            RequestError: The prompt is too long, which ``--allow-auto-truncate`` allows.
+        """
+        if self.longest is None or prompt_tokens is None:
+            return
+        if prompt_tokens >= self.longest:
+            raise RequestError(
+                f"{RESUMED}: expected a prompt of fewer than {self.longest} tokens with the answer "
+                f"so far, got {prompt_tokens} or more, which this server would cut at the end; "
+                "leave out tokens at its beginning"
+            )
+
+    def _check_raw(self, *, logprobs: bool) -> None:
+        """Refuse where the model's own logprobs cannot come.
+
+        Raises:
+            Unsupported: With the reason.
+        """
+        if self.apart:
+            raise Unsupported(
+                f"{RAW}: expected none, as prefill and decode are on two servers, and SGLang hands "
+                "no logits of the first token over; score the answer as a prompt"
+            )
+        if not logprobs:
+            raise Unsupported(f"{RAW}: expected return_logprob beside it, got none; set it to true")
+
+
+def _check_resumed(processor: LogitProcessor) -> None:
+    """Refuse to resume an answer with a class that reads SGLang's request itself.
+
+    Raises:
+        Unsupported: It is such a class.
+    """
+    if processor.reads_request:
+        raise Unsupported(
+            f"{RESUMED}: expected none with {processor.name}, which reads SGLang's request itself; "
+            "use a processor that overrides edit()"
+        )
+
+
+def _check_mask(processor: LogitProcessor) -> None:
+    """Refuse to show a sampling mask of logits that change in another way than by exclusion.
+
+    Raises:
+        Unsupported: A processor does more.
+    """
+    links = [(processor.name, processor)]
+    if isinstance(processor, ChainLogitProcessor):
+        links = processor.links_by_name()
+    for name, link in links:
+        if link.dense or not link.exclusion_only:
+            raise Unsupported(
+                "return_sampling_mask: expected processors that only ban, allow and force tokens, "
+                f"got {name}, which also changes how likely the others are to each other; "
+                "leave out one of them"
+            )
