@@ -207,7 +207,7 @@ def cls(request):
 def make_guard(found):
     """Return a guard that allows one class."""
     guard = Guard(Policy())
-    guard.vocab_size = VOCAB
+    guard.server.vocab_size = VOCAB
     guard.rules._find = lambda _payload: found
     return guard
 
