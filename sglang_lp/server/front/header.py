@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from sglang_lp.server.front.reports import begins_stream
+from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
 from sglang_lp.wire.names import HEADER, POLICY_HEADER
 

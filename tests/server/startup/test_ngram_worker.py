@@ -23,7 +23,7 @@ def chosen(worker, *, ngram):
     return ngram_worker.make_choose_worker(NAMES)(worker, algorithm, "server_args")
 
 
-def test_what_ngrams_worker_finds_goes_through_foresight(monkeypatch):
+def test_forced_tokens_replace_what_the_ngram_worker_finds(monkeypatch):
     monkeypatch.setattr(ngram_worker, "foresee_trees", lambda trees, *given: (trees, *given))
     worker = chosen(Worker, ngram=True)()
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp.server.front.header import make_begin
+from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import installation, launch, workers
 from sglang_lp.server.startup.launch import check_launch
 
@@ -82,7 +82,7 @@ def test_a_worker_answers_with_the_middleware_of_a_single_front_end(monkeypatch,
 
     in_worker = added(lambda: workers.app)
     assert len(in_worker) == 2
-    assert in_worker == added(lambda: make_begin(guard)(None, manager))
+    assert in_worker == added(lambda: launch.Launch(guard, PendingResults()).begin_front(None, manager))
 
 
 def test_the_module_has_nothing_else_to_import():
