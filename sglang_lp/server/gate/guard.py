@@ -175,7 +175,7 @@ class Guard:
             raise
 
     def _find(self, payload: Any) -> type:
-        """Return the class that a request's payload stands for."""
+        """Return the class of a request's payload."""
         kind = self.verifier.lookup(payload).processor
         return self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind
 

@@ -47,7 +47,7 @@ _TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500):
 
 
 class Peers:
-    """The other servers of this one. Its public methods are hooks.
+    """The prefill or decode servers that work with this server. Its public methods are hooks.
 
     Args:
         guard: Of this process.
@@ -259,7 +259,7 @@ def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
 def resume(req: Any, vocab_size: int | None) -> None:
     """Ask once more for the edits of a first token, before its request joins a decode batch.
 
-    They are a function of the prompt alone, an end behind the token included.
+    They depend on nothing but the prompt. An end behind the token is one of them.
 
     Args:
         req: SGLang's request.

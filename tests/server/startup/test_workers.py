@@ -82,7 +82,8 @@ def test_a_worker_answers_with_the_middleware_of_a_single_front_end(monkeypatch,
 
     in_worker = added(lambda: workers.app)
     assert len(in_worker) == 2
-    assert in_worker == added(lambda: launch.Launch(guard, PendingResults()).begin_front(None, manager))
+    begin = launch.Launch(guard, PendingResults()).begin_front
+    assert in_worker == added(lambda: begin(None, manager))
 
 
 def test_the_module_has_nothing_else_to_import():
