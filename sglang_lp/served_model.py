@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sglang_lp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from sglang_lp.catalogue.opened import Catalogue
 
 __all__ = ["ReasoningFormat", "ServedModel", "ends_for"]
 
@@ -44,12 +48,14 @@ class ServedModel(NamedTuple):
         vocab_size: Number of logits in a row, if known.
         eos_token_ids: All tokens that end an answer, in order; empty if none are known.
         reasoning: Delimiters of the served reasoning parser; ``None`` without a parser.
+        catalogues: The newest version of each catalogue of the server, by name.
     """
 
     tokenizer: Any = None
     vocab_size: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     reasoning: ReasoningFormat | None = None
+    catalogues: Mapping[str, Catalogue] = MappingProxyType({})
 
     @classmethod
     def of(

@@ -21,12 +21,9 @@ ROOT = 0
 #: The node after a token that leads to no item.
 NOWHERE = -1
 
-#: Most unknown items that an error names.
-_SHOWN = 5
-
 
 class CatalogueError(SglangLpError):
-    """Invalid items, a file that is no catalogue, or item ids that a catalogue does not have."""
+    """Invalid items, a file that is no catalogue, or item ids that cannot be those of one."""
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,33 +210,24 @@ class Index:
         """Whether item ids are texts, not whole numbers."""
         return self.arrays.ids.dtype.kind == "S"
 
-    def ranks_of(self, ids: Sequence[int | str]) -> NDArray[np.int32]:
-        """Return the ranks of items, ascending, each once.
+    def ranks_of(self, ids: Sequence[int | str]) -> tuple[NDArray[np.int32], int]:
+        """Return the ranks of items, ascending, each once, and the number of unknown ids.
 
         Args:
             ids: Item ids, all whole numbers or all texts, as the catalogue has them.
 
         Raises:
-            CatalogueError: Ids of the wrong type, or that the catalogue does not have.
+            CatalogueError: Ids of the wrong type.
         """
         arrays = self.arrays
         wanted = self._as_ids(ids)
         places = arrays.ids.searchsorted(wanted, sorter=arrays.by_id)
-        known = places < len(arrays.ids)
-        entries = arrays.by_id[np.where(known, places, 0)]
-        known &= arrays.ids[entries] == wanted
-        if not known.all():
-            missing = [ids[place] for place in np.flatnonzero(~known)[:_SHOWN].tolist()]
-            raise CatalogueError(
-                f"expected items of the catalogue, got {int((~known).sum())} others: "
-                f"{', '.join(shown(one) for one in missing)}"
-                f"{', ...' if (~known).sum() > _SHOWN else ''}; leave them out"
-            )
-        # All ids of a rank have the same tokens.
-        found = entries
-        if len(arrays.start):
-            found = arrays.start.searchsorted(entries, side="right").astype(np.int32) - np.int32(1)
-        return np.unique(found)
+        entries = arrays.by_id[np.minimum(places, len(arrays.ids) - 1)]
+        known = arrays.ids[entries] == wanted
+        found = entries[known]
+        if len(arrays.start):  # all ids of a rank have the same tokens
+            found = arrays.start.searchsorted(found, side="right").astype(np.int32) - np.int32(1)
+        return np.unique(found), len(ids) - int(known.sum())
 
     def _as_ids(self, ids: Sequence[int | str]) -> NDArray[Any]:
         kind, type_name = (str, "texts") if self.has_text_ids else (int, "whole numbers")

@@ -1,9 +1,9 @@
-"""Named sets of items, as marks of the nodes that lead to one of them."""
+"""Sets of items, packed, with counts that make "is one of them below this node" two look-ups."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,47 +12,64 @@ if TYPE_CHECKING:
 
     from sglang_lp.catalogue.index import Index
 
-__all__ = ["intersection", "marks", "members", "union"]
+__all__ = ["Members"]
 
 
-def members(index: Index, name: str) -> NDArray[np.bool_]:
-    """Return for each rank whether a named set has the item.
+class Members:
+    """A set of items, for counting how many of them a run of ranks has.
 
-    Args:
-        index: Has the set.
-        name: Of the set.
+    Attributes:
+        words: Shape ``(items // 64 + 1,)``, uint64. Rank ``r`` is bit ``63 - r % 64`` of word
+            ``r // 64``.
+        counts: Shape ``(items // 64 + 1,)``, int32: number of members before each word.
+        total: Number of members.
     """
-    return np.unpackbits(index.sets[name], count=index.shape.items).view(np.bool_)
 
+    __slots__ = ("counts", "total", "words")
 
-def union(index: Index, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return for each rank whether one of some sets has the item."""
-    packed = np.bitwise_or.reduce([index.sets[name] for name in names])
-    return np.unpackbits(packed, count=index.shape.items).view(np.bool_)
+    def __init__(self, packed: NDArray[np.uint8], items: int) -> None:
+        """Count the members of a set.
 
+        Args:
+            packed: One bit an item, as by ``np.packbits``.
+            items: Number of items of the catalogue.
+        """
+        filled = np.zeros((items // 64 + 1) * 8, dtype=np.uint8)
+        filled[: len(packed)] = packed
+        self.words = filled.view(">u8").astype(np.uint64)
+        ends = np.bitwise_count(self.words).cumsum(dtype=np.int32)
+        self.counts = np.append(np.int32(0), ends[:-1])
+        self.total = int(ends[-1])
 
-def intersection(index: Index, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return for each rank whether all of some sets have the item."""
-    packed = np.bitwise_and.reduce([index.sets[name] for name in names])
-    return np.unpackbits(packed, count=index.shape.items).view(np.bool_)
+    @classmethod
+    def of(cls, index: Index, wanted: Sequence[Sequence[str]]) -> Members:
+        """Return the items that are, for each group of set names, in one of its sets.
 
+        Exact at every depth, because the sets are joined item by item, not node by node.
 
-def marks(index: Index, there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return for each node whether an item of a set is below it: exact at every depth.
+        Args:
+            index: Has all the sets.
+            wanted: At least one group of at least one name.
+        """
+        groups = [np.bitwise_or.reduce([index.sets[name] for name in group]) for group in wanted]
+        return cls(np.bitwise_and.reduce(groups), index.shape.items)
 
-    Args:
-        index: The index.
-        there: For each rank whether the set has the item.
+    def below(self, ranks: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the number of members with a smaller rank, for each of some ranks.
 
-    Returns:
-        Shape ``(nodes,)``.
-    """
-    shape = index.shape
-    count = np.zeros(shape.items + 1, dtype=np.int32)
-    np.cumsum(there, out=count[1:])
-    found = np.empty(shape.nodes, dtype=np.bool_)
-    for depth in range(shape.levels + 1):
-        start, stop = shape.offsets[depth], shape.offsets[depth + 1]
-        low, high = index.ranks(start, stop, depth)
-        found[start:stop] = count[high] > count[low]
-    return found
+        Args:
+            ranks: From 0 to the number of items.
+        """
+        places = ranks >> 6
+        shifts = (63 - (ranks & 63)).astype(np.uint64)
+        words = self.words[places] >> np.uint64(1) >> shifts
+        found: NDArray[np.int32] = self.counts[places] + np.bitwise_count(words).astype(np.int32)
+        return found
+
+    def has(self, ranks: NDArray[Any]) -> NDArray[np.bool_]:
+        """Tell for each of some ranks whether the item is a member."""
+        shifts = (63 - (ranks & 63)).astype(np.uint64)
+        found: NDArray[np.bool_] = (self.words[ranks >> 6] >> shifts & np.uint64(1)).astype(
+            np.bool_
+        )
+        return found

@@ -164,7 +164,7 @@ class _progress:  # noqa: N801 - used as a statement
 
 
 def _described(index: Index, size: int) -> dict[str, Any]:
-    from sglang_lp.catalogue.sets import members
+    from sglang_lp.catalogue.sets import Members
 
     shape, arrays = index.shape, index.arrays
     on_device = sum(one.nbytes for one in (arrays.first, arrays.token, arrays.low, arrays.high))
@@ -180,7 +180,7 @@ def _described(index: Index, size: int) -> dict[str, Any]:
         "widest_by_depth": [*shape.branch],
         "end": shape.end,
         "vocab_size": shape.vocab_size,
-        "sets": {name: int(members(index, name).sum()) for name in sorted(index.sets)},
+        "sets": {name: Members.of(index, [[name]]).total for name in sorted(index.sets)},
         "file_bytes": size,
         "device_bytes": on_device,
         "examples": [{"ids": ids, "tokens": token_ids} for ids, token_ids in _examples(index)],

@@ -47,6 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         ("SGLang", _check_sglang),
         ("plugin", _check_plugin),
         ("policy", lambda: _check_policy(arguments.policy)),
+        ("catalogues", lambda: _check_catalogues(arguments.policy)),
         ("other engines' processors", lambda: _check_adapted(arguments.policy)),
     ]
     return _report(checks)
@@ -100,6 +101,17 @@ def _check_policy(named: str | None) -> str:
     policy = policy_option.choose(named)
     _check_writers(Path(policy.source))
     return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"
+
+
+def _check_catalogues(named: str | None) -> str:
+    policy = policy_option.choose(named)
+    if not policy.catalogues:
+        return "none"
+    opened = policy.open_catalogues().now
+    return ", ".join(
+        f"{name} ({one.index.shape.items:,} items, version {one.index.version})"
+        for name, one in opened.items()
+    )
 
 
 def _check_writers(path: Path) -> None:

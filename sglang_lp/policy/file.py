@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from sglang_lp.catalogue.source import MAX_CATALOGUES, Source
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.policy.adapt import Adapt
@@ -20,6 +22,9 @@ from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Decisions, Profil
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
 from sglang_lp.trust.audit import Limits
+
+if TYPE_CHECKING:
+    from sglang_lp.catalogue.opened import Catalogues
 
 #: A policy is a page of text; a larger file is not a policy.
 _MAX_FILE_BYTES = 1 << 20
@@ -35,6 +40,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         pin: Payloads that are code, each by its digest.
         adapt: Classes that were written for other engines.
         limits: The most that refusals may cost.
+        catalogues: Catalogues of items, by the name that requests choose them by.
     """
 
     builtins: bool = True
@@ -43,6 +49,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pin: tuple[Pin, ...] = ()
     adapt: tuple[Adapt, ...] = ()
     limits: Limits = Limits()
+    catalogues: dict[str, Source] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +62,15 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise PolicyError(f"pin: expected at most {MAX_PINS} pins, got {len(self.pin)}")
         if len({pin.sha256 for pin in self.pin}) < len(self.pin):
             raise PolicyError("pin: the same sha256 stands there twice")
+        if len(self.catalogues) > MAX_CATALOGUES:
+            raise PolicyError(
+                f"catalogues: expected at most {MAX_CATALOGUES}, got {len(self.catalogues)}"
+            )
+        for name in self.catalogues:
+            if not name.isidentifier():
+                raise PolicyError(
+                    f"catalogues: expected a name like an identifier, got {shown(name)}"
+                )
 
 
 class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,6 +127,21 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 pins=self.pin,
             )
 
+    def open_catalogues(self) -> Catalogues:
+        """Open every catalogue of the policy, and read its file whole.
+
+        Raises:
+            PolicyError: One cannot be opened, is damaged, or lacks a set that the policy names.
+        """
+        from sglang_lp.catalogue.index import CatalogueError  # which needs numpy
+        from sglang_lp.catalogue.opened import Catalogues
+
+        with self.named():
+            try:
+                return Catalogues(self.catalogues, Path(self.source).parent)
+            except CatalogueError as error:
+                raise PolicyError(str(error)) from None
+
     @contextmanager
     def named(self) -> Iterator[None]:
         """Put the policy's source before the message of a ``PolicyError``."""
@@ -128,6 +159,7 @@ _PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"\$\.(defaults|always|profiles.*\.processors)", Chosen),
     (r"\$\.profiles", Profile),
     (r"\$\.ceilings", Ceiling),
+    (r"\$\.catalogues", Source),
 )
 
 

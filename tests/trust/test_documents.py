@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from sglang_lp.catalogue.source import Source
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.params import MAX_TOKEN_IDS
@@ -44,7 +45,7 @@ def test_the_documented_example_is_a_policy(tmp_path):
 
 
 def test_the_example_shows_every_key():
-    for struct in (PolicyFile, Pin, Limits, Chosen, Profile):
+    for struct in (PolicyFile, Pin, Limits, Chosen, Profile, Source):
         for key in struct.__struct_fields__:
             assert re.search(rf"^(\[+)?{key}\b", example(), re.MULTILINE), key
     assert all(f" {key} = " in example() for key in Ceiling.__struct_fields__)

@@ -94,7 +94,7 @@ class Guard:
         decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
         self.gate = Gate.ADMISSION
-        self.server = Server()
+        self.server = Server(policy.open_catalogues())
         self._model: ServedModel | None = None
         self._copies: Latest[Decided] = Latest(_MOST_COPIED)
 

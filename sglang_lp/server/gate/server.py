@@ -15,6 +15,7 @@ from sglang_lp.text.encoding import encode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sglang_lp.catalogue.opened import Catalogues
     from sglang_lp.params import Beside
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ReasoningFormat
@@ -26,7 +27,11 @@ class Server:
 
     A new object knows nothing and takes everything; :meth:`learn` reads SGLang's own objects.
 
+    Args:
+        catalogues: Those of its policy.
+
     Attributes:
+        catalogues: The open catalogues of items.
         diffusion: The name of its diffusion language model algorithm, or ``None``.
         apart: Whether prefill and decode are on two servers.
         speculation: Its speculative decoding, or ``None``.
@@ -37,7 +42,8 @@ class Server:
         reasoning: How the served reasoning parser tells reasoning; ``None`` without a parser.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, catalogues: Catalogues) -> None:
+        self.catalogues = catalogues
         self.diffusion: str | None = None
         self.apart = False
         self.speculation: Speculation | None = None
@@ -52,10 +58,12 @@ class Server:
     @property
     def model(self) -> ServedModel:
         """The served model; the same object until something else becomes known of it."""
-        known = self.tokenizer, self.vocab_size, self.eos_token_ids
+        catalogues = self.catalogues.now
+        known = self.tokenizer, self.vocab_size, self.eos_token_ids, catalogues
         if known != self._known:
             self._known = known
-            self._model = ServedModel.of(*known)._replace(reasoning=self.reasoning)
+            model = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
+            self._model = model._replace(reasoning=self.reasoning, catalogues=catalogues)
         return self._model
 
     def model_of(self, end_token_ids: Sequence[int]) -> ServedModel:

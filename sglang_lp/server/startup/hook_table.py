@@ -341,7 +341,7 @@ ATTRIBUTES = (
         (
             *("disaggregation_mode", "enable_custom_logit_processor", "encoder_only", "grpc_mode"),
             *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
-            *("tokenizer_worker_num", "use_ray"),
+            *("tokenizer_worker_num", "tp_size", "use_ray"),
         ),
     ),
     Uses(_OPENAI + "protocol.ChatCompletionRequest", ("continue_final_message", "messages")),

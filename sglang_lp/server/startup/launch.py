@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.errors import PolicyError
@@ -147,7 +147,10 @@ class Launch:
     ) -> Any:
         """Start the scheduler processes through :func:`run_guarded`."""
         installation.schedulers_are_guarded = True
-        run = functools.partial(run_guarded, run_scheduler_process_func, self._guard.fingerprint)
+        # A single rank may begin with a newer version of a catalogue than its parent.
+        versions = self._guard.server.catalogues.versions if server_args.tp_size > 1 else None
+        known = self._guard.fingerprint, versions
+        run = functools.partial(run_guarded, run_scheduler_process_func, *known)
         return original(cls, server_args, port_args, run, *args, **kwargs)
 
     def learn_front(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -186,17 +189,24 @@ class Launch:
             installation.end(error)
 
 
-def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs: Any) -> None:
+def run_guarded(
+    run: Callable[..., None],
+    fingerprint: str,
+    versions: Mapping[str, str] | None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """Run a scheduler process, provided that the guard is in place in it.
 
     Args:
         run: SGLang's function.
         fingerprint: Of the policy in the parent process.
+        versions: Of the catalogues in the parent process, by name; ``None`` if others will do.
         *args: For ``run``.
         **kwargs: For ``run``.
 
     Raises:
-        SystemExit: The guard is missing here, or has another policy.
+        SystemExit: The guard is missing here, or has another policy or version of a catalogue.
     """
     from sglang.srt.plugins import load_plugins
 
@@ -206,6 +216,8 @@ def run_guarded(run: Callable[..., None], fingerprint: str, *args: Any, **kwargs
         refuse("SGLang did not load the plugin in a scheduler process")
     elif guard.fingerprint != fingerprint:
         refuse("a scheduler process has another policy than the process that started it")
+    elif versions is not None and guard.server.catalogues.versions != versions:
+        refuse("the file of a catalogue was replaced while the ranks started; start them again")
     installation.schedulers_are_guarded = True
     show_interrupts()
     run(*args, **kwargs)

@@ -113,13 +113,13 @@ def scheduler_did_not_load_the_plugin() -> None:
     os.environ["SGLANG_PLUGINS"] = "some_other_plugin"
     from sglang_lp.server.startup.launch import run_guarded
 
-    run_guarded(lambda: None, "fingerprint of the parent's policy")
+    run_guarded(lambda: None, "fingerprint of the parent's policy", None)
 
 
 def scheduler_has_another_policy() -> None:
     from sglang_lp.server.startup.launch import run_guarded
 
-    run_guarded(lambda: None, "fingerprint of another policy")
+    run_guarded(lambda: None, "fingerprint of another policy", None)
 
 
 # A program that goes on after a SystemExit, for which load_plugins does nothing any more.

@@ -151,9 +151,13 @@ def scheduler(monkeypatch, guard):
     done = []
     monkeypatch.setattr(plugins, "load_plugins", lambda: done.append("plugins"))
 
-    def scheduler(here, fingerprint=guard.fingerprint):
+    def scheduler(here, fingerprint=guard.fingerprint, versions=None):
         monkeypatch.setattr(launch, "installed_guard", lambda: here)
-        run_guarded(lambda *args, **kwargs: done.append((args, kwargs)), fingerprint, 1, two=2)
+
+        def run(*args, **kwargs):
+            done.append((args, kwargs))
+
+        run_guarded(run, fingerprint, versions, 1, two=2)
         return done
 
     return scheduler
@@ -188,7 +192,18 @@ def test_a_scheduler_without_this_policys_guard_does_not_run(capfd, scheduler, g
     assert not installation.schedulers_are_guarded
 
 
-def test_schedulers_are_started_through_that_check_in_the_new_process(guard, monkeypatch):
+def test_the_ranks_of_a_server_begin_with_the_same_version_of_a_catalogue(capfd, scheduler, guard):
+    scheduler(guard, versions={})
+    with pytest.raises(SystemExit):
+        scheduler(guard, versions={"items": "0123456789abcdef"})
+
+    assert "the file of a catalogue was replaced while the ranks started" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "versions"), [(1, None), (2, {})])
+def test_schedulers_are_started_through_that_check_in_the_new_process(
+    guard, monkeypatch, ranks, versions
+):
     done = []
 
     def guarded(*args, **kwargs):
@@ -203,10 +218,11 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(guard, mon
 
     monkeypatch.setattr(launch, "run_guarded", guarded)
     around = Launch(guard, PendingResults()).start_schedulers
-    result = around(sglangs, ENGINE, "server", "port", run, "more", placement_group="group")
+    server_args = SimpleNamespace(tp_size=ranks)
+    result = around(sglangs, ENGINE, server_args, "port", run, "more", placement_group="group")
 
-    assert result == (ENGINE, "server", "port", ("more",), {"placement_group": "group"})
-    assert done == [((run, guard.fingerprint, "scheduler's"), {"own": "arguments"})]
+    assert result == (ENGINE, server_args, "port", ("more",), {"placement_group": "group"})
+    assert done == [((run, guard.fingerprint, versions, "scheduler's"), {"own": "arguments"})]
     assert installation.schedulers_are_guarded
 
 

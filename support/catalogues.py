@@ -1,0 +1,74 @@
+"""Random catalogues of items for property tests, small enough for brute force."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from sglang_lp.catalogue.build import PAD, build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hypothesis.strategies import DrawFn
+
+    from sglang_lp.catalogue.index import Index
+
+__all__ = ["Case", "catalogues", "index_of", "whole"]
+
+_END = 99
+
+_Item: TypeAlias = "tuple[int, ...]"
+
+
+class Case(NamedTuple):
+    """A catalogue as an operator has it.
+
+    Attributes:
+        items: Tokens of each item; several may have the same.
+        ids: Ids of the items, all whole numbers or all texts.
+        end: Token to put behind every item, or ``None``.
+        named: The sets ``a`` and ``b``: whether each has each item.
+    """
+
+    items: list[_Item]
+    ids: list[Any]
+    end: int | None
+    named: dict[str, list[bool]]
+
+
+@st.composite
+def catalogues(draw: DrawFn) -> Case:
+    """Draw a catalogue."""
+    tokens = st.integers(0, draw(st.sampled_from([1, 3, 40])))
+    is_ragged = draw(st.booleans())
+    width = draw(st.integers(1, 5))
+    lengths = st.integers(1, width) if is_ragged else st.just(width)
+    items = draw(
+        st.lists(lengths.flatmap(lambda n: st.tuples(*[tokens] * n)), min_size=1, max_size=40)
+    )
+    numbers = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True)
+    texts = st.lists(st.text("äb€c", min_size=1, max_size=5), unique=True)
+    ids: list[Any] = draw(st.one_of(numbers, texts))[: len(items)] or [7]
+    items = items[: len(ids)]
+    end = _END if is_ragged else draw(st.sampled_from([None, _END]))
+    members = [draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))) for _ in "ab"]
+    return Case(items, ids, end, dict(zip("ab", members, strict=True)))
+
+
+def index_of(
+    items: Sequence[_Item], ids: Sequence[Any], end: int | None, named: dict[str, list[bool]]
+) -> Index:
+    """Build the index of a catalogue; arguments as for :class:`Case`."""
+    raw = np.array([one.encode() if isinstance(one, str) else one for one in ids])
+    width = max(map(len, items))
+    codes = [[*item, *[PAD] * (width - len(item))] for item in items]
+    sets = {name: np.array(own) for name, own in named.items()}
+    return build(np.array(codes, dtype=np.int32), raw, end=end, sets=sets)
+
+
+def whole(items: Sequence[_Item], end: int | None) -> list[_Item]:
+    """Return the items with the end token behind them, if there is one."""
+    return [item if end is None else (*item, end) for item in items]
