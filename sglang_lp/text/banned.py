@@ -11,14 +11,14 @@ The state is therefore the longest end of the output that is a beginning of any 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.utf8 import folded, lacking, unfinished
+from sglang_lp.text.utf8 import SHRINKS, folded, lacking, unfinished
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,11 +73,9 @@ class BannedTexts:
         self._ignore_case = ignore_case
         self._pieces = vocabulary.folded if ignore_case else vocabulary.exact
         encoded = [text.encode() for text in texts]
-        #: In order. A text that begins with another is left out: it cannot come out anyway.
-        self._texts: list[bytes] = []
-        for text in sorted(map(folded, encoded) if ignore_case else encoded):
-            if not self._texts or not text.startswith(self._texts[-1]):
-                self._texts.append(text)
+        #: In order. A text that begins with another can only come after a prompt that ends with it.
+        self._texts = sorted({*map(folded, encoded)} if ignore_case else {*encoded})
+        self._whole = frozenset(self._texts)
         # Without case a text may have bytes that no token has.
         for text in () if ignore_case else self._texts:
             if not self._pieces.alphabet.issuperset(text):
@@ -107,10 +105,10 @@ class BannedTexts:
             prompt_ids: The prompt. A special token or a pad value of an image ends every text.
         """
         last: list[bytes] = []
-        length = 0
+        length, enough = 0, self._longest * (SHRINKS if self._ignore_case else 1)
         for token_id in reversed(prompt_ids):
             token = self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
-            if not token or length >= self._longest:
+            if not token or length >= enough:
                 break
             last.append(token)
             length += len(token)
@@ -168,7 +166,7 @@ class BannedTexts:
         """Yield the ranges of the tokens that start with the rest of a text."""
         for length in self._begun(end):
             beginning = end[-length:]
-            first = bisect_left(self._texts, beginning)
+            first = bisect_right(self._texts, beginning)
             last = bisect_right(
                 self._texts, beginning, first, key=lambda text: text[: len(beginning)]
             )
@@ -209,15 +207,16 @@ class BannedTexts:
     def _likely(self, end: bytes) -> str:
         """Return a text of which the longest part of this end is a beginning."""
         length = next(self._begun(end), 0)
-        return self._texts[bisect_left(self._texts, end[len(end) - length :])].decode()
+        return self._texts[bisect_right(self._texts, end[len(end) - length :])].decode()
 
     def _holds(self, text: bytes, known: int, begun: Sequence[int]) -> bool:
         """Tell whether a banned text ends after the first ``known`` bytes."""
-        for start in (*(known - length for length in begun), *range(known, len(text))):
-            place = bisect_right(self._texts, text[start:]) - 1
-            if place >= 0 and text.startswith(self._texts[place], start):
-                return True
-        return False
+        starts = (*(known - length for length in begun), *range(known, len(text)))
+        return any(
+            text[start:stop] in self._whole
+            for stop in range(known + 1, len(text) + 1)
+            for start in starts
+        )
 
 
 def _ids(found: np.ndarray) -> array[int]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 #: Number of bytes of a character -> the smallest code point that takes so many.
 _SMALLEST = {2: 0x80, 3: 0x800, 4: 0x10000}
 
+#: Most bytes of a text for one byte of the text with its case folded: the Kelvin sign has three.
+SHRINKS = 3
+
 
 def folded(text: bytes) -> bytes:
     """Return a text with its case folded, as by ``str.casefold``.

@@ -22,7 +22,7 @@ from sglang_lp.edits.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.byte_runs import BROKEN
 from sglang_lp.text.encoding import served_vocabulary
-from sglang_lp.text.utf8 import folded, lacking, unfinished
+from sglang_lp.text.utf8 import SHRINKS, folded, lacking, unfinished
 from sglang_lp.text.word_edges import edges_of, is_word, may_become_word
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ class WholeWords:
         """
         tokens = self._vocabulary.tokens
         last: list[int] = []
-        length = 0
+        length, enough = 0, self._longest * (SHRINKS if self._ignore_case else 1) + 4
         for token_id in reversed(prompt_ids):
             token = tokens[token_id] if 0 <= token_id < len(tokens) else b""
-            if not token or length > self._longest + 4:
+            if not token or length > enough:
                 break
             last.append(token_id)
             length += len(token)

@@ -1,6 +1,8 @@
 """Texts that never come out, against trying every token at every step."""
 
+import codecs
 import random
+import sys
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.errors import RequestError
 from sglang_lp.text.banned import BannedTexts
+from sglang_lp.text.utf8 import SHRINKS, folded
 from sglang_lp.text.vocabulary import Vocabulary
 
 #: Among them letters of one, two and three bytes, whose cases have other lengths or other numbers
@@ -77,6 +80,61 @@ def test_exactly_the_tokens_that_complete_a_text_are_banned(seed, ignore_case):
             token_id = some.choice(left)
             said, end = said + tokens[token_id], ends[token_id]
     assert completed > 100, "hardly a word was begun"
+
+
+def completes(said, token, words, *, ignore_case):
+    """Say by definition whether a token completes a word that may begin before it."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    before = decoder.decode(said)
+    text = before + decoder.decode(token, final=True)
+    if ignore_case:
+        before, text = before.casefold(), text.casefold()
+        words = [word.casefold() for word in words]
+    return any(
+        text.endswith(word, 0, stop)
+        for word in words
+        for stop in range(len(before) + 1, len(text) + 1)
+    )
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_exactly_the_tokens_that_complete_a_text_are_banned_after_a_prompt(seed, ignore_case):
+    some, begun = random.Random(seed), 0
+    for _ in range(400):
+        tokens, words = some_vocabulary(some)
+        # A word that another one begins, as normalizing makes them.
+        words += tuple(word + some.choice(words) for word in words[:2])
+        if all(completes(b"", token, words, ignore_case=ignore_case) for token in tokens if token):
+            continue
+        banned = BannedTexts(Vocabulary(tokens), words, ignore_case=ignore_case)
+        word = some.choice(words)
+        prompt = [place for place, token in enumerate(tokens) if token]
+        prompt = some.choices(prompt, k=some.randint(0, 4))
+        singles = {token: place for place, token in enumerate(tokens) if len(token) == 1}
+        prompt += [singles[bytes([byte])] for byte in word.encode()[: some.randint(0, len(word))]]
+        said, end = b"".join(tokens[token_id] for token_id in prompt), banned.begin(prompt)
+        for _ in range(4):
+            completing = {
+                token_id
+                for token_id, token in enumerate(tokens)
+                if completes(said, token, words, ignore_case=ignore_case)
+            }
+            assert banned_after(banned, end, tokens) == completing
+            begun += len(completing) > len(banned.always)
+            left = [token_id for token_id in range(len(tokens)) if token_id not in completing]
+            if not left:
+                break
+            token_id = some.choice(left)
+            said, end = said + tokens[token_id], banned.step(end, token_id)
+    assert begun > 100, "hardly a word was begun"
+
+
+def test_folding_shortens_no_character_more_than_is_known():
+    characters = map(chr, (*range(0xD800), *range(0xE000, sys.maxunicode + 1)))
+    shrinks = max(len(c.encode()) / len(folded(c.encode())) for c in characters)
+
+    assert shrinks == SHRINKS
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1), st.text("ab", max_size=12))
