@@ -539,6 +539,18 @@ def _texts() -> list[Dear]:
             {"texts": ["e", "t", "a"]},
             _random(VOCAB, 4096),
         ),
+        (
+            "texts-bias-words",
+            "BiasWordsLogitProcessor",
+            {"words": words[:256], "weights": [0.5] * 256, "max_times": _EVER},
+            _random(VOCAB, 4096),
+        ),
+        (
+            "texts-bias-words-like",
+            "BiasWordsLogitProcessor",
+            {"words": [text[:250] for text in like[:16]], "weights": [0.5] * 16},
+            _random(VOCAB, 4096),
+        ),
         ("texts-choices", "ChoiceLogitProcessor", {"choices": words[:1000]}, _random(VOCAB, 4096)),
         ("texts-forced", "ForcedSequenceLogitProcessor", {"text": "te" * 2048}, _fresh),
         (

@@ -291,6 +291,12 @@ KINDS = (
             none_token_id=10,
         ),
     ),
+    Kind(
+        "likelier words",
+        "BiasWordsLogitProcessor",
+        _same(words=[" the", "cat"], weights=[2.0, 3.0]),
+        tokenizer=_TOKENIZER,
+    ),
     Kind("cited tokens", "CiteFromPromptLogitProcessor", _same(bias=1.5, eos_token_ids=[EOS])),
     Kind(
         "trigger phrase, which pools",

@@ -136,6 +136,13 @@ def _scheduled(draw: st.DrawFn) -> Params:
 
 
 @st.composite
+def _bias_words(draw: st.DrawFn) -> Params:
+    words = draw(st.lists(texts, min_size=1, max_size=4))
+    weights = draw(st.lists(st.sampled_from([0.5, 4, 50]), min_size=len(words), max_size=4))
+    return {"words": words, "weights": weights, "max_times": draw(st.sampled_from([1, 2, 9]))}
+
+
+@st.composite
 def _trigger(draw: st.DrawFn) -> Params:
     phrase = _some({"phrase": texts}) | _some({"phrase_token_ids": lists(word_ids)})
     trigger = _some({"trigger": texts}) | _some({"trigger_token_ids": lists(ids, 2)})
@@ -159,6 +166,7 @@ OF: Mapping[str, Draw] = {
         },
     )
     | _sequences(),
+    "BiasWordsLogitProcessor": _bias_words(),
     "ChoiceLogitProcessor": _some({"choices": lists(texts)}, _ENDS) | _sequences(_ENDS),
     "CiteFromPromptLogitProcessor": _some({}, {"bias": _SHARES, **_ENDS}),
     "DRYLogitProcessor": _some(

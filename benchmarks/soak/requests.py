@@ -141,6 +141,12 @@ def _bad_words(rng: random.Random) -> Params:
     return _sequences(rng, _some(rng, 5), 8)
 
 
+def _bias_words(rng: random.Random) -> Params:
+    words = [f"w{number}" for number in rng.sample(range(1, 100), rng.randint(1, 5))]
+    weights = [rng.uniform(0.1, 9) for _ in words]
+    return {"words": words, "weights": weights, "max_times": rng.randint(1, 5)}
+
+
 def _choice(rng: random.Random) -> Params:
     return _sequences(rng, range(300, 320), 5) | {"eos_token_ids": [EOS]}
 
@@ -256,6 +262,7 @@ def _gen_length(rng: random.Random) -> Params:
 KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.AllowedTokensLogitProcessor: _allowed,
     builtins.BadWordsLogitProcessor: _bad_words,
+    builtins.BiasWordsLogitProcessor: _bias_words,
     builtins.ChainLogitProcessor: _chain,
     builtins.ChoiceLogitProcessor: _choice,
     builtins.CiteFromPromptLogitProcessor: _cite,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.tokens.min_length import MinLengthLogitProcessor
     from sglang_lp.builtins.tokens.scheduled_bias import ScheduledBiasLogitProcessor
     from sglang_lp.builtins.words.bad_words import BadWordsLogitProcessor
+    from sglang_lp.builtins.words.bias_words import BiasWordsLogitProcessor
     from sglang_lp.builtins.words.choice import ChoiceLogitProcessor
     from sglang_lp.builtins.words.forced_sequence import ForcedSequenceLogitProcessor
     from sglang_lp.builtins.words.forced_words import ForcedWordsLogitProcessor
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllowedTokensLogitProcessor",
     "BadWordsLogitProcessor",
+    "BiasWordsLogitProcessor",
     "ChainLogitProcessor",
     "ChoiceLogitProcessor",
     "CiteFromPromptLogitProcessor",

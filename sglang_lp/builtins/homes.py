@@ -11,6 +11,7 @@ __all__ = ["HOMES", "load"]
 HOMES = {
     "AllowedTokensLogitProcessor": "tokens.allowed_tokens",
     "BadWordsLogitProcessor": "words.bad_words",
+    "BiasWordsLogitProcessor": "words.bias_words",
     "ChainLogitProcessor": "chain",
     "ChoiceLogitProcessor": "words.choice",
     "CiteFromPromptLogitProcessor": "prompt.cite_from_prompt",

@@ -73,18 +73,7 @@ class TextChoices:
         """
         self._vocabulary = vocabulary
         self._texts = sorted({text.encode() for text in texts})
-        #: The rests of texts that tokens spell; ``None`` where every byte is a token.
-        self._spelled: set[bytes] | None = None
-        if not vocabulary.exact.single_bytes.issuperset(b"".join(self._texts)):
-            self._spelled = {b""}
-            for text in self._texts:
-                ways = vocabulary.exact.ways(text)
-                if not ways[0]:
-                    raise RequestError(
-                        f"expected texts that the served model can write, got "
-                        f"{shown(text.decode())}, which no tokens spell"
-                    )
-                self._spelled.update(text[at:] for at, length in enumerate(ways) if length)
+        self._spelled = spelled_rests(vocabulary, texts)
         self._kept: KeptIds[Sequence[int]] = KeptIds()
         self.continuing(b"")  # where every request begins
 
@@ -117,6 +106,27 @@ class TextChoices:
             if self._spelled is None or text[end:] in self._spelled
         }
         return sorted(token_id for piece in pieces for token_id in same_as(piece))
+
+
+def spelled_rests(vocabulary: Vocabulary, texts: Sequence[str]) -> set[bytes] | None:
+    """Return the rests of texts that tokens spell, or ``None`` where every byte is a token.
+
+    Raises:
+        RequestError: No tokens spell one of the texts.
+    """
+    if vocabulary.exact.single_bytes.issuperset("".join(texts).encode()):
+        return None
+    spelled = {b""}
+    for text in texts:
+        encoded = text.encode()
+        ways = vocabulary.exact.ways(encoded)
+        if not ways[0]:
+            raise RequestError(
+                f"expected texts that the served model can write, got {shown(text)}, which no "
+                "tokens spell"
+            )
+        spelled.update(encoded[at:] for at, length in enumerate(ways) if length)
+    return spelled
 
 
 @shared_by_copies

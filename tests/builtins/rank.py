@@ -38,6 +38,10 @@ MOST_AT_ONCE = 4
 TEXTS = [
     (builtins.BadWordsLogitProcessor, {"words": ["river", "stone", "a b"], "ignore_case": True}),
     (
+        builtins.BiasWordsLogitProcessor,
+        {"words": ["river", "river bed", "stone"], "weights": [2.0, 3.0, 4.0], "max_times": 2},
+    ),
+    (
         builtins.ChoiceLogitProcessor,
         {"choices": ["river bed", "riverside", "stone"], "eos_token_ids": [0]},
     ),

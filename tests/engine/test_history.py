@@ -153,8 +153,9 @@ def check(server, oracle, request, reply):
 
 
 def test_every_builtin_is_among_the_cases():
-    # The letters of scripts need a tokenizer: tests/engine/test_texts.py.
-    covered = (*(processor for processor, _ in CASES), builtins.ScriptLogitProcessor)
+    # Words and the letters of scripts need a tokenizer: tests/engine/test_texts.py.
+    texts = builtins.BiasWordsLogitProcessor, builtins.ScriptLogitProcessor
+    covered = (*(processor for processor, _ in CASES), *texts)
     missing = [
         name for name in builtins.__all__ if not issubclass(getattr(builtins, name), covered)
     ]

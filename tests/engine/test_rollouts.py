@@ -71,6 +71,7 @@ EXCLUDING = [
 ]
 #: Processors that also change the logits of the remaining tokens.
 OTHERS = [
+    attach("BiasWordsLogitProcessor", words=[" and", "ing"], weights=[4.0, 2.0], max_times=3),
     attach("CiteFromPromptLogitProcessor", bias=4.0, eos_token_ids=[EOS]),
     attach("DRYLogitProcessor", dry_multiplier=4.0, dry_allowed_length=1),
     attach("GenLengthLogitProcessor", bias=2.0, eos_token_ids=[EOS, FREQUENT[0]]),

@@ -43,6 +43,15 @@ def test_no_answer_holds_a_letter_of_a_banned_script(server):
     assert not regex.search(r"\p{Script=Latin}", text)
 
 
+def test_a_word_of_great_weight_comes_as_often_as_it_may_be_pushed(server):
+    word = " Zürich!"  # not a word that the model writes
+    assert word not in said(server)
+
+    for times in (1, 3):
+        likely = attach("BiasWordsLogitProcessor", words=[word], weights=[900], max_times=times)
+        assert said(server, likely).count(word) == times
+
+
 def test_the_answer_is_one_of_the_choices_and_ends_with_it(server):
     choices = ["yes, of course", "no", "not at all 😀"]
     reply = server.post(

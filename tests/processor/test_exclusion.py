@@ -13,6 +13,7 @@ from sglang_lp.testing import FakeRequest
 
 #: Those that bias or pool, at least with some parameters.
 OTHERS = {
+    "BiasWordsLogitProcessor",
     "ChainLogitProcessor",
     "CiteFromPromptLogitProcessor",
     "DRYLogitProcessor",

@@ -15,6 +15,7 @@ from sglang_lp.builtins.homes import HOMES
 PAYLOADS = {
     "AllowedTokensLogitProcessor": "87f78979d8a6060a",
     "BadWordsLogitProcessor": "8e91b48efa348608",
+    "BiasWordsLogitProcessor": "a0d24e33e9c300ef",
     "ChainLogitProcessor": "84c5624b9e613c14",
     "ChoiceLogitProcessor": "ae870de5206e85fa",
     "CiteFromPromptLogitProcessor": "373233a2d0ac8282",
