@@ -144,7 +144,7 @@ class NextParts:
         return Shares(lasting(ids) if ids else [], array("d", values[some].tobytes()))
 
     def _found(self, state: int) -> _Parts:
-        """Return the next parts in a state, of begun texts and of those that begin anew."""
+        """Return the next parts of begun and of new texts in a state."""
         import numpy as np
 
         found = sorted({*self._entries(state), *self._entries(0)})

@@ -43,7 +43,7 @@ class _Progress:
         self.times = {**(times or {})}
 
     def count(self, ended: int, most: int) -> None:
-        """Count words that a token completed, and drop those that came often enough."""
+        """Count completed words, and stop pushing those that have reached the limit."""
         while ended:
             number = ended.bit_length() - 1
             ended -= 1 << number
