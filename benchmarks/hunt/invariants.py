@@ -378,6 +378,7 @@ def violations(asked: Asked, kind: Kind, names: Sequence[str] = ()) -> Iterator[
         kind: Of its server.
         names: Of the rules; all of them without any.
     """
-    for name in names or INVARIANTS:
+    # All other rules follow from the end of a server.
+    for name in (names or INVARIANTS) if asked.is_alive else (server_lives.__name__,):
         for sort, text in INVARIANTS[name](asked, kind):
             yield Violation(name, sort, text)

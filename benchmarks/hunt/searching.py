@@ -20,6 +20,7 @@ from benchmarks.hunt.invariants import INVARIANTS, TIMES, Violation, same_alone,
 from benchmarks.hunt.reproducing import Failing, write
 from benchmarks.hunt.requests import Sent, cases
 from benchmarks.hunt.wishes import names_of
+from support.processes import tail
 
 if TYPE_CHECKING:
     from benchmarks.hunt.asking import Asked, Client
@@ -149,10 +150,11 @@ class Search:
             newest = found or newest
             return found is not None
 
-        is_sure = fails(case)
+        # A server that ended is not started again.
+        is_sure = self.client.is_alive and fails(case)
         if not is_sure and violation.invariant in TIMES:
             return  # the machine had other work
-        if is_sure:
+        if is_sure and self.client.is_alive:
             case = shrink(case, lambda smaller: time.monotonic() < until and fails(smaller))
             is_sure = fails(case)
         own = self.client.canaries[canary]
@@ -166,6 +168,8 @@ class Search:
         finding = Finding(newest, script, is_sure, seconds, self.kind.name)
         self.seen.findings[violation.signature] = finding
         self.say(told(finding))
+        if not self.client.is_alive:
+            self.say(tail(self.client.server.log))
 
     def _find(self, case: Sequence[Sent], canary: int, violation: Violation) -> Violation | None:
         """Ask a case once more, and return the same violation."""

@@ -109,7 +109,7 @@ KINDS: Mapping[str, Kind] = {
             {**_COMMON, **_REASONING, "enable_strict_thinking": True},
             {
                 "SGLANG_MAX_THINK_TOKENS": "32",
-                "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,{strict.NAME}",
+                "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,sglang_lp_steps,{strict.NAME}",
             },
         ),
         Kind(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp import builtins
-from sglang_lp.errors import ProcessorFault
+from sglang_lp.errors import Contradiction
 from sglang_lp.processor import prepare
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
@@ -49,7 +49,7 @@ def test_a_fork_goes_on_by_itself(case, prompt, output, draft):
             for token_id in token_ids:
                 request.output_ids.append(token_id)
                 processor.advance(request, [token_id])
-        except ProcessorFault:  # none of the choices
+        except Contradiction:  # none of the choices
             pass
 
     feed(output)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sglang_lp.builtins import ChoiceLogitProcessor
-from sglang_lp.errors import InvalidParameter, ProcessorFault, RequestError
+from sglang_lp.errors import Contradiction, InvalidParameter, RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.choosing import TextChoices
@@ -126,7 +126,7 @@ def test_a_choice_that_another_begins_with_may_end_or_go_on():
 
 
 def test_what_is_none_of_the_choices_ends_the_request():
-    with pytest.raises(ProcessorFault, match="none of the choices"):
+    with pytest.raises(Contradiction, match="none of the choices"):
         allowed(["yes"], spelled("no"))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from sglang_lp.copies import KeptIds, shared_by_copies
-from sglang_lp.errors import ProcessorFault
+from sglang_lp.errors import Contradiction
 from sglang_lp.params import FewTokenIds, Parameters, Texts
 from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.served_model import ends_for
@@ -140,8 +140,9 @@ class ChoiceLogitProcessor(LogitProcessor):
             ):
                 progress.done = True
             else:
-                raise ProcessorFault(
-                    f"token {token_id} was generated, which is none of the choices"
+                raise Contradiction(
+                    f"token {token_id} of the answer so far is none of the choices of {self.name}: "
+                    "expected an answer that begins one; change the choices or resumed_tokens"
                 )
 
     def fork(self, request: Request) -> _Progress:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.builtins import ChoiceLogitProcessor
-from sglang_lp.errors import InvalidParameter, ProcessorFault
+from sglang_lp.errors import Contradiction, InvalidParameter
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 END = 9
@@ -45,14 +45,14 @@ class TestContract(ProcessorContract):
             case._replace(output_ids=output)
             for case in super()._cases()[::5]
             for output in histories
-            if not isinstance(self._next(case, output), ProcessorFault)
+            if not isinstance(self._next(case, output), Contradiction)
         ]
 
     def _next(self, case, output):
         custom_params = FakeRequest([1], output).custom_params(case.params)
         try:
             return ChoiceLogitProcessor()(torch.zeros(1, 1000), [custom_params])
-        except ProcessorFault as error:
+        except Contradiction as error:
             return error
 
 
@@ -81,7 +81,7 @@ def test_every_choice_stays_open_until_the_model_leaves_it(sequences, begun):
         [*sequence, END][len(begun)] for sequence in sequences if sequence[: len(begun)] == begun
     }
     if not possible:
-        with pytest.raises(ProcessorFault, match="none of the choices"):
+        with pytest.raises(Contradiction, match="none of the choices"):
             ChoiceLogitProcessor()(torch.zeros(1, 10), [custom_params])
         return
 
