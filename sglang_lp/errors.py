@@ -14,7 +14,7 @@ SglangLpError
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -30,6 +30,7 @@ __all__ = [
     "SglangLpError",
     "Unsupported",
     "UsageError",
+    "did_you_mean",
     "escaped",
     "refusing",
     "shown",
@@ -52,6 +53,20 @@ def shown(value: object, limit: int = 60) -> str:
     else:
         return type(value).__name__
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def did_you_mean(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return ``"; did you mean '...'?"`` for the known name that is nearest, or an empty text.
+
+    Args:
+        name: The unknown name.
+        known: Names that exist.
+        cutoff: Least similarity, from 0 to 1, as in ``difflib``.
+    """
+    import difflib  # for a message only, and the client imports this module
+
+    near = difflib.get_close_matches(str(name)[:80], [*known], n=1, cutoff=cutoff)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def escaped(text: str) -> str:

@@ -70,7 +70,7 @@ def list_parameters(processor: type[Any]) -> list[Parameter]:
     """Return the parameters of a processor, in the order of its ``Params``."""
     named = msgspec.json.schema(processor.Params)["$defs"]
     schema = named[processor.Params.__name__]
-    about = _parse_attributes(inspect.getdoc(processor.Params) or "")
+    about = parse_attributes(inspect.getdoc(processor.Params) or "")
     required = schema.get("required", ())
     return [
         Parameter(
@@ -172,7 +172,7 @@ def _first_line(processor: type[Any]) -> str:
     return (inspect.getdoc(processor) or "").partition("\n")[0]
 
 
-def _parse_attributes(doc: str) -> dict[str, str]:
+def parse_attributes(doc: str) -> dict[str, str]:
     """Return the text for each attribute in a docstring in Google style."""
     section = doc.partition("Attributes:\n")[2].partition("\n\n")[0]
     found = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", section, re.MULTILINE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
 from sglang_lp.cli import policy_option, server_checks
 from sglang_lp.cli.terminal import say
-from sglang_lp.errors import SglangLpError, shown
+from sglang_lp.errors import SglangLpError, UsageError, shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sglang_lp.catalogue.opened import Catalogue
+    from sglang_lp.trust import Verifier
+
+    Opened = Callable[[], Mapping[str, Catalogue]]
 
 
 def add(verbs: Any) -> None:
@@ -36,19 +41,35 @@ def add(verbs: Any) -> None:
         "compare the policies of several servers",
     )
     policy_option.add_option(parser)
+    parser.add_argument(
+        "--model",
+        metavar="DIR",
+        help="a model's directory: also check what the policy decides against its tokenizer",
+    )
+    parser.add_argument(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="the --reasoning-parser of the server, with --model: it names the delimiters of "
+        "thinking",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.url is not None:
         return _ask(arguments.url)
+    if arguments.reasoning_parser is not None and arguments.model is None:
+        raise UsageError("--reasoning-parser: expected --model with it")
+    verifier = cache(partial(_verifier, arguments.policy))
+    opened = cache(partial(_open_catalogues, arguments.policy))
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", lambda: sys.version.split()[0]),
         ("SGLang", _check_sglang),
         ("plugin", _check_plugin),
-        ("policy", lambda: _check_policy(arguments.policy)),
-        ("catalogues", lambda: _check_catalogues(arguments.policy)),
-        ("other engines' processors", lambda: _check_adapted(arguments.policy)),
+        ("policy", lambda: _check_policy(arguments.policy, verifier)),
+        ("catalogues", lambda: _check_catalogues(verifier, opened)),
+        ("policy and model", lambda: _check_model(arguments, verifier, opened)),
+        ("other engines' processors", lambda: _check_adapted(verifier)),
     ]
     return _report(checks)
 
@@ -97,20 +118,66 @@ def _check_plugin() -> str:
     return found[0].value
 
 
-def _check_policy(named: str | None) -> str:
-    policy = policy_option.choose(named)
-    _check_writers(Path(policy.source))
-    return f"{len(policy_option.check(policy).allowed)} processors allowed ({policy.source})"
+def _verifier(named: str | None) -> Verifier:
+    return policy_option.check(policy_option.choose(named))
 
 
-def _check_catalogues(named: str | None) -> str:
+def _check_policy(named: str | None, verifier: Callable[[], Verifier]) -> str:
+    source = policy_option.choose(named).source
+    _check_writers(Path(source))
+    return f"{len(verifier().allowed)} processors allowed ({source})"
+
+
+def _check_model(
+    arguments: argparse.Namespace, verifier: Callable[[], Verifier], opened: Opened
+) -> str:
+    """Check the policy against the tokenizer and the vocabulary of a model."""
+    if arguments.model is None:
+        raise server_checks.Skipped("not compared; give --model DIR")
+    _skip_after_error(verifier, "the policy is wrong")
+    _skip_after_error(opened, "a catalogue cannot be opened")
+    from sglang_lp.client.models import load_model
+
+    served = load_model(arguments.model)._replace(catalogues=opened())
+    if arguments.reasoning_parser is not None:
+        from sglang_lp.server.gate.reasoning_parser import reasoning_format
+
+        reasoning = reasoning_format(arguments.reasoning_parser, served.tokenizer)
+        if reasoning is None:
+            raise UsageError(
+                "--reasoning-parser: expected a parser of this SGLang that names its delimiters, "
+                f"got {shown(arguments.reasoning_parser)}"
+            )
+        served = served._replace(reasoning=reasoning)
+    policy_option.check(policy_option.choose(arguments.policy), served)
+    return f"every decision fits {shown(arguments.model, 200)[1:-1]}"
+
+
+def _open_catalogues(named: str | None) -> Mapping[str, Catalogue]:
     policy = policy_option.choose(named)
-    if not policy.catalogues:
-        return "none"
-    opened = policy.open_catalogues().now
-    return ", ".join(
-        f"{name} ({one.index.shape.items:,} items, version {one.index.version})"
-        for name, one in opened.items()
+    return policy.open_catalogues().now if policy.catalogues else {}
+
+
+def _skip_after_error(checked: Callable[[], object], why: str) -> None:
+    """Leave out a check that would repeat the error of an earlier one.
+
+    Raises:
+        Skipped: The earlier check failed.
+    """
+    try:
+        checked()
+    except SglangLpError:
+        raise server_checks.Skipped(f"not checked: {why}") from None
+
+
+def _check_catalogues(verifier: Callable[[], Verifier], opened: Opened) -> str:
+    _skip_after_error(verifier, "the policy is wrong")
+    return (
+        ", ".join(
+            f"{name} ({one.index.shape.items:,} items, version {one.index.version})"
+            for name, one in opened().items()
+        )
+        or "none"
     )
 
 
@@ -132,11 +199,11 @@ def _check_writers(path: Path) -> None:
             )
 
 
-def _check_adapted(named: str | None) -> str:
-    allowed = policy_option.check(policy_option.choose(named)).allowed
+def _check_adapted(verifier: Callable[[], Verifier]) -> str:
+    _skip_after_error(verifier, "the policy is wrong")
     adapted = {
         one.name: one.processor.title
-        for one in allowed
+        for one in verifier().allowed
         if issubclass(one.processor, AdaptedProcessor)
     }
     # The policy may name a class by an alias.

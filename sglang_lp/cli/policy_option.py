@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from sglang_lp.policy import Policy, Rules
 from sglang_lp.server.startup.installation import POLICY_VARIABLE, policy_in_force
 from sglang_lp.trust import Verifier
+
+if TYPE_CHECKING:
+    from sglang_lp.served_model import ServedModel
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -27,15 +31,21 @@ def parse_file(text: str) -> str:
     return text
 
 
-def check(policy: Policy) -> Verifier:
-    """Check a policy as far as that is possible without a model.
+def check(policy: Policy, served: ServedModel | None = None) -> Verifier:
+    """Check a policy as a server does at start-up.
+
+    Args:
+        policy: The policy.
+        served: The model; without it the check leaves out what depends on the model.
 
     Raises:
         PolicyError: A server with it would not start.
     """
     verifier = Verifier(policy)
     with policy.named():
-        Rules(policy, verifier.resolve, [one.processor for one in verifier.allowed])
+        rules = Rules(policy, verifier.resolve, [one.processor for one in verifier.allowed])
+        if served is not None:
+            rules.fit(served)
     return verifier
 
 

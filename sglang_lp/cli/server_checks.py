@@ -19,6 +19,11 @@ from sglang_lp.wire.names import HEADER, POLICY_HEADER, REPORT
 #: The text that is forced, and looked for in the answer.
 _WORDS = "The doctor was here."
 _OK, _BAD_REQUEST = 200, 400
+#: Tokens that a request asks for: room for the text and for a thinking budget that leaves room for
+#: the answer. The text ends the answer where the endpoint has stop strings.
+_TOKENS = 512
+#: Part of a server's refusal of a forced text that its operator's rules contradict.
+_CONTRADICTED = "contradicts what this server's operator decided"
 #: Requests that are sent to learn policies: a router spreads them over its workers.
 _ASKED = 8
 #: Digits of a fingerprint that are shown.
@@ -168,9 +173,7 @@ def _route(path: str, body: dict[str, Any], whole: str) -> dict[str, Any]:
 
 
 def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
-    answer = _post(url, path, body)
-    if answer.status != _OK:
-        raise SglangLpError(told(answer))
+    answer = _ask(url, path, body)
     if _WORDS in _text(answer):
         named = answer.headers.get(HEADER.lower())
         lost = "" if named else f"; the header {HEADER} was lost on the way"
@@ -192,11 +195,14 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
     opening = "".join(start for start, _ in PAIRS)
     whole = wire.fold(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 0})
     body = _route("/generate", _generate(None, None), whole)
-    answer = _post(url, "/generate", {**body, "text": opening})
-    if answer.status == _BAD_REQUEST and "thinking delimiters" in str(answer.body):
-        raise Skipped("the served model's tokenizer has no known pair of thinking delimiters")
-    if answer.status != _OK:
-        raise SglangLpError(told(answer))
+    try:
+        answer = _ask(url, "/generate", {**body, "text": opening})
+    except SglangLpError as error:
+        if "thinking delimiters" not in str(error):
+            raise
+        raise Skipped(
+            "the served model's tokenizer has no known pair of thinking delimiters"
+        ) from None
     try:
         block = answer.body["meta_info"][REPORT]["thinking"][0]
         ended = block["ended"]
@@ -209,8 +215,17 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
     return "a budget of 0 ends an open block at once"
 
 
+#: Ends an answer with the forced text, which stays in it.
+_STOP = {"stop": _WORDS, "no_stop_trim": True}
+
+
 def _generate(payload: str | None, params: Any) -> dict[str, Any]:
-    sampling = {"temperature": 0, "max_new_tokens": 24, "custom_params": params}
+    sampling = {
+        "temperature": 0,
+        "max_new_tokens": _TOKENS,
+        **_STOP,
+        "custom_params": params,
+    }
     return {"text": "Hello.", "sampling_params": sampling, "custom_logit_processor": payload}
 
 
@@ -225,7 +240,8 @@ def _chat(payload: str | None, params: Any) -> dict[str, Any]:
 def _openai(payload: str | None, params: Any) -> dict[str, Any]:
     return {
         "temperature": 0,
-        "max_tokens": 24,
+        "max_tokens": _TOKENS,
+        **_STOP,
         "custom_logit_processor": payload,
         "custom_params": params,
     }
@@ -233,7 +249,7 @@ def _openai(payload: str | None, params: Any) -> dict[str, Any]:
 
 def _responses(_payload: str | None, _params: Any) -> dict[str, Any]:
     # The router writes "stream": null where it is left out, which SGLang refuses.
-    return {"input": "Hello.", "temperature": 0, "max_output_tokens": 24, "stream": False}
+    return {"input": "Hello.", "temperature": 0, "max_output_tokens": _TOKENS, "stream": False}
 
 
 #: SGLang's type for its requests has no field for a processor.
@@ -274,6 +290,21 @@ def _text(answer: Answer) -> str:
         return "".join(found)
     except (KeyError, TypeError, AttributeError):
         raise SglangLpError(f"expected an answer of SGLang, got {told(answer)}") from None
+
+
+def _ask(url: str, path: str, body: Mapping[str, Any]) -> Answer:
+    """Send a request that is to be answered.
+
+    Raises:
+        SglangLpError: It was not.
+        Skipped: The operator's own rules do not let it.
+    """
+    answer = _post(url, path, body)
+    if answer.status == _BAD_REQUEST and _CONTRADICTED in str(answer.body):
+        raise Skipped(f"the processor runs, and its text {_CONTRADICTED}")
+    if answer.status != _OK:
+        raise SglangLpError(told(answer))
+    return answer
 
 
 def _post(url: str, path: str, body: Mapping[str, Any]) -> Answer:

@@ -33,13 +33,12 @@ class Adapt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.entry_point is None):
-            raise PolicyError("adapt: expected either class or entry_point")
+            raise PolicyError("expected either class or entry_point")
         if self.name is not None:
-            parse_entry(self.name, "adapt: class")
+            parse_entry(self.name, "class")
         if self.interface is not None and self.interface not in INTERFACES:
             raise PolicyError(
-                f"adapt: interface: expected one of {', '.join(INTERFACES)}, "
-                f"got {shown(self.interface)}"
+                f"interface: expected one of {', '.join(INTERFACES)}, got {shown(self.interface)}"
             )
 
 

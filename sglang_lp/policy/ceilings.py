@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sglang_lp.adapters import AdaptedProcessor
-from sglang_lp.errors import InvalidParameter, PolicyError, shown
+from sglang_lp.errors import InvalidParameter, PolicyError, did_you_mean, shown
 from sglang_lp.params import Parameters, fields_without_limit, replaced
 from sglang_lp.policy.decisions import Above, Ceiling
 from sglang_lp.processor import LogitProcessor
@@ -66,9 +66,10 @@ def check_names(ceilings: Iterable[str], processors: Iterable[type[Any]]) -> Non
     known = [*processors]
     for name in ceilings:
         if not any(_could_read(processor, name) for processor in known):
+            numbers = {number for processor in known for number in _numbers(processor)}
             raise PolicyError(
                 f"ceilings.{name}: no class of this policy has a parameter of this name that "
-                "is a number; correct the name"
+                f"is a number{did_you_mean(name, sorted(numbers)) or '; correct the name'}"
             )
 
 
@@ -76,8 +77,15 @@ def _could_read(processor: type[Any], name: str) -> bool:
     """Tell whether a class may read a number of this name."""
     if not issubclass(processor, LogitProcessor) or issubclass(processor, AdaptedProcessor):
         return True
+    return name in _numbers(processor)
+
+
+def _numbers(processor: type[Any]) -> list[str]:
+    """Return the parameters of a class that are numbers; none for a class without a schema."""
+    if not issubclass(processor, LogitProcessor):
+        return []
     fields = getattr(msgspec.inspect.type_info(processor.Params), "fields", ())
-    return any(field.name == name and _is_number(field.type) for field in fields)
+    return [field.name for field in fields if _is_number(field.type)]
 
 
 def _lower_all(

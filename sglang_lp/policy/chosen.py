@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp import builtins
 from sglang_lp.adapters import AdaptedProcessor, as_processor
 from sglang_lp.builtins import ChainLogitProcessor
-from sglang_lp.errors import PolicyError, shown
+from sglang_lp.errors import PolicyError, did_you_mean, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.params import is_private
 from sglang_lp.policy.classes import load
@@ -56,15 +56,30 @@ def load_choice(chosen: Chosen, where: str) -> LoadedChoice:
     if chosen.processor in builtins.__all__:
         module, name = builtins.__name__, chosen.processor
     else:
-        module, name = parse_entry(chosen.processor, f"{where}.processor")
+        module, name = _parse_name(chosen.processor, f"{where}.processor")
     processor = as_processor(load(module, name, where))
     for key in chosen.params:
         if is_private(key) or not _takes(processor, key):
-            fields = ", ".join(fields_of(processor)) or "none"
+            fields = fields_of(processor)
             raise PolicyError(
-                f"{where}.params: {name} has no parameter {shown(key)}; its parameters: {fields}"
+                f"{where}.params: {name} has no parameter {shown(key)}; its parameters: "
+                f"{', '.join(fields) or 'none'}{did_you_mean(key, fields)}"
             )
     return LoadedChoice(processor, chosen.params)
+
+
+def _parse_name(text: str, where: str) -> tuple[str, str]:
+    """Split ``module:Class``.
+
+    Raises:
+        PolicyError: Neither the name of a built-in nor two such names.
+    """
+    if ":" in text:
+        return parse_entry(text, where)
+    raise PolicyError(
+        f'{where}: expected the name of a built-in or "package.module:Class", got '
+        f"{shown(text, 120)}{did_you_mean(text, builtins.__all__, cutoff=0.4)}"
+    )
 
 
 def load_always(chosen: Chosen, where: str) -> LoadedChoice:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from sglang_lp.errors import PolicyError, shown
+from sglang_lp.errors import PolicyError, did_you_mean, shown
 
 #: Levels of effort that a request can send: SGLang's ``reasoning_effort`` (0.5.20 to 0.5.23) and
 #: ``output_config.effort`` of the Anthropic endpoint.
@@ -109,9 +109,10 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 kind = "true or false" if name == _FIELDS else "a number of tokens"
                 raise PolicyError(f"effort: {name}: expected {kind}, got {shown(value)}")
             if name not in (*LEVELS, _ANSWER_ROOM, _FIELDS):
+                known = (*LEVELS, _ANSWER_ROOM, _FIELDS)
                 raise PolicyError(
                     f"effort: no request can send {shown(name)}; expected one of "
-                    f"{', '.join(LEVELS)}, {_ANSWER_ROOM} or {_FIELDS}"
+                    f"{', '.join(known[:-1])} or {_FIELDS}{did_you_mean(name, known)}"
                 )
         if self.answer_room < 0:
             raise PolicyError(f"effort: {_ANSWER_ROOM}: expected 0 or more, got {self.answer_room}")

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +15,10 @@ import msgspec
 from sglang_lp.catalogue.source import MAX_CATALOGUES, Source
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import parse_entry
-from sglang_lp.policy.adapt import Adapt
+from sglang_lp.policy.adapt import Adapt  # noqa: TC001 - msgspec reads the annotation
 from sglang_lp.policy.allowing import make_allow_list
-from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Decisions, Profile
+from sglang_lp.policy.decisions import Decisions
+from sglang_lp.policy.mistakes import explain
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
 from sglang_lp.trust.audit import Limits
@@ -109,7 +109,8 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
         try:
             keys = msgspec.toml.decode(raw, type=PolicyFile)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise PolicyError(f"policy {path}: {_explained(str(error))}") from error
+            said = explain(str(error), raw, PolicyFile)
+            raise PolicyError(f"policy {path}: {said}") from error
         return cls(source=str(path), **msgspec.structs.asdict(keys))
 
     def make_allow_list(self) -> AllowList:
@@ -149,32 +150,3 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield
         except PolicyError as error:
             raise PolicyError(f"policy {self.source}: {error}") from error
-
-
-#: The struct of each table, by the beginning of the path in a message of msgspec.
-_PLACES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
-    (r"\$\.pin", Pin),
-    (r"\$\.limits", Limits),
-    (r"\$\.adapt", Adapt),
-    (r"\$\.(defaults|always|profiles.*\.processors)", Chosen),
-    (r"\$\.profiles", Profile),
-    (r"\$\.ceilings", Ceiling),
-    (r"\$\.catalogues", Source),
-)
-
-
-def _explained(text: str) -> str:
-    """Add the expected keys or values to a message of msgspec that lacks them."""
-    place = text.rpartition(" - at `")[2]
-    keys = next(
-        (of.__struct_encode_fields__ for pattern, of in _PLACES if re.match(pattern, place)),
-        PolicyFile.__struct_encode_fields__,
-    )
-    if text.startswith("Expected `object`"):
-        return f"{text}; expected a table with {', '.join(keys)}"
-    expected: Iterable[str] = ()
-    if "contains unknown field" in text:
-        expected = keys
-    elif "Invalid enum value" in text:
-        expected = Stock if "`$.stock" in text else Above
-    return text + ("; expected one of " + ", ".join(expected) if expected else "")

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.processor import fit
+from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
-    from sglang_lp.served_model import ServedModel
+
+#: Stands for a model that is not known yet: parameters are checked against their schema only.
+UNKNOWN = ServedModel()
 
 
 class Link(NamedTuple):
@@ -40,6 +43,8 @@ def fit_link(link: Link, served: ServedModel) -> Link:
     Raises:
         RequestError: They do not fit the model.
     """
+    if served is UNKNOWN:
+        return link
     return link._replace(params=fit(link.processor, link.params, served))
 
 

@@ -15,7 +15,7 @@ from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupp
 from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower
 from sglang_lp.policy.chosen import fields_of, load_always, load_choice, load_profile
-from sglang_lp.policy.links import Link, fit_link, parse_link, parts, same_params
+from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link, parts, same_params
 from sglang_lp.policy.thinking import (
     BUDGET,
     ProposedBudgets,
@@ -83,7 +83,7 @@ class _Requested(NamedTuple):
 
 
 class Rules:
-    """The decisions of a policy.
+    """The decisions of a policy, checked as far as that is possible without the served model.
 
     Args:
         decisions: Those of the policy.
@@ -122,6 +122,7 @@ class Rules:
         known += [one.processor for profile in self._profiles.values() for one in profile.choices]
         known += [self._default.processor] if self._default else []
         check_names(decisions.ceilings, known)
+        self.fit(UNKNOWN)
 
     def has_profile(self, payload: object) -> bool:
         """Tell whether a request's payload is the name of a profile."""

@@ -17,7 +17,7 @@ from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
 from sglang_lp.policy.decisions import Above, Ceiling, Decisions
-from sglang_lp.policy.links import Link, fit_link, parse_link
+from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class ThinkingRules:
         """
         for one in served.by_effort() if self.limits_all else ():
             template = fit_link(parse_link(*self._template, one), one)
-            self._own[one.reasoning] = template.params
+            if one is not UNKNOWN:
+                self._own[one.reasoning] = template.params
             self._with_budget(template, 0)
 
     def read_bare_budget(self, given: Mapping[str, Any], field: int | None) -> int | None:

@@ -166,6 +166,16 @@ def test_what_cannot_be_told_is_no_failure(asked):
     assert "the header X-SGLang-LP was lost on the way" in said[2]
 
 
+def test_rules_of_the_operator_that_contradict_the_text_are_no_failure(asked):
+    why = "no token is left at token 3: what this request asks for contradicts what this server's "
+    refused = {"error": {"message": why + "operator decided; ask for something else"}}
+    code, said = asked(changed(forced=lambda *_, **__: (400, refused)))
+
+    assert code == 0
+    assert [line[:2] for line in said] == ["ok", "ok", *["--"] * 4, "ok"]
+    assert "its text contradicts what this server's operator decided" in said[2]
+
+
 def test_what_is_lost_but_in_the_routed_form_is_told_and_no_failure(asked):
     code, said = asked(changed(drops=(CHAT,)))
 

@@ -8,7 +8,7 @@ from support.servers.configurations import on_servers
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.timeout(600),
-    on_servers("default", "decided", "stock"),
+    on_servers("default", "decided", "reasoning", "stock"),
 ]
 
 

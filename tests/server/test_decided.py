@@ -182,13 +182,13 @@ def test_a_model_without_thinking_does_not_start_with_budgets(capfd):
         Launch(guard, PendingResults()).learn_scheduler({}, served())
 
     said = capfd.readouterr().err
-    assert "does not serve: thinking budgets: thinking_start_token_id" in said
+    assert "does not serve: policy in code: thinking budgets: thinking_start_token_id" in said
 
 
 def test_a_model_that_generates_nothing_does_not_start_with_decisions():
     process = served()
     process.model_config.is_generation = False
-    why = "^what it decides is for servers that generate text; this one does not$"
+    why = "^policy in code: what it decides is for servers that generate text; this one does not$"
     with pytest.raises(PolicyError, match=why):
         Guard(POLICY).learn(Gate.SCHEDULER, process)
     Guard(Policy()).learn(Gate.SCHEDULER, process)

@@ -92,7 +92,7 @@ def test_an_entry_point_that_cannot_be_found_or_read_is_refused(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[[adapt]]", ": adapt: expected either class or entry_point"),
+        ("[[adapt]]", r": adapt\[0\]: expected either class or entry_point"),
         ('[[adapt]]\nclass = "a:b"\nentry_point = "c"', "expected either class or entry_point"),
         (table("math.gcd"), 'expected "package.module:Class"'),
         (table("math:gcd:x"), 'expected "package.module:Class"'),
@@ -153,7 +153,7 @@ def test_what_cannot_be_adapted_is_refused_at_start_up(text, why, tmp_path):
     ],
 )
 def test_a_refused_entry_says_what_came(given, why):
-    with pytest.raises(PolicyError, match=f"^adapt: {re.escape(why)}$"):
+    with pytest.raises(PolicyError, match=f"^{re.escape(why)}$"):
         Adapt(**given)
 
 

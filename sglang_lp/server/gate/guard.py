@@ -83,6 +83,7 @@ class Guard:
     """
 
     def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self.verifier = Verifier(policy)
         self._limited: Callable[[type], type] = cache(
             lambda chain: chain.limited_to(lambda name: as_processor(self.verifier.resolve(name)))
@@ -119,8 +120,9 @@ class Guard:
                     if issubclass(one.processor, LogitProcessor):
                         one.processor.warm(vocabulary)
         if not self.rules.is_empty and known != (server.tokenizer, server.vocab_size):
-            server.check_decisions(process)
-            self.rules.fit(server.model)
+            with self._policy.named():
+                server.check_decisions(process)
+                self.rules.fit(server.model)
 
     def check_known(self, payload: str) -> None:
         """Check a payload of SGLang's batch.
