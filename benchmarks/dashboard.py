@@ -1,9 +1,10 @@
 """Draws the Grafana dashboard from the metrics of a real server under load.
 
-Run it as ``make bench PART=dashboard``. It starts a server whose operator decides, asks it for a
-minute in changing ways, scrapes its metrics, and draws every panel of ``docs/grafana.json`` into
-``docs/plots/dashboard.svg``. The queries are evaluated here as Prometheus does, for the forms that
-the dashboard has: rates, their sums by label, ratios of sums, and quantiles of a histogram.
+Run it as ``make bench PART=dashboard``. It starts two servers with different policies, asks both
+for a minute in changing ways, scrapes their metrics, and draws every panel of ``docs/grafana.json``
+into ``docs/plots/dashboard.svg``, with all servers selected. The queries are evaluated here as
+Prometheus does, for the forms that the dashboard has: rates, their sums by label, ratios of sums,
+quantiles of a histogram, counts of gauges by label, and a lower bound.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +40,10 @@ SECONDS, EVERY, CLIENTS = 60, 2.5, 4
 WINDOW = 5
 
 _SAMPLE = re.compile(r"^(sglang_lp_\w+)(?:\{(.*)\})? (\S+)$")
+#: The dashboard's variable, with all servers selected.
+_ALL = '{instance=~"$instance"}'
 _SUM = re.compile(r"sum(?: by \(([^)]*)\))? ?\(rate\((\w+)\[[^]]*\]\)\)")
+_COUNT = re.compile(r"count by \(([^)]*)\) \((\w+)\)$")
 
 
 class Scrape(NamedTuple):
@@ -69,47 +74,81 @@ def ask(server: Server, seed: int, until: float) -> None:
         server.post("/generate", body)
 
 
-def scrape(url: str) -> dict[str, float]:
+def scrape(instance: str, url: str) -> dict[str, float]:
+    """Return a server's samples, each with the label ``instance``, which Prometheus adds."""
     text = httpx.get(f"{url}/metrics/", trust_env=False).text
     found = (_SAMPLE.match(line) for line in text.splitlines())
-    return {f"{one[1]}|{one[2] or ''}": float(one[3]) for one in found if one}
+    return {f'{one[1]}|instance="{instance}",{one[2] or ""}': float(one[3]) for one in found if one}
+
+
+def _second_policy(folder: Path) -> Path:
+    """Return the policy of the second server: the first one's, with another ceiling."""
+    path = folder / "second.toml"
+    ceiling = "thinking_budget = { at_most = 20 }"
+    path.write_text(DECIDED.read_text().replace(ceiling, "thinking_budget = { at_most = 10 }"))
+    return path
 
 
 def record() -> list[Scrape]:
-    """Return the readings of a server under load."""
+    """Return the readings of two servers under load."""
     arguments, variables = SERVERS["decided"]
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        launch(
-            tiny_model.make(Path(scratch) / "model"),
-            Path(scratch),
-            arguments,
-            variables={"SGLANG_LP_POLICY": str(DECIDED), **variables},
-        ) as server,
-    ):
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        model = tiny_model.make(Path(scratch) / "model")
+        servers = {}
+        for name, policy in (("first", DECIDED), ("second", _second_policy(Path(scratch)))):
+            folder = Path(scratch) / name
+            folder.mkdir()
+            decides = {**variables, "SGLANG_LP_POLICY": str(policy)}
+            servers[name] = stack.enter_context(launch(model, folder, arguments, variables=decides))
         began = time.monotonic()
         clients = [
             threading.Thread(target=ask, args=(server, seed, began + SECONDS))
+            for server in servers.values()
             for seed in range(CLIENTS)
         ]
         for client in clients:
             client.start()
         scrapes = []
         while time.monotonic() < began + SECONDS:
-            scrapes.append(Scrape(time.monotonic() - began, scrape(server.url)))
+            samples = [scrape(name, server.url) for name, server in servers.items()]
+            scrapes.append(Scrape(time.monotonic() - began, {**samples[0], **samples[1]}))
             time.sleep(EVERY)
         for client in clients:
             client.join()
         return scrapes
 
 
+def names_in(labels: str) -> list[str]:
+    """Return the names of a list of labels."""
+    return [name.strip() for name in labels.split(",") if name]
+
+
+def keys_of(scrapes: Sequence[Scrape], metric: str) -> set[str]:
+    """Return the keys of a metric's samples."""
+    return {key for one in scrapes for key in one.samples if key.partition("|")[0] == metric}
+
+
+def told_apart(key: str, labels: Sequence[str]) -> str:
+    """Return the values of labels of one key."""
+    given = dict(re.findall(r'(\w+)="([^"]*)"', key))
+    return ": ".join(given[name] for name in labels)
+
+
+def counts(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
+    """Return ``count by (labels) (metric)`` at every reading but the first ``WINDOW``."""
+    counted: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
+    for key in keys_of(scrapes, metric):
+        line = counted[told_apart(key, labels)]
+        for i in range(WINDOW, len(scrapes)):
+            line[i - WINDOW] += key in scrapes[i].samples
+    return dict(counted)
+
+
 def rates(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
     """Return ``sum by (labels) (rate(metric))`` at every reading but the first ``WINDOW``."""
-    keys = {key for one in scrapes for key in one.samples if key.partition("|")[0] == metric}
     summed: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
-    for key in keys:
-        given = dict(re.findall(r'(\w+)="([^"]*)"', key))
-        line = summed[": ".join(given[name] for name in labels)]
+    for key in keys_of(scrapes, metric):
+        line = summed[told_apart(key, labels)]
         for i in range(WINDOW, len(scrapes)):
             old, new = scrapes[i - WINDOW], scrapes[i]
             grown = new.samples.get(key, 0.0) - old.samples.get(key, 0.0)
@@ -119,12 +158,15 @@ def rates(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict
 
 def evaluate(scrapes: Sequence[Scrape], query: str) -> Mapping[str, list[float]]:
     """Return the lines of a query by what tells them apart."""
+    query = query.replace(_ALL, "")
+    if query.endswith(" > 0"):
+        lines = evaluate(scrapes, query.removesuffix(" > 0"))
+        return {name: line for name, line in lines.items() if any(at > 0 for at in line)}
+    if gauge := _COUNT.match(query):
+        return counts(scrapes, gauge[2], names_in(gauge[1]))
     if quantile := re.match(r"histogram_quantile\(([\d.]+), (.*)\)$", query):
         return {"": quantiles(float(quantile[1]), evaluate(scrapes, quantile[2]))}
-    sums = [
-        rates(scrapes, one[2], [name.strip() for name in (one[1] or "").split(",") if name])
-        for one in _SUM.finditer(query)
-    ]
+    sums = [rates(scrapes, one[2], names_in(one[1] or "")) for one in _SUM.finditer(query)]
     if " / " not in query:
         return sums[0]
     above, below = (next(iter(one.values())) for one in sums)
@@ -164,7 +206,8 @@ def draw(scrapes: Sequence[Scrape], file: Path) -> None:
         place.set_title(panel["title"], loc="left", fontweight="bold")
         place.set_ylim(bottom=0)
         place.grid(alpha=0.3)
-        place.legend(loc="upper left", frameon=False, fontsize=6)
+        if place.lines:
+            place.legend(loc="upper left", frameon=False, fontsize=6)
     figure.savefig(file, metadata={"Date": None})
 
 

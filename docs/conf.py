@@ -36,6 +36,7 @@ NAVIGATION = {
         "/SECURITY",
         "policy",
         "operating",
+        "runbook",
         "deploying",
         "disaggregation",
         "performance",

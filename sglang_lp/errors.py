@@ -160,7 +160,15 @@ class Contradiction(RequestError):
 
 
 class ProcessorFault(SglangLpError, RuntimeError):
-    """A processor raised, or returned a wrong value. It ends its own request and no other."""
+    """A processor raised, or returned a wrong value. It ends its own request and no other.
+
+    Attributes:
+        processor: Name of the processor, if it is known.
+    """
+
+    def __init__(self, message: str, processor: str | None = None) -> None:
+        super().__init__(message)
+        self.processor = processor
 
 
 class NotRun(SglangLpError, RuntimeError):

@@ -83,7 +83,7 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
         what = str(error)
     else:
         what = _described(name, error)
-    return ProcessorFault(f"{name} failed {when}: {what}")
+    return ProcessorFault(f"{name} failed {when}: {what}", name)
 
 
 def _has_plain_text(error: BaseException) -> bool:

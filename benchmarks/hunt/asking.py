@@ -28,7 +28,7 @@ __all__ = ["Asked", "Client"]
 _SECONDS = 90.0
 #: Between two looks at the event loop.
 _TICK = 0.1
-_FAULTS = "sglang_lp_faults_total "
+_FAULTS = "sglang_lp_faults_total{"
 
 
 @dataclass(frozen=True)

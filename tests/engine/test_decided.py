@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from importlib.metadata import version
 
 import anthropic
 import httpx
@@ -13,7 +14,7 @@ import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.server.gate.metrics import NAMES
-from sglang_lp.wire.names import HEADER
+from sglang_lp.wire.names import HEADER, POLICY_HEADER
 from support.models.tiny_model import EOS, FREQUENT
 from support.servers.asking import openai_client
 from support.servers.configurations import on_servers
@@ -318,10 +319,11 @@ def test_a_request_that_contradicts_the_operator_is_told_so_and_nobody_is_paged(
         assert "contradicts what this server's operator decided" in message
         assert str(FREQUENT[0]) not in message
     after = scraped(server)
-    assert after["sglang_lp_contradictions_total"] - before.get(
-        "sglang_lp_contradictions_total", 0
-    ) == len(sent)
-    assert after.get("sglang_lp_faults_total", 0) == before.get("sglang_lp_faults_total", 0)
+    grown = {name: after[name] - before.get(name, 0) for name in after if "step" not in name}
+    for processor in ("ForcedSequenceLogitProcessor", "AllowedTokensLogitProcessor"):
+        assert grown[f'sglang_lp_contradictions_total{{processor="{processor}"}}'] == 1
+    assert not any(grown[name] for name in grown if "faults" in name)
+    assert len([name for name in after if "faults" in name]) > 40  # each class begins with 0
 
 
 def test_what_a_request_brings_runs_beside_what_is_mandatory(server):
@@ -401,9 +403,13 @@ def test_the_metrics_count_what_was_sent(server):
     after = scraped(server)
 
     assert {name.partition("{")[0].removesuffix("_sum") for name in after} >= {*NAMES} - {
-        "sglang_lp_faults_total",
         "sglang_lp_contradictions_total",
     }
+    policy = httpx.get(server.url + "/v1/models", trust_env=False).headers[POLICY_HEADER]
+    (info,) = [name for name in after if "info" in name]
+    assert after[info] == 1
+    assert f'policy="{policy}"' in info
+    assert f'version="{version("sglang-lp")}"' in info
     grown = {name: after[name] - before.get(name, 0) for name in after}
     counted = {name: grown[name] for name in grown if grown[name] and "step" not in name}
     assert counted == {

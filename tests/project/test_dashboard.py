@@ -9,12 +9,13 @@ import pytest
 from benchmarks.dashboard import Scrape, evaluate
 from sglang_lp.policy import Rules
 from sglang_lp.served_model import ServedModel
-from sglang_lp.server.gate.metrics import NAMES
+from sglang_lp.server.gate.metrics import ABOUT, NAMES
 from sglang_lp.trust import Policy, Verifier
 from support.models.vocabularies import byte_level
 
 DOCS = Path(__file__).parents[2] / "docs"
-PANELS = orjson.loads((DOCS / "grafana.json").read_bytes())["panels"]
+DASHBOARD = orjson.loads((DOCS / "grafana.json").read_bytes())
+PANELS = DASHBOARD["panels"]
 PAGE = (DOCS / "operating.md").read_text()
 
 #: What a histogram is scraped as.
@@ -39,13 +40,24 @@ def test_every_query_is_whole():
             for opening, closing in ("()", "[]", "{}"):
                 assert target["expr"].count(opening) == target["expr"].count(closing)
             labels = re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])
-            grouped = re.findall(r"by \(([^)]*)\) \(rate", target["expr"])
+            grouped = re.findall(r"by \(([^)]*)\)", target["expr"])
             assert {*labels} <= {name.strip() for one in grouped for name in one.split(",")}
 
 
+def test_every_query_is_about_the_chosen_servers():
+    (variable,) = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
+    assert (variable["name"], variable["multi"], variable["includeAll"]) == ("instance", True, True)
+    assert metrics_of(variable["query"]) == {"sglang_lp_info"}
+    for panel in PANELS:
+        for target in panel["targets"]:
+            found = re.findall(r"(sglang_lp_\w+)(\{.*?\})?", target["expr"])
+            assert {chosen for _, chosen in found} == {'{instance=~"$instance"}'}
+
+
 def scrapes():
-    """Return the metrics of a server whose counters grow evenly."""
+    """Return the metrics of two servers whose counters grow evenly, the second's twice as fast."""
     kinds = {
+        'sglang_lp_info|version="1",policy="f"': 0.0,
         'sglang_lp_requests_total|processor="A"': 2.0,
         'sglang_lp_requests_total|processor="B"': 3.0,
         'sglang_lp_thinking_blocks_total|ended="budget"': 2.0,
@@ -53,15 +65,27 @@ def scrapes():
         "sglang_lp_thinking_tokens_total|": 40.0,
         'sglang_lp_refusals_total|gate="admission",reason="denied"': 1.0,
         "sglang_lp_forced_tokens_total|": 5.0,
-        "sglang_lp_faults_total|": 0.0,
-        "sglang_lp_contradictions_total|": 2.0,
+        'sglang_lp_faults_total|processor="A",kind="processor"': 0.0,
+        'sglang_lp_faults_total|processor="B",kind="toolkit"': 1.0,
+        'sglang_lp_contradictions_total|processor="B"': 2.0,
         "sglang_lp_awaited_steps_total|": 1.0,
         "sglang_lp_step_seconds_count|": 4.0,
         'sglang_lp_step_seconds_bucket|le="0.001"': 2.0,
         'sglang_lp_step_seconds_bucket|le="0.002"': 4.0,
         'sglang_lp_step_seconds_bucket|le="+Inf"': 4.0,
     }
-    return [Scrape(at, {key: each * at for key, each in kinds.items()}) for at in range(9)]
+    names = {key: key.replace("|", '|instance="{}",') for key in kinds}
+    return [
+        Scrape(
+            at,
+            {
+                names[key].replace("{}", server): each * speed * at
+                for server, speed in (("first", 1), ("second", 2))
+                for key, each in kinds.items()
+            },
+        )
+        for at in range(9)
+    ]
 
 
 def test_the_picture_evaluates_every_query_as_prometheus_does():
@@ -75,15 +99,17 @@ def test_the_picture_evaluates_every_query_as_prometheus_does():
     }
 
     assert last == {
-        "Requests by processor": [{"A": 2.0, "B": 3.0}],
-        "Thinking blocks by what ended them": [{"budget": 2.0, "model": 2.0}],
+        "Requests by processor": [{"A": 6.0, "B": 9.0}],
+        "Thinking blocks by what ended them": [{"budget": 6.0, "model": 6.0}],
         "Tokens of a thinking block": [{"": 10.0}],
-        "Forced tokens": [{"": 5.0}],
-        "Refusals": [{"admission: denied": 1.0}],
-        "Faults": [{"": 0.0}, {"": 2.0}],
+        "Forced tokens": [{"": 15.0}],
+        "Refusals": [{"admission: denied": 3.0}],
+        "Faults": [{"B: toolkit": 3.0}],
         # Half of the steps are below 1 ms; of the rest, 98 in 100 are below 1.98 ms.
         "Time of a step in processors": [{"": pytest.approx(0.001)}, {"": pytest.approx(0.00198)}],
         "Steps that waited for tokens": [{"": 0.25}],
+        "Contradictions": [{"B": 6.0}],
+        "Servers by version and policy": [{"1: f": 2.0}],
     }
 
 
@@ -99,6 +125,14 @@ def test_panels_have_places_of_their_own():
     assert len(cells) == len({*cells})
     assert max(x for x, _ in cells) < 24
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+
+
+def test_the_help_of_thinking_blocks_names_every_end():
+    source = (DOCS.parent / "sglang_lp/builtins/thinking/block_report.py").read_text()
+    ends = {*re.findall(r'(?:ended =|return|else) "(\w+)"', source)}
+    helped = ABOUT["sglang_lp_thinking_blocks_total"].rpartition(": ")[2].rstrip(".").split(", ")
+    assert len(ends) == 6
+    assert {*helped} == {*ends, "open"}
 
 
 def test_the_page_explains_every_metric_and_no_other():

@@ -14,6 +14,7 @@ from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import standing_in
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
+from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import ROUTED
 from sglang_lp.trust import Gate
 
@@ -202,6 +203,9 @@ class Admission:
         except ProcessorFault as error:
             from fastapi import HTTPException
 
+            metrics = writing()
+            if metrics is not None:
+                metrics.fail_early(error)
             raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
         ran(admitted.names if admitted is not None else ())
         return admitted

@@ -3,42 +3,70 @@
 Each process writes its own files of ``prometheus_client``'s multiprocess mode, which SGLang sets
 up, and the HTTP process adds them up. Every label has values of a fixed set: classes that the
 operator allowed, gates, reasons. ``docs/operating.md`` explains each metric.
+
+The label ``processor`` names a processor that the client may know of. A request with several of
+them counts once for each; a request that runs only those of ``[[always]]`` counts as ``always``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NAMES", "Metrics", "start", "writing"]
+from sglang_lp.errors import ProcessorFault
+
+if TYPE_CHECKING:
+    from sglang_lp.trust import Allowed
+
+__all__ = ["ABOUT", "LABELS", "NAMES", "Metrics", "labels_of", "start", "writing"]
 
 #: Counters: name -> what is counted, and the labels.
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "requests": (
-        "Requests by processor; none: no processor ran; always: none but those of [[always]].",
+        "Requests by processor; none: no processor ran; always: only those of [[always]] ran.",
         ("processor",),
     ),
     "refusals": ("Refused requests.", ("gate", "reason")),
     "thinking_blocks": (
-        "Thinking blocks by what ended them: model, budget, soft, early_end, open.",
+        "Thinking blocks by their end: model, tool_call, budget, soft, loop, early_end, open.",
         ("ended",),
     ),
     "thinking_tokens": ("Tokens in thinking blocks with a budget.", ()),
     "forced_tokens": ("Tokens that were forced.", ()),
-    "faults": ("Requests that ended because a processor failed.", ()),
+    "faults": (
+        "Requests that ended with HTTP 500, by processor; kind: processor or toolkit failed.",
+        ("processor", "kind"),
+    ),
     "contradictions": (
-        "Requests that ended because what they asked for left no token.",
-        (),
+        "Requests that ended because what they asked for left no token: the client's error.",
+        ("processor",),
     ),
     "awaited_steps": (
         "Steps in which a processor read tokens that the scheduler had not processed yet.",
         (),
     ),
 }
+#: Values of the label ``kind``.
+_KINDS = ("processor", "toolkit")
+#: Values of the label ``processor`` of faults that are no allowed class.
+_OTHERS = ("always", "unknown")
 _STEP = "sglang_lp_step_seconds"
+_INFO = "sglang_lp_info"
 
-#: Every metric as it is scraped.
-NAMES = (*(f"sglang_lp_{name}_total" for name in _COUNTERS), _STEP)
+#: Every metric as it is scraped, with its help.
+ABOUT: Mapping[str, str] = {
+    **{f"sglang_lp_{name}_total": about for name, (about, _) in _COUNTERS.items()},
+    _STEP: "Time of a step in all its processors, on the host.",
+    _INFO: "1 on a guarded server: its version of sglang-lp, and its policy's fingerprint.",
+}
+NAMES = (*ABOUT,)
+#: The labels of each metric.
+LABELS: Mapping[str, tuple[str, ...]] = {
+    **{f"sglang_lp_{name}_total": labels for name, (_, labels) in _COUNTERS.items()},
+    _STEP: (),
+    _INFO: ("version", "policy"),
+}
 
 #: Seconds; a step of a model takes 5 to 50 ms.
 _BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
@@ -47,45 +75,73 @@ _writing: Metrics | None = None
 
 
 class Metrics:
-    """Counters and a histogram, as one process writes them."""
+    """The metrics, as one process writes them.
 
-    def __init__(self) -> None:
+    Args:
+        policy: Fingerprint of the policy.
+        allowed: Classes that may run.
+    """
+
+    def __init__(self, policy: str, allowed: Iterable[Allowed]) -> None:
         # Imported once SGLang has set where the files of all processes are.
-        from prometheus_client import Counter, Histogram
+        from prometheus_client import Counter, Gauge, Histogram
 
         self._counters = {
             name: Counter(f"sglang_lp_{name}_total", about, labels)
             for name, (about, labels) in _COUNTERS.items()
         }
-        self._seconds = Histogram(
-            _STEP, "Time of a step in processors, on the host.", buckets=_BUCKETS
-        )
+        self._seconds = Histogram(_STEP, ABOUT[_STEP], buckets=_BUCKETS)
+        info = Gauge(_INFO, ABOUT[_INFO], LABELS[_INFO], multiprocess_mode="max")
+        info.labels(version("sglang-lp"), policy).set(1)
+        # An alert on an increase misses the first fault of a series that begins with it.
+        for name in dict.fromkeys([*map(_short, allowed), *_OTHERS]):
+            for kind in _KINDS:
+                self._counters["faults"].labels(name, kind)
 
     def begin(self, names: Iterable[str]) -> None:
         """Count a request that the scheduler took, by its processors."""
         for name in names:
             self._counters["requests"].labels(name).inc()
 
+    def fail(self, names: Iterable[str], kind: str) -> None:
+        """Count a request that ended with HTTP 500.
+
+        Args:
+            names: Values of the label ``processor``.
+            kind: ``"processor"`` or ``"toolkit"``, for what failed.
+        """
+        for name in names:
+            self._counters["faults"].labels(name, kind).inc()
+
     def refuse(self, gate: str, reason: str) -> None:
         """Count a refusal."""
         self._counters["refusals"].labels(gate, reason).inc()
 
-    def finish(self, report: Mapping[str, Any], *, failed: bool, contradicts: bool) -> None:
+    def fail_early(self, error: BaseException) -> None:
+        """Count a request that ended with HTTP 500 before it began."""
+        if isinstance(error, ProcessorFault):
+            self.fail(((error.processor or "unknown").rpartition(":")[2],), "processor")
+        else:
+            self.fail(("unknown",), "toolkit")
+
+    def finish(self, report: Mapping[str, Any], *, fault: str | None, contradicts: bool) -> None:
         """Count how a request ended.
 
         Args:
             report: As in ``meta_info["sglang_lp"]``.
-            failed: Whether the fault of a processor ended it.
+            fault: As ``kind`` of :meth:`fail`; ``None`` without a fault.
             contradicts: Whether it ended because what it asked for left no token.
         """
+        names = labels_of(report["processors"])
         self._counters["forced_tokens"].inc(report["forced"])
         for block in report.get("thinking", ()):
             self._counters["thinking_blocks"].labels(block["ended"] or "open").inc()
             self._counters["thinking_tokens"].inc(block["tokens"])
-        if failed:
-            self._counters["faults"].inc()
+        if fault is not None:
+            self.fail(names, fault)
         if contradicts:
-            self._counters["contradictions"].inc()
+            for name in names:
+                self._counters["contradictions"].labels(name).inc()
 
     def step(self, seconds: float, *, awaited: bool) -> None:
         """Count a step with processors."""
@@ -94,15 +150,30 @@ class Metrics:
             self._counters["awaited_steps"].inc()
 
 
-def start(server_args: Any) -> None:
+def labels_of(names: Sequence[str]) -> Sequence[str]:
+    """Return the values of the label ``processor`` for a request that runs processors.
+
+    Args:
+        names: Names of its processors that the client may know of.
+    """
+    return names or ("always",)
+
+
+def _short(one: Allowed) -> str:
+    return one.name.rpartition(":")[2]
+
+
+def start(server_args: Any, policy: str, allowed: Iterable[Allowed]) -> None:
     """Write metrics from now on, if the server has any.
 
     Args:
         server_args: SGLang's.
+        policy: Fingerprint of the policy.
+        allowed: Classes that may run.
     """
     global _writing  # noqa: PLW0603 - Prometheus has one registry in a process, too
     if _writing is None and getattr(server_args, "enable_metrics", False):
-        _writing = Metrics()
+        _writing = Metrics(policy, allowed)
 
 
 def writing() -> Metrics | None:

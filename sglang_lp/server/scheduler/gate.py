@@ -20,7 +20,7 @@ from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
-from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.gate.reserved_keys import check_stands
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
@@ -59,6 +59,9 @@ class SchedulerGate:
             fault = error
             if not isinstance(error, ProcessorFault):
                 fault = as_fault("sglang-lp", "before its request began", error)
+            metrics = writing()
+            if metrics is not None:
+                metrics.fail_early(error)
             req.custom_logit_processor = None
             req.set_finish_with_abort(
                 str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
@@ -105,7 +108,7 @@ class SchedulerGate:
         admitted = guard.admit(intake)
         metrics = writing()
         if metrics is not None:
-            metrics.begin(("none",) if admitted is None else admitted.names or ("always",))
+            metrics.begin(("none",) if admitted is None else labels_of(admitted.names))
         if admitted is None:
             return
         req.custom_logit_processor = admitted.payload

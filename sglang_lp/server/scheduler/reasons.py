@@ -16,8 +16,9 @@ from sglang_lp.errors import Contradiction, RequestError, SglangLpError
 if TYPE_CHECKING:
     from sglang_lp.edits import End
 
-#: Attribute of SGLang's finish reason: whether it is a fault of sglang-lp or a processor.
-PROCESSOR_FAILED = "sglang_lp_processor_failed"
+#: Attribute of SGLang's finish reason: what failed, ``"processor"`` or ``"toolkit"``; ``None`` for
+#: an error of the client.
+FAULT = "sglang_lp_fault"
 
 #: Attribute of SGLang's finish reason: whether the requested edits left no token.
 CONTRADICTS = "sglang_lp_contradicts"
@@ -30,7 +31,7 @@ _INTERNAL = "internal error of sglang-lp: the request's processors did not run t
 
 def abort(error: SglangLpError) -> Any:
     """Return SGLang's finish reason for an error."""
-    reason = _abort(str(error), blame_client=isinstance(error, RequestError))
+    reason = _abort(str(error), None if isinstance(error, RequestError) else "processor")
     setattr(reason, CONTRADICTS, isinstance(error, Contradiction))
     return reason
 
@@ -68,7 +69,7 @@ def _truncation() -> type:
 
 def is_error(reason: Any) -> bool:
     """Tell whether a finish reason is an error that sglang-lp made."""
-    return hasattr(reason, PROCESSOR_FAILED)
+    return hasattr(reason, FAULT)
 
 
 def withhold_unkept(req: Any) -> None:
@@ -126,11 +127,11 @@ def fail_finished(req: Any, kept: int, message: str = _INTERNAL) -> None:
     withhold(req, kept)
 
 
-def _abort(message: str, *, blame_client: bool = False) -> Any:
+def _abort(message: str, fault: str | None = "toolkit") -> Any:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-    status = HTTPStatus.BAD_REQUEST if blame_client else HTTPStatus.INTERNAL_SERVER_ERROR
-    kind = "BadRequestError" if blame_client else "InternalServerError"
+    status = HTTPStatus.BAD_REQUEST if fault is None else HTTPStatus.INTERNAL_SERVER_ERROR
+    kind = "BadRequestError" if fault is None else "InternalServerError"
     reason = FINISH_ABORT(message, status, kind)
-    setattr(reason, PROCESSOR_FAILED, not blame_client)
+    setattr(reason, FAULT, fault)
     return reason

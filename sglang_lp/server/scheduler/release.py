@@ -12,6 +12,7 @@ from typing import Any
 from sglang_lp._engine.history.attached import detach_row
 from sglang_lp.errors import SglangLpError
 from sglang_lp.faults import from_signal
+from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import fail_finished
 from sglang_lp.server.scheduler.report import report
@@ -39,6 +40,9 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
         if from_signal(error):
             raise
         logger.exception("sglang-lp: a request could not be ended as it should; it ends here")
+        metrics = writing()
+        if metrics is not None:
+            metrics.fail(("unknown",), "toolkit")
         fail_finished(req, sent)
 
 

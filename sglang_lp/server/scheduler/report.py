@@ -11,9 +11,9 @@ import orjson
 
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.faults import as_fault
-from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
-from sglang_lp.server.scheduler.reasons import CONTRADICTS, PROCESSOR_FAILED
+from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT
 from sglang_lp.wire.names import REPORT
 
 __all__ = ["report"]
@@ -38,6 +38,7 @@ def report(req: Any) -> None:
     whole = [*resumed_ids, *output_ids] if resumed_ids else output_ids
     edit_log = row.edit_log
     edit_log.finish(whole)
+    metrics = writing()
     known = {
         "processors": [*getattr(row.host, "names", ())],
         "policy": getattr(row.host, "policy", None),
@@ -48,12 +49,14 @@ def report(req: Any) -> None:
         own = row.processor.report(row.request.params, prompt_ids, whole, forced)
         text = orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code
-        raise as_fault(row.name, "in its report", error) from None
-    metrics = writing()
+        fault = as_fault(row.name, "in its report", error)
+        if metrics is not None:
+            metrics.fail(labels_of(known["processors"]), "processor")
+        raise fault from None
     if metrics is not None:
         metrics.finish(
             orjson.loads(text),
-            failed=getattr(req.finished_reason, PROCESSOR_FAILED, False),
+            fault=getattr(req.finished_reason, FAULT, None),
             contradicts=getattr(req.finished_reason, CONTRADICTS, False),
         )
     said = {**req.finished_reason.to_json(), REPORT: text}

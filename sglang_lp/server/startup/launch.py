@@ -165,7 +165,7 @@ class Launch:
 
         The server takes middleware until it runs.
         """
-        metrics.start(manager.server_args)
+        self._count(manager)
         front = sys.modules.get("sglang.srt.entrypoints.http_server")
         app = getattr(front, "app", None)
         if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
@@ -178,7 +178,11 @@ class Launch:
         self._pending.scheduler = scheduler
         # One rank counts, and the others of the same requests do not.
         if scheduler.metrics_reporter.current_scheduler_metrics_enabled:
-            metrics.start(scheduler.server_args)
+            self._count(scheduler)
+
+    def _count(self, process: Any) -> None:
+        guard = self._guard
+        metrics.start(process.server_args, guard.fingerprint, guard.verifier.allowed)
 
     def _learn(self, gate: Gate, process: Any) -> None:
         try:

@@ -35,7 +35,7 @@ from sglang_lp.server.scheduler.disaggregated import (
     turn_away,
 )
 from sglang_lp.server.scheduler.endings import update_finish_state
-from sglang_lp.server.scheduler.reasons import PROCESSOR_FAILED
+from sglang_lp.server.scheduler.reasons import FAULT
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, Played
 from support.processors.recording import Finishes
@@ -46,7 +46,7 @@ def abort(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, *, ours=True):
 
     reason = FINISH_ABORT(message, status)
     if ours:
-        setattr(reason, PROCESSOR_FAILED, True)
+        setattr(reason, FAULT, "processor")
     return reason
 
 
