@@ -82,7 +82,7 @@ def scrape(instance: str, url: str) -> dict[str, float]:
 
 
 def _second_policy(folder: Path) -> Path:
-    """Return the policy of the second server: the first one's, with another ceiling."""
+    """Return the policy of the second server: the first server's, with another ceiling."""
     path = folder / "second.toml"
     ceiling = "thinking_budget = { at_most = 20 }"
     path.write_text(DECIDED.read_text().replace(ceiling, "thinking_budget = { at_most = 10 }"))
