@@ -14,6 +14,10 @@ from typing import Any
 
 import orjson
 
+from support.preloaded import Forked, template
+
+Process = subprocess.Popen[bytes] | Forked
+
 
 class EngineError(RuntimeError):
     """A server or engine did not start, or ended; holds the end of its log."""
@@ -21,19 +25,26 @@ class EngineError(RuntimeError):
 
 @contextmanager
 def running(
-    command: Sequence[str | Path], env: Mapping[str, str], log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+    command: Sequence[str | Path], env: Mapping[str, str], log: Path, *, forked: bool = False
+) -> Iterator[Process]:
     """Run a command as a process group of its own, and kill the group at the end of the block.
 
     Args:
         command: Program and arguments.
         env: Its whole environment.
         log: Takes its standard output and error.
+        forked: Whether to fork a process that has imported SGLang; the command is
+            ``python -m MODULE`` with arguments.
     """
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    process: Process
+    if forked:
+        _, _, module, *arguments = map(str, command)
+        process = template().start(module, arguments, env, log)
+    else:
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
     try:
         yield process
     finally:
@@ -42,8 +53,14 @@ def running(
         process.wait()
 
 
-def play(
-    module: str, job: Mapping[str, Any], directory: Path, env: Mapping[str, str], seconds: float
+def play(  # noqa: PLR0913 - one has a default
+    module: str,
+    job: Mapping[str, Any],
+    directory: Path,
+    env: Mapping[str, str],
+    seconds: float,
+    *,
+    forked: bool = False,
 ) -> Any:
     """Run ``python -m module JOB ANSWER`` and return the answer that it writes.
 
@@ -53,6 +70,7 @@ def play(
         directory: Takes both files and the log.
         env: The whole environment.
         seconds: Time that the process has.
+        forked: As for :func:`running`.
 
     Raises:
         EngineError: It wrote no answer in time; the message holds the end of the log.
@@ -60,7 +78,7 @@ def play(
     asked, answer, log = (directory / name for name in ("job.json", "answer.json", "engine.log"))
     asked.write_bytes(orjson.dumps(job))
     command = [sys.executable, "-m", module, str(asked), str(answer)]
-    with running(command, env, log) as process, suppress(subprocess.TimeoutExpired):
+    with running(command, env, log, forked=forked) as process, suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     if not answer.exists():
         raise EngineError(f"{module} wrote no answer:\n{tail(log)}")

@@ -151,6 +151,11 @@ def start(kind: Kind, directory: Path) -> Iterator[Server]:
     """
     variables = {**_settings(kind), "SGLANG_LP_POLICY": str(_POLICIES / kind.policy)}
     with launch(
-        ensure_model(), directory, kind.arguments, paths=[PROBES], variables=variables
+        ensure_model(),
+        directory,
+        kind.arguments,
+        paths=[PROBES],
+        variables=variables,
+        forked=not kind.arguments.get("tokenizer_worker_num"),
     ) as server:
         yield server

@@ -233,6 +233,9 @@ STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 STRICT = "strict thinking"
 RANKS = tuple(name for name in SERVERS if name.startswith("two ranks"))
 APART = "decided as on a gpu"
+#: Servers whose processes import SGLang themselves, as an operator's do: one of the usual kind, one
+#: that is started by another program, and those whose processes have to agree with each other.
+SPAWNED = frozenset({"default", *STARTED_BY, *RANKS, "tokenizer workers"})
 _OTHERS = {
     *(*STOCK, *ADAPTED, *RANKS, BLIND, STRICT, APART),
     *("decided", "reasoning", "tokenizer workers"),

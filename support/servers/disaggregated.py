@@ -169,6 +169,7 @@ def pair(
                 {**own, "disaggregation_bootstrap_port": port, **arguments},
                 paths=[PACKAGES, FLEET, *paths],
                 variables={**_VARIABLES, **libraries, **variables},
+                forked=True,
             )
             running = server.__enter__()
             with lock:

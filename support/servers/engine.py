@@ -41,7 +41,7 @@ def run_engine(
     job = {"arguments": {**CPU_ARGUMENTS, "model_path": str(model)}, "batches": batches}
     record = str(directory / "record.jsonl")
     env = environment({"OMP_NUM_THREADS": "1", RECORD: record, **(variables or {})}, paths)
-    return play(__name__, job, directory, env, JOB_SECONDS)
+    return play(__name__, job, directory, env, JOB_SECONDS, forked=True)
 
 
 async def _replies(engine: Any, batches: list[list[dict[str, Any]]]) -> list[list[Any]]:

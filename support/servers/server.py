@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import httpx
 import orjson
 
-from support.processes import EngineError, free_port, running, tail
+from support.processes import EngineError, Process, free_port, running, tail
 from support.settings import CPU_ARGUMENTS, RECORD, environment
 
 #: How SGLang itself starts a server.
@@ -67,7 +66,7 @@ class Server:
     url: str
     log: Path
     record: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     arguments: Mapping[str, Any]
     variables: Mapping[str, str]
 
@@ -144,6 +143,7 @@ def launch(  # noqa: PLR0913 - most have a default
     command: Sequence[str | Path] = SGLANG,
     paths: Sequence[Path] = (),
     variables: Mapping[str, str] | None = None,
+    forked: bool = False,
 ) -> Iterator[Server]:
     """Run a server for the length of a ``with`` block.
 
@@ -154,6 +154,7 @@ def launch(  # noqa: PLR0913 - most have a default
         command: What to run with these arguments.
         paths: Directories that the server imports from, before this checkout.
         variables: Environment variables.
+        forked: As for :func:`~support.processes.running`.
 
     Yields:
         The server, once it is healthy.
@@ -172,7 +173,7 @@ def launch(  # noqa: PLR0913 - most have a default
     log, record = directory / "server.log", directory / "record.jsonl"
     # The models are tiny, and the machine has other work.
     env = environment({"OMP_NUM_THREADS": "1", RECORD: str(record), **variables}, paths)
-    with running([*command, *flags_of(arguments)], env, log) as process:
+    with running([*command, *flags_of(arguments)], env, log, forked=forked) as process:
         url = f"http://127.0.0.1:{arguments['port']}"
         server = Server(url, log, record, process, arguments, variables)
         _await_health(server)

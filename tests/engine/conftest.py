@@ -21,7 +21,7 @@ else:
     from support.models import draft_models, tiny_model
     from support.oracles.greedy import Oracle
     from support.plugins import PROBES
-    from support.servers.configurations import POLICY, SERVERS, command
+    from support.servers.configurations import POLICY, SERVERS, SPAWNED, command
     from support.servers.server import launch
 
 
@@ -58,5 +58,6 @@ def server(request, tiny, tmp_path_factory):
         command=command(request.param),
         paths=[PROBES],
         variables={"SGLANG_LP_POLICY": str(POLICY), **variables},
+        forked=request.param not in SPAWNED,
     ) as running:
         yield running

@@ -250,7 +250,14 @@ class Serving:
         directory.mkdir()
         variables = {"SGLANG_LP_POLICY": str(POLICY), **self.variables}
         self.server = self._stack.enter_context(
-            launch(self._model, directory, self.arguments, paths=[PROBES], variables=variables)
+            launch(
+                self._model,
+                directory,
+                self.arguments,
+                paths=[PROBES],
+                variables=variables,
+                forked=True,
+            )
         )
         self.faults = Faults(self.server)
 

@@ -108,7 +108,9 @@ def single(setting, tmp_path_factory):
     model, arguments, variables, _ = setting
     arguments = {**arguments, "chunked_prefill_size": 64, "tp_size": 1}
     directory = tmp_path_factory.mktemp("single")
-    with launch(model, directory, arguments, paths=[PROBES], variables=variables) as server:
+    with launch(
+        model, directory, arguments, paths=[PROBES], variables=variables, forked=True
+    ) as server:
         return (
             server.at_once(requests()),
             [server.post("/generate", one) for one in LAST],

@@ -42,7 +42,7 @@ class Worker:
     def start(self, policy):
         arguments = {"port": self.port, "served_model_name": "tiny"}
         variables = {"SGLANG_LP_POLICY": str(policy)}
-        server = launch(self._model, self._directory, arguments, variables=variables)
+        server = launch(self._model, self._directory, arguments, variables=variables, forked=True)
         self._stack.enter_context(server)
 
     def stop(self):
