@@ -64,6 +64,8 @@ class LogitProcessor:
         reads_prompt: Whether :meth:`start` reads the whole prompt. With the plugin the request
             then waits in the queue for its turn, because the tokens that are read between two
             steps are bounded. A chain takes one such processor of each kind.
+        makes_object: Whether :meth:`start` runs a constructor of another engine's class. Its
+            request waits in the same way.
         early: Whether the edits of the first token depend only on parameters and prompt, and
             ``edit`` changes nothing but ``request.state`` there. The plugin then calls ``edit``
             before the first step. A class that overrides ``edit`` has to set it again.
@@ -79,6 +81,7 @@ class LogitProcessor:
     tolerates_lag: bool = False
     can_fork: bool = True
     reads_prompt: bool = False
+    makes_object: bool = False
     early: bool = False
     exclusion_only: bool = False
     example: ClassVar[Mapping[str, Any]] = {}

@@ -31,9 +31,11 @@ class Arguments(Parameters, frozen=True):
 
     Attributes:
         values: As they came, without SGLang's own keys.
+        seconds: Processor time that the constructor took with them, where it was tried.
     """
 
     values: dict[str, Any]
+    seconds: float = 0.0
 
 
 class Setting(NamedTuple):

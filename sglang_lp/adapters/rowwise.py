@@ -54,6 +54,7 @@ class Run(ABC):
         self._prompt: list[int] | None = None
         self.output_ids: list[int] = []
         self.made: Any = None
+        self._is_made = False
         self.called = -1
         #: The row that the last call computed.
         self._computed: torch.Tensor | None = None
@@ -73,6 +74,12 @@ class Run(ABC):
             The computed row, of the same shape and checked; ``None`` for ``row`` itself.
         """
 
+    def make(self, request: Request, device: str, vocab_size: int) -> None:
+        """Make the object, for logits of this size on a device."""
+        setting = Setting(request.tokenizer, device, len(self.prompt(vocab_size)))
+        self.made = self._processor.make(request, setting)
+        self._is_made = True
+
     def step(self, request: Request, row: torch.Tensor) -> None:
         """Compute the row of this step in place: float32, shape ``(vocab,)``."""
         position = request.position
@@ -82,10 +89,9 @@ class Run(ABC):
         if self.before is not None:
             self.made, self.called = deepcopy(self.before.made), self.before.called
             self.before = None
-        elif self.made is None and self._computed is None:
-            length = len(self.prompt(len(row)))
-            setting = Setting(request.tokenizer, str(row.device), length)
-            self.made = self._processor.make(request, setting)
+        elif self._computed is None:
+            if not self._is_made:  # no server has begun
+                self.make(request, str(row.device), len(row))
             if self._processor.generation_only:
                 self.called = position - 1
         if self.made is not None:
@@ -151,14 +157,15 @@ class RowwiseProcessor(AdaptedProcessor):
     can_fork = True
     #: The class of the runs.
     run: ClassVar[type[Run]]
+    makes_object = True
     #: Whether this server leaves the class out, because it only prefills.
     _idle: ClassVar[bool] = False
-    #: Whether this process runs it.
-    _begun: ClassVar[bool] = False
+    #: Of the server whose scheduler this process is.
+    _server: ClassVar[EngineSettings | None] = None
 
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
-        cls._begun = True
+        cls._server = engine
         cls._idle = cls.generation_only and not engine.decodes
 
     def make(self, request: Request, setting: Setting) -> Any:
@@ -171,8 +178,11 @@ class RowwiseProcessor(AdaptedProcessor):
         raise NotImplementedError
 
     def start(self, request: Request) -> Run:
-        """Begin the run of a request."""
-        return self.run(self, request)
+        """Begin the run of a request; on a server, make its object before its first step."""
+        run = self.run(self, request)
+        if self._server is not None and not self._idle:
+            run.make(request, self._server.device, self._server.vocab_size)
+        return run
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Add tokens to the list that the object sees."""
@@ -245,9 +255,10 @@ class ConstructedProcessor(RowwiseProcessor):
         setting = Setting(served.tokenizer)
         values = cls.constructor.filled(params.values, served)
         cls.constructor.check(values, setting)
-        if not cls._begun:  # a scheduler makes the object in its first step
-            try_out(cls.title, lambda: cls._try(values, setting))
-        return Arguments(values=values)
+        seconds = 0.0
+        if cls._server is None:  # a scheduler makes the object itself
+            seconds = try_out(cls.title, lambda: cls._try(values, setting))
+        return Arguments(values=values, seconds=seconds)
 
     @classmethod
     def _try(cls, values: Mapping[str, Any], setting: Setting) -> None:

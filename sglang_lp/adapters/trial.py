@@ -23,12 +23,15 @@ PATIENCE = 1.0
 _abandoned: dict[str, Thread] = {}
 
 
-def try_out(name: str, make: Callable[[], object]) -> None:
+def try_out(name: str, make: Callable[[], object]) -> float:
     """Make an object, and let go of it.
 
     Args:
         name: Of the class, for messages.
         make: Makes it.
+
+    Returns:
+        The seconds of processor time that it took.
 
     Raises:
         InvalidParameter: It takes too long, or one that was given up earlier is still at work.
@@ -65,3 +68,4 @@ def try_out(name: str, make: Callable[[], object]) -> None:
             f"expected arguments with which its constructor takes at most {LONGEST:g} s, got "
             f"{'more than ' * (not done)}{spent:.2g} s; ask for less",
         )
+    return spent

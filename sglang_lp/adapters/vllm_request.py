@@ -49,6 +49,7 @@ class VllmRequestProcessor(ConstructedProcessor):
     calling = "processor(output_ids, row) or processor(prompt_ids, output_ids, row)"
     counts = (2, _WITH_PROMPT)
     run = _Run
+    start = vllm_names()(ConstructedProcessor.start)
     compute = vllm_names()(ConstructedProcessor.compute)
 
     @classmethod
@@ -70,6 +71,7 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
     interface = "vllm-v1"
     can_fork = False  # what the class will make is not known before the scheduler asks it
     run = _Run
+    start = vllm_names()(RowwiseProcessor.start)
     compute = vllm_names()(RowwiseProcessor.compute)
     _engine: ClassVar[EngineSettings]
     _shared: ClassVar[Any] = None

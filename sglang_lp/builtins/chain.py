@@ -297,6 +297,7 @@ class ChainLogitProcessor(LogitProcessor):
         chain.early = all(processor.early for processor in processors)
         chain.exclusion_only = all(processor.exclusion_only for processor in processors)
         chain.reads_prompt = any(processor.reads_prompt for processor in processors)
+        chain.makes_object = any(processor.makes_object for processor in processors)
         chain.reads_request = any(processor.reads_request for processor in processors)
         chain.tolerates_lag = all(
             processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS

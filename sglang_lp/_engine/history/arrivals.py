@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from sglang_lp._engine.history.row import same_tokens
 from sglang_lp.edits import NEVER
@@ -27,6 +27,12 @@ _OF_COPY = 32
 #: chain of eight links eight times (`make bench PART=bounds`).
 _OF_RESUMED = 128
 
+#: Tokens of a prompt as which a microsecond of a constructor counts: a tenth of a second between
+#: two steps, or one constructor that takes longer.
+_OF_MICROSECOND = _MOST_TOKENS / 100_000
+#: As which a constructor counts that was not tried before.
+_OF_UNTRIED = _MOST_TOKENS // 16
+
 #: Most rows that are asked early between two steps. More copies of a request find the compiled
 #: edits of these.
 _MOST_EARLY = 16
@@ -38,8 +44,9 @@ class Arrivals:
     __slots__ = ("_early", "_latest", "_tokens", "_unread")
 
     def __init__(self) -> None:
-        #: Weak, and so only a hint: ranks release rows at different times.
-        self._unread: WeakSet[Row] = WeakSet()
+        #: Rows that wait, and the work of their constructors, in tokens of a prompt. Weak, and so
+        #: only a hint: ranks release rows at different times.
+        self._unread: WeakKeyDictionary[Row, int] = WeakKeyDictionary()
         self._new_interval()
 
     def _new_interval(self) -> None:
@@ -52,17 +59,24 @@ class Arrivals:
         """Whether any row may wait for :meth:`read`."""
         return bool(self._unread)
 
-    def start(self, row: Row, vocab_size: int | None) -> None:
-        """Start a row that has just arrived, or leave it to :meth:`read` if it reads its prompt.
+    def start(self, row: Row, vocab_size: int | None, making: int | None = None) -> None:
+        """Start a row that has just arrived, or leave it to :meth:`read`.
+
+        Left are rows that read their prompt, resume tokens or make an object.
 
         Args:
             row: Row of a request that is new to this process.
             vocab_size: Number of logits in a row of the model, to ask the row early; ``None`` if
                 unknown, or if the request has generated tokens.
+            making: Microseconds of its constructors, the same on all ranks; ``None`` if unknown.
         """
-        if row.processor.reads_prompt or row.resumed:
+        processor = row.processor
+        if processor.reads_prompt or row.resumed or processor.makes_object:
             row.wait()
-            self._unread.add(row)
+            work = 0
+            if processor.makes_object:
+                work = _OF_UNTRIED if making is None else max(0, int(making * _OF_MICROSECOND))
+            self._unread[row] = work
         else:
             self._start(row, vocab_size)
 
@@ -97,7 +111,7 @@ class Arrivals:
                 if from_signal(error):
                     raise
                 row.restart()  # its first step starts it, and ends it if the start fails again
-            self._unread.discard(row)
+            self._unread.pop(row, None)
         self._new_interval()
         return waiting
 
@@ -123,6 +137,7 @@ class Arrivals:
         if tokens // _OF_COPY <= room and params is self._latest[0]:
             # The whole prompt: others may share their ends, with one question on many texts.
             tokens = tokens // _OF_COPY if same_tokens(prompt_ids, self._latest[1]) else tokens
+        tokens += self._unread.get(row, 0)
         if self._tokens and tokens > room:
             return False
         self._tokens += tokens

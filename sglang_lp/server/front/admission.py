@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
 from sglang_lp.flat_json import read_flat
-from sglang_lp.server.front.bounds import check_copies, check_entries
+from sglang_lp.server.front.bounds import check_copies, check_entries, check_making
 from sglang_lp.server.front.fields import take_max_thinking_tokens
 from sglang_lp.server.front.header import ran
 from sglang_lp.server.front.meta_info import expect
@@ -15,13 +17,17 @@ from sglang_lp.server.front.placeholders import standing_in
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.gate.reserved_keys import ROUTED
+from sglang_lp.server.gate.reserved_keys import MAKING, ROUTED, add_own
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sglang_lp.server.gate.guard import Admitted, Guard
+
+
+#: Microseconds to which the time of constructors is rounded up, so that copies are equal.
+_MADE_IN = 100
 
 
 class Admission:
@@ -118,7 +124,12 @@ class Admission:
         admitted = self._admit(manager, intake)
         if admitted is not None:
             with guard.counting():
-                check_copies(intake.prompt_tokens or 0, getattr(sampling, "n", None) or 1)
+                copies = getattr(sampling, "n", None) or 1
+                check_copies(intake.prompt_tokens or 0, copies)
+                check_making(admitted.making * copies, copies)
+            if admitted.making:
+                made_in = _MADE_IN * math.ceil(admitted.making * 1e6 / _MADE_IN)
+                custom_params = add_own(custom_params, MAKING, made_in)
         if intake.payload is not None:
             # SGLang passes on the operator's spelling of the payload, never the client's.
             tokenized.custom_logit_processor = (
@@ -141,13 +152,19 @@ class Admission:
             texts: Payload and sampling parameters of each text, as SGLang got them.
             copies: Number of copies of each text (``n``).
         """
-        for intake in dict.fromkeys(self._intakes(manager, obj, texts, copies)):
-            self._admit(manager, intake)
+        seconds, objects = 0.0, 0
+        for intake, count in self._intakes(manager, obj, texts, copies).items():
+            admitted = self._admit(manager, intake)
+            if admitted is not None and admitted.making:
+                seconds += admitted.making * count * copies
+                objects += count * copies
+                with self._guard.counting():
+                    check_making(seconds, objects)
 
     def _intakes(
         self, manager: Any, obj: Any, texts: Sequence[tuple[Any, Any]], copies: int
-    ) -> Iterable[Intake]:
-        """Return the intakes of the texts of one body, fewer where texts share their objects."""
+    ) -> Mapping[Intake, int]:
+        """Return the intakes of the texts of one body, and how many texts have each."""
         unfolded: dict[tuple[int, int], tuple[tuple[Any, Any], dict[str, Any]]] = {}
         keys = [(id(payload), id(sampling)) for payload, sampling in texts]
         self._guard.gate = Gate.ADMISSION
@@ -166,7 +183,7 @@ class Admission:
         masks = per_text(getattr(obj, "return_sampling_mask", None))
         shows = per_text(getattr(obj, "return_logprob", None))
         lengths = prompt_lengths(obj)
-        asked = dict.fromkeys(
+        asked = Counter(
             (
                 key,
                 bool(masks[index % len(masks)]),
@@ -175,10 +192,13 @@ class Admission:
             )
             for index, key in enumerate(keys)
         )
-        return (
-            Intake.of_text(*unfolded[key], masked=masked, logprobs=logprobs, prompt_tokens=tokens)
-            for key, masked, logprobs, tokens in asked
-        )
+        intakes: Counter[Intake] = Counter()
+        for (key, masked, logprobs, tokens), count in asked.items():
+            intake = Intake.of_text(
+                *unfolded[key], masked=masked, logprobs=logprobs, prompt_tokens=tokens
+            )
+            intakes[intake] += count
+        return intakes
 
     def _admit(self, manager: Any, intake: Intake) -> Admitted | None:
         """Check one request; return the admitted request, or ``None`` if no processor runs.

@@ -25,6 +25,11 @@ MAX_DIFFERENT = 65_536
 MAX_COPIED = 16_777_216
 
 
+#: Most seconds that the constructors of adapted classes may take for one HTTP request, over all
+#: of its texts and copies: the scheduler makes an object for each.
+MAX_MAKING = 2.0
+
+
 def entries(custom_params: object) -> int:
     """Return the entries of one request's lists plus the characters of the texts in them."""
     if not isinstance(custom_params, dict):
@@ -90,6 +95,24 @@ def check_copies(tokens: int, copies: int) -> None:
         raise RequestError(
             f"n: expected at most {MAX_COPIED} tokens in the prompts of all copies of a text, got "
             f"{copies} copies of {tokens} tokens; send several requests"
+        )
+
+
+def check_making(seconds: float, objects: int) -> None:
+    """Check how long the scheduler makes the objects of one HTTP request.
+
+    Args:
+        seconds: Of all constructors, as measured when each was tried.
+        objects: Number of texts and copies (``n``).
+
+    Raises:
+        RequestError: More than ``MAX_MAKING`` in all.
+    """
+    if objects > 1 and seconds > MAX_MAKING:
+        raise RequestError(
+            f"custom_logit_processor: expected texts and copies (n) of one HTTP request for which "
+            f"the constructors of its adapted classes take at most {MAX_MAKING:g} s in all, got "
+            f"{seconds:.2g} s for the first {objects}; send several requests, or ask for less"
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp.adapters import as_processor
+from sglang_lp.adapters.arguments import Arguments
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import RequestError
@@ -60,6 +61,12 @@ class Admitted(NamedTuple):
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
     beside: Beside
+
+    @property
+    def making(self) -> float:
+        """Seconds of the constructors of adapted classes, where they were tried."""
+        links = parts(Link(type(self.processor), self.params))
+        return sum(link.params.seconds for link in links if isinstance(link.params, Arguments))
 
     @property
     def thinks(self) -> bool:

@@ -18,6 +18,7 @@ __all__ = [
     "BUDGET_FIELD",
     "EFFORT",
     "END_TOKEN_IDS",
+    "MAKING",
     "MAX_KEYS",
     "REFUSAL",
     "ROUTED",
@@ -38,6 +39,8 @@ BUDGET_FIELD = "__sglang_lp_budget"
 EFFORT = "__sglang_lp_effort"
 #: Marks a chat that continues an answer whose reasoning has ended.
 THOUGHT = "__sglang_lp_thought"
+#: Microseconds that the constructors of a request take, as admission measured them.
+MAKING = "__sglang_lp_making"
 #: In a placeholder: the reason why admission refused the request.
 REFUSAL = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
@@ -85,7 +88,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
 
     Args:
         custom_params: Of a request, or ``None``.
-        key: ``BUDGET_FIELD``, ``EFFORT``, ``REFUSAL``, ``ROUTED`` or ``THOUGHT``.
+        key: ``BUDGET_FIELD``, ``EFFORT``, ``MAKING``, ``REFUSAL``, ``ROUTED`` or ``THOUGHT``.
         value: Its value.
     """
     known = {} if custom_params is None else custom_params
@@ -146,7 +149,7 @@ def check_shape(custom_params: object, req: object) -> None:
                 and 0 < len(value) <= _MAX_END_TOKEN_IDS
                 and all(type(token_id) is int and token_id >= 0 for token_id in value)
             )
-        elif key == BUDGET_FIELD:
+        elif key in (BUDGET_FIELD, MAKING):
             fits = type(value) is int
         elif key == EFFORT:
             fits = value in LEVELS

@@ -21,7 +21,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
-from sglang_lp.server.gate.reserved_keys import check_stands
+from sglang_lp.server.gate.reserved_keys import MAKING, check_stands
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
 
@@ -125,10 +125,12 @@ class SchedulerGate:
         host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)
         host.resumed = admitted.beside.resumed
         host.raw = RawLogprobs() if admitted.beside.raw else None
+        sent = intake.custom_params
+        making = sent.get(MAKING) if isinstance(sent, dict) else None
         host.tokenizer = guard.server.tokenizer  # SGLang gives its request one only after this hook
         try:
             row = attach_row(given, admitted.processor, admitted.params, host)
-            self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size)
+            self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size, making)
         except BaseException as error:  # noqa: BLE001 - the class's own code
             name = type(admitted.processor).__name__
             raise as_fault(name, "before its request began", error) from None

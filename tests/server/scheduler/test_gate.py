@@ -354,7 +354,9 @@ def test_a_class_that_reads_parameters_itself_reads_what_the_operator_left_of_th
 
 def test_a_row_knows_under_what_its_request_was_admitted(guard):
     guard.server.vocab_size, pending, started = 50, PendingResults(), []
-    arrivals = SimpleNamespace(start=lambda row, vocab_size: started.append((row, vocab_size)))
+    arrivals = SimpleNamespace(
+        start=lambda row, vocab_size, _making: started.append((row, vocab_size))
+    )
     hosts = []
     for generated, raw in ((0, False), (2, True)):
         req = Req(PAYLOAD, {"token_ids": [7], "raw_logprobs": raw})
