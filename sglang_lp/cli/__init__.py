@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import platform
 from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
 
 from sglang_lp.cli import terminal
+from sglang_lp.cli.parser import Parser
 from sglang_lp.errors import PayloadRefused, SglangLpError
 
 __all__ = ["main"]
@@ -37,12 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: Arguments that do not parse (2).
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="sglang-lp",
         description="Custom logit processors for SGLang that are safe to serve.",
-        epilog="Exit codes: 0 done, or allowed; 1 refused, declined or failed; 2 wrong usage, or "
+        epilog="Start a server: sglang-lp serve -- --model-path Qwen/Qwen3-8B. "
+        "Everything after -- goes to SGLang. "
+        "Exit codes: 0 done, or allowed; 1 refused, declined or failed; 2 wrong usage, or "
         "input or output that does not work; 130 interrupted.",
     )
+    parser.add_argument("--version", action=_Version, help="print the versions, and exit")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in _VERBS:
         importlib.import_module(f"{__name__}.{verb}").add(verbs)
@@ -61,7 +68,7 @@ def _run(
     except SystemExit as end:
         if end.code:
             raise
-        return 0  # --help
+        return 0  # --help, --version
     if unknown:  # parse_args() would show the usage of sglang-lp instead of the verb's
         verbs[arguments.verb].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
@@ -72,3 +79,19 @@ def _run(
     except KeyboardInterrupt:
         return 130
     return code
+
+
+class _Version(argparse.Action):
+    """Prints the versions that a report of a problem needs."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs, nargs=0)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
+        try:
+            sglang = f"SGLang {metadata.version('sglang')}"
+        except metadata.PackageNotFoundError:
+            sglang = "no SGLang"
+        own = metadata.version("sglang-lp")
+        terminal.say(f"sglang-lp {own} ({sglang}, Python {platform.python_version()})")
+        parser.exit()

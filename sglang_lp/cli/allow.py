@@ -113,7 +113,16 @@ def _add_class(text: str, entry: str) -> str:
     """Put an entry first in the list of a policy, and leave every comment where it is."""
     key = re.compile(r"^(allow[ \t]*=[ \t]*\[)\s*", re.MULTILINE)
     edited, found = key.subn(rf'\1\n    "{entry}",\n    ', text, count=1)
-    return edited if found else f'allow = [\n    "{entry}",\n]\n{text}'
+    if found:
+        return edited
+    head, rest = _split_head(text)
+    return f'{head}allow = [\n    "{entry}",\n]\n{rest}'
+
+
+def _split_head(text: str) -> tuple[str, str]:
+    """Split a file behind the comment at its top, if a blank line follows the comment."""
+    head = re.match(r"(?:#.*\n)+(?:[ \t]*\n|\Z)", text)
+    return (text[: head.end()], text[head.end() :]) if head else ("", text)
 
 
 def _add_pin(text: str, pin: Pin) -> str:

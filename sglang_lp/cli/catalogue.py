@@ -6,14 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from sglang_lp.cli.terminal import complain, say
+from sglang_lp.cli.terminal import complain, progress, say, say_json
 from sglang_lp.errors import RequestError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sglang_lp.catalogue.index import Index
 
 #: Items that ``inspect`` shows, and most of those that share their tokens.
@@ -81,7 +77,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
     columns = dict(_column(one) for one in arguments.column)
     tokenizer = _tokenizer(arguments.model) if arguments.model else None
-    with _progress() as step:
+    with progress() as step:
         items = read(
             arguments.items,
             columns,
@@ -101,7 +97,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     index, size = load(arguments.file), arguments.file.stat().st_size
     if arguments.json:
-        say(orjson.dumps(_described(index, size)).decode())
+        say_json(_described(index, size))
         return 0
     for line in _lines(index, size):
         say(line)
@@ -144,23 +140,6 @@ def _tokenizer(directory: str) -> Any:
     from sglang_lp.client.models import load_model
 
     return load_model(directory).tokenizer
-
-
-class _progress:  # noqa: N801 - used as a statement
-    """A bar on standard error, where that is a terminal and tqdm is installed."""
-
-    def __enter__(self) -> Callable[[str], None]:
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            self._bar = None
-            return lambda _step: None
-        bar = self._bar = tqdm(bar_format="{desc} {elapsed}", leave=False, disable=None)
-        return bar.set_description_str  # type: ignore[no-any-return]
-
-    def __exit__(self, *_error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def _described(index: Index, size: int) -> dict[str, Any]:

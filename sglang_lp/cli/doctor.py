@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
 from sglang_lp.cli import policy_option, server_checks
-from sglang_lp.cli.terminal import say
+from sglang_lp.cli.terminal import say, say_json
 from sglang_lp.errors import SglangLpError, UsageError, shown
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from sglang_lp.trust import Verifier
 
     Opened = Callable[[], Mapping[str, Catalogue]]
+
+
+#: Results of a check, as a person and as a program reads them.
+_RESULTS = {"ok": "ok", "--": "skipped", "FAILED": "failed"}
 
 
 def add(verbs: Any) -> None:
@@ -52,12 +56,13 @@ def add(verbs: Any) -> None:
         help="the --reasoning-parser of the server, with --model: it names the delimiters of "
         "thinking",
     )
+    parser.add_argument("--json", action="store_true", help="a line for each check, for a program")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.url is not None:
-        return _ask(arguments.url)
+        return _ask(arguments.url, json=arguments.json)
     if arguments.reasoning_parser is not None and arguments.model is None:
         raise UsageError("--reasoning-parser: expected --model with it")
     verifier = cache(partial(_verifier, arguments.policy))
@@ -71,30 +76,40 @@ def _run(arguments: argparse.Namespace) -> int:
         ("policy and model", lambda: _check_model(arguments, verifier, opened)),
         ("other engines' processors", lambda: _check_adapted(verifier)),
     ]
-    return _report(checks)
+    return _report(checks, json=arguments.json)
 
 
-def _ask(urls: Sequence[str]) -> int:
+def _ask(urls: Sequence[str], *, json: bool) -> int:
     if len(urls) == 1:
-        return _report(server_checks.checks(urls[0]))
+        return _report(server_checks.checks(urls[0]), urls[0], json=json)
     code = 0
     for url in urls:
-        say(f"{url}:")
-        code |= _report(server_checks.checks(url))
-    say("all of them:")
-    return code | _report([("the same policy", partial(server_checks.check_same_policy, urls))])
+        if not json:
+            say(f"{url}:")
+        code |= _report(server_checks.checks(url), url, json=json)
+    if not json:
+        say("all of them:")
+    same = partial(server_checks.check_same_policy, urls)
+    return code | _report([("the same policy", same)], "all of them", json=json)
 
 
-def _report(checks: Iterable[tuple[str, Callable[[], str]]]) -> int:
-    failed = 0
+def _report(
+    checks: Iterable[tuple[str, Callable[[], str]]], where: str = "here", *, json: bool
+) -> int:
+    """Run checks, and print each result as soon as it is known; return the exit code."""
+    failed = False
     for name, check in checks:
         try:
-            say(f"ok      {name}: {check()}")
+            result, text = "ok", check()
         except server_checks.Skipped as why:
-            say(f"--      {name}: {why}")
+            result, text = "--", str(why)
         except SglangLpError as error:
-            failed += 1
-            say(f"FAILED  {name}: {error}")
+            result, text = "FAILED", str(error)
+            failed = True
+        if json:
+            say_json({"where": where, "check": name, "result": _RESULTS[result], "text": text})
+        else:
+            say(f"{result:<8}{name}: {text}")
     return 1 if failed else 0
 
 

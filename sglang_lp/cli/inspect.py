@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_lp.cli import policy_option, terminal
-from sglang_lp.cli.terminal import say
+from sglang_lp.cli.terminal import say, say_json
 from sglang_lp.errors import PayloadRefused
 from sglang_lp.trust import Verifier
-
-if TYPE_CHECKING:
-    from sglang_lp.policy import Policy
 
 
 def add(verbs: Any) -> None:
@@ -26,6 +23,7 @@ def add(verbs: Any) -> None:
         "payload", nargs="?", default="-", help="the payload's text, @FILE, or - for standard input"
     )
     policy_option.add_option(parser)
+    parser.add_argument("--json", action="store_true", help="the verdict only, for a program")
     parser.set_defaults(run=_run)
 
 
@@ -33,25 +31,25 @@ def _run(arguments: argparse.Namespace) -> int:
     policy = policy_option.choose(arguments.policy)
     verifier = Verifier(policy)
     payload = terminal.read(arguments.payload)
-    if payload.lstrip().startswith("{"):
+    if payload.lstrip().startswith("{") and not arguments.json:
         try:
             pickled = terminal.decode(payload)
-        except PayloadRefused as error:
-            return _print_verdict(policy, str(error), allowed=False)
-        for line in terminal.explain(pickled, len(payload)):
+        except PayloadRefused:
+            pickled = b""
+        for line in terminal.explain(pickled, len(payload)) if pickled else ():
             say(line)
+    allowed = True
     try:
         pin = verifier.pin(payload)  # not lookup, which would unpickle the code
         if pin is not None:
-            what = f"pinned as {pin.name!r}: the server runs this code"
-            return _print_verdict(policy, what, allowed=True)
-        found = verifier.lookup(payload)
+            text = f"pinned as {pin.name!r}: the server runs this code"
+        else:
+            text = f"runs {verifier.lookup(payload).name}"
     except PayloadRefused as error:
-        return _print_verdict(policy, str(error), allowed=False)
-    return _print_verdict(policy, f"runs {found.name}", allowed=True)
-
-
-def _print_verdict(policy: Policy, text: str, *, allowed: bool) -> int:
-    say(f"policy   {policy.source}")
-    say(f"verdict  {'allowed' if allowed else 'refused'}: {text}")
+        allowed, text = False, str(error)
+    if arguments.json:
+        say_json({"policy": policy.source, "allowed": allowed, "verdict": text})
+    else:
+        say(f"policy   {policy.source}")
+        say(f"verdict  {'allowed' if allowed else 'refused'}: {text}")
     return 0 if allowed else 1

@@ -1,23 +1,33 @@
-"""``sglang-lp list``: the built-in processors and their parameters."""
+"""``sglang-lp list``: the built-in processors, or one of them with its parameters."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from textwrap import wrap
 from typing import Any
 
 import orjson
 
-from sglang_lp.cli.terminal import say
+from sglang_lp.cli.terminal import say, say_json
+from sglang_lp.errors import UsageError, shown
+
+#: Columns of a terminal by default.
+_WIDTH = 80
 
 
 def add(verbs: Any) -> None:
     """Add the verb's parser."""
     parser = verbs.add_parser(
         "list",
-        help="print the built-in processors and their parameters",
-        description="Print every built-in processor with its custom_params and an example.",
+        help="print the built-in processors, or the parameters of one",
+        description="Print the names of the built-in processors. With a name, print its "
+        "custom_params and an example.",
     )
-    parser.add_argument(
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a built-in processor")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="with all parameters, for a program")
+    form.add_argument(
         "--markdown",
         action="store_true",
         help="as a page with requests to copy: docs/processors.md",
@@ -27,22 +37,80 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp import builtins
-    from sglang_lp.cli.describe import find_base, list_parameters, summary, write_page
+    from sglang_lp.cli.describe import summary, write_page
 
     if arguments.markdown:
+        if arguments.name:
+            raise UsageError("--markdown: expected no NAME; the page has all processors")
         say(write_page().rstrip())
         return 0
-    for name in sorted(builtins.__all__, key=str.lower):
-        processor = getattr(builtins, name)
-        say(name)
-        say(f"    {summary(processor)}")
-        shared = find_base(processor)
-        if shared is None:
-            for one in list_parameters(processor):
-                default = one.default if one.default == "required" else f"default {one.default}"
-                say(f"    {one.name}: {one.kind}, {default}")
-        else:
-            say(f"    takes what {shared.__name__} takes")
-        say(f"    example: {orjson.dumps(processor.example).decode()}")
-        say("")
+    names = sorted(builtins.__all__, key=str.lower)
+    if arguments.name:
+        names = [_known(arguments.name)]
+    found = [getattr(builtins, name) for name in names]
+    if arguments.json:
+        said = [_described(processor) for processor in found]
+        say_json(said[0] if arguments.name else said)
+        return 0
+    for processor in found:
+        say(processor.__name__)
+        for line in _filled(summary(processor)):
+            say(line)
+    for line in _lines(found[0]) if arguments.name else ("", "sglang-lp list NAME shows one."):
+        say(line)
     return 0
+
+
+def _known(name: str) -> str:
+    """Return the name of a built-in.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    from sglang_lp import builtins
+    from sglang_lp.client.attachment import suggest_builtin
+
+    if name in builtins.__all__:
+        return name
+    hint = suggest_builtin(name, "sglang-lp list shows their names")
+    raise UsageError(f"NAME: expected a built-in, got {shown(name)}; {hint}")
+
+
+def _lines(processor: type[Any]) -> Iterator[str]:
+    from sglang_lp.cli.describe import list_parameters
+
+    yield ""
+    for one in list_parameters(processor):
+        default = one.default if one.default == "required" else f"default {one.default}"
+        yield from _filled(f"{one.name}: {one.kind}, {default}", "  ", hang=4)
+        yield from _filled(one.about.replace("`", ""), "      ")
+    yield ""
+    example = orjson.dumps(processor.example).decode()
+    if len(example) > _WIDTH - len("  example: "):
+        example = orjson.dumps(processor.example, option=orjson.OPT_INDENT_2).decode()
+    yield from f"example: {example}".splitlines()
+
+
+def _filled(text: str, indent: str = "    ", hang: int = 0) -> list[str]:
+    return wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + " " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _described(processor: type[Any]) -> dict[str, Any]:
+    from sglang_lp.cli.describe import list_parameters, summary
+
+    return {
+        "name": processor.__name__,
+        "summary": summary(processor),
+        "params": {
+            one.name: {"type": one.kind, "default": one.default, "about": one.about}
+            for one in list_parameters(processor)
+        },
+        "example": processor.example,
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from sglang_lp.cli.terminal import say
+from sglang_lp.cli.terminal import progress, say, say_json
 
 
 def add(verbs: Any) -> None:
@@ -25,6 +25,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--thinking-end", help="text that closes it")
     parser.add_argument("--closing", help="message that is forced before a block is closed")
+    parser.add_argument("--json", action="store_true", help="for a program")
     parser.set_defaults(run=_run)
 
 
@@ -33,12 +34,25 @@ def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp.client import attach
     from sglang_lp.client.models import load_model
 
-    tokenizer = load_model(arguments.directory).tokenizer
-    names = ("thinking_start", "thinking_end", "closing")
-    given = {name: text for name in names if (text := getattr(arguments, name)) is not None}
-    params = attach("ThinkingBudgetLogitProcessor", **given).resolve(tokenizer).custom_params
-    found = resolve(tokenizer, arguments.thinking_start, arguments.thinking_end)
+    with progress("reading the tokenizer") as step:
+        tokenizer = load_model(arguments.directory).tokenizer
+        step("looking for the delimiters")
+        names = ("thinking_start", "thinking_end", "closing")
+        given = {name: text for name in names if (text := getattr(arguments, name)) is not None}
+        params = attach("ThinkingBudgetLogitProcessor", **given).resolve(tokenizer).custom_params
+        found = resolve(tokenizer, arguments.thinking_start, arguments.thinking_end)
     family = found.family
+    if arguments.json:
+        say_json(
+            {
+                "thinking_start": found.start,
+                "thinking_end": found.end,
+                "models": family.models if family else None,
+                "processor": family.processor if family else "ThinkingBudgetLogitProcessor",
+                "custom_params": params,
+            }
+        )
+        return 0
     say(f"delimiters  {found.start!a} {found.end!a}")
     say(f"models      {family.models if family else 'no known family'}")
     say(f"class       {family.processor if family else 'ThinkingBudgetLogitProcessor'}")

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from sglang_lp.cli import http, server_checks
-from sglang_lp.cli.terminal import say
+from sglang_lp.cli.terminal import progress, say
 from sglang_lp.errors import SglangLpError, UsageError
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def _restart(url: str, command: list[str]) -> None:
 
 def _wait(done: Callable[[], bool], seconds: float, why: str) -> None:
     deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise SglangLpError(f"{why} after {seconds:.0f} s")
-        time.sleep(_PAUSE)
+    with progress(f"  waiting: {why}"):
+        while not done():
+            if time.monotonic() > deadline:
+                raise SglangLpError(f"{why} after {seconds:.0f} s")
+            time.sleep(_PAUSE)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from threading import Event, Thread
+from typing import Any, TextIO
+
+import orjson
 
 from sglang_lp import wire
 from sglang_lp.errors import RequestError, escaped, shown
 
 #: Longest payload text that is read.
 _MAX_CHARS = 4 << 20
+
+#: Seconds of waiting without a word.
+_PATIENCE = 2
+#: Seconds between two looks at the time.
+_TICK = 0.5
+#: Erases the line of a terminal.
+_ERASE = "\r\x1b[K"
 
 #: Opcodes that import, call or change something once they are executed.
 _IMPORTING = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"}
@@ -45,9 +56,50 @@ def printing() -> Iterator[list[OSError]]:
         _write(sys.stderr, flush=True)
 
 
+@contextmanager
+def progress(what: str = "") -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what a command waits for, once it has waited two seconds.
+
+    Args:
+        what: The first step.
+
+    Yields:
+        A function that takes the next step. The line is on standard error, and is erased at the
+        end; an output that is not a terminal gets none.
+    """
+    screen = sys.stderr
+    if screen is None or not screen.isatty():
+        yield lambda _step: None
+        return
+    steps, ended, began = [what], Event(), time.monotonic()
+
+    def show() -> None:
+        line = ""
+        while not ended.wait(_TICK):
+            seconds = time.monotonic() - began
+            if seconds >= _PATIENCE and steps[-1]:
+                line = f"{_ERASE}{escaped(steps[-1])} ({seconds:.0f} s)"
+                print(line, end="", file=screen, flush=True)
+        if line:
+            print(_ERASE, end="", file=screen, flush=True)
+
+    thread = Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield steps.append
+    finally:
+        ended.set()
+        thread.join()
+
+
 def say(line: str) -> None:
     """Print one line."""
     _write(sys.stdout, line + "\n")
+
+
+def say_json(value: Any) -> None:
+    """Print a value as one line of JSON, for a program."""
+    say(orjson.dumps(value).decode())
 
 
 def complain(line: str) -> None:

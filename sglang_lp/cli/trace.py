@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sglang_lp.cli import policy_option
-from sglang_lp.cli.terminal import say
-from sglang_lp.errors import RequestError, UsageError, shown
+from sglang_lp.cli.terminal import progress, say
+from sglang_lp.errors import PayloadRefused, RequestError, UsageError, shown
 from sglang_lp.trust import Verifier
 
 if TYPE_CHECKING:
@@ -63,17 +63,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.beside and arguments.format != "html":
         raise UsageError("--beside: expected --format html with it; trace each answer by itself")
-    served = load_model(arguments.tokenizer)
+    with progress("reading the tokenizer"):
+        served = load_model(arguments.tokenizer)
     verifier = Verifier(policy_option.choose(arguments.policy))
 
     def trace(request: str, answer: str) -> Trace:
         exchange = read_exchange(_read(request), _read(answer), served.tokenizer, arguments.choice)
         payload = exchange.payload
-        processor = None if payload is None else verifier.lookup(payload).processor
+        processor = None if payload is None else _find(verifier, payload)
         return trace_answer(processor, exchange, served)
 
-    found = trace(arguments.request, arguments.answer)
-    beside = trace(*arguments.beside) if arguments.beside else None
+    with progress("replaying the answer"):
+        found = trace(arguments.request, arguments.answer)
+        beside = trace(*arguments.beside) if arguments.beside else None
     output = arguments.output
     if arguments.format == "html":
         title = f"Trace of {Path(arguments.answer).name}"
@@ -88,6 +90,19 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         _write(output, written)
     return 1 if found.problems else 0
+
+
+def _find(verifier: Verifier, payload: Any) -> type:
+    """Return the class of a request's payload.
+
+    Raises:
+        PayloadRefused: The policy does not allow it.
+    """
+    try:
+        return verifier.lookup(payload).processor
+    except PayloadRefused as error:
+        why = f"{error}; give the server's policy with --policy FILE"
+        raise PayloadRefused(why, reason=error.reason) from None
 
 
 def _read(name: str) -> Any:

@@ -26,9 +26,32 @@ def test_the_page_is_current(capsys):
 def test_the_example_of_each_processor_works(name, capsys):
     attached = attach(name, **getattr(builtins, name).example)
 
-    main(["list"])
-    shown = f"\n{capsys.readouterr().out}".partition(f"\n{name}\n")[2].partition("example: ")[2]
-    assert json.loads(shown.partition("\n")[0]) == attached.custom_params
+    assert main(["list", name, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["example"] == attached.custom_params
+    assert [*shown["params"]] == [one.name for one in list_parameters(getattr(builtins, name))]
+    assert main(["list", name]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert json.loads(said.partition("example: ")[2]) == shown["example"]
+    assert all(f" {name}: " in said for name in shown["params"])
+
+
+def test_the_list_names_every_processor_and_fits_a_terminal(capsys):
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out.splitlines()
+
+    assert {*builtins.__all__} < {*said}
+    assert main(["list", "--json"]) == 0
+    assert {one["name"] for one in json.loads(capsys.readouterr().out)} == {*builtins.__all__}
+    for name in builtins.__all__:
+        assert main(["list", name]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
+def test_a_name_that_does_not_exist_gets_the_one_that_was_meant(capsys):
+    assert main(["list", "BadWords"]) == 2
+    assert "did you mean BadWordsLogitProcessor?" in capsys.readouterr().err
+    assert main(["list", "BadWordsLogitProcessor", "--markdown"]) == 2
 
 
 @pytest.mark.parametrize("name", builtins.__all__)
@@ -62,6 +85,8 @@ def test_every_attach_on_the_page_makes_the_request_of_the_example():
 
 def test_nothing_that_is_printed_has_marks_of_a_docstring(capsys):
     assert main(["list"]) == 0
+    for name in builtins.__all__:
+        assert main(["list", name]) == 0
     assert not {"``", ":class:", ":func:"} & {
         *re.findall("``|:class:|:func:", capsys.readouterr().out)
     }

@@ -44,7 +44,8 @@ def test_without_two_dashes_it_shows_where_they_belong(
     assert end.value.code == 2
     assert capsys.readouterr().err == (
         "usage: sglang-lp serve [-h] [--policy FILE] -- ARGUMENTS...\n"
-        "sglang-lp serve: error: unrecognized arguments: --model-path\n"
+        "sglang-lp serve: error: unrecognized arguments: --model-path; SGLang's own arguments come "
+        "after --: sglang-lp serve -- --model-path ...\n"
     )
     assert launched == []
 

@@ -90,7 +90,9 @@ def test_a_payload_is_looked_up_and_never_unpickled(files, capsys):
     hostile = {"custom_logit_processor": '{"callable": "80049522"}', "input_ids": [1]}
     (files / "hostile.json").write_text(json.dumps(hostile))
     assert trace(files, files / "hostile.json", files / "good.json") == 1
-    assert "expected a class that this server allows" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "expected a class that this server allows" in said
+    assert "give the server's policy with --policy FILE" in said
 
 
 def test_a_short_name_is_enough(files, capsys):

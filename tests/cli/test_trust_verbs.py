@@ -1,6 +1,7 @@
-"""``sglang-lp list``, ``payload``, ``inspect`` and ``allow``."""
+"""``sglang-lp payload``, ``inspect`` and ``allow``."""
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -60,15 +61,6 @@ def test_payload_prints_what_to_str_returns(capsys):
 def test_payload_of_a_misspelled_builtin_says_which_was_meant(capsys):
     assert main(["payload", "ForcedSequenceLogitProcesor"]) == 2
     assert "did you mean ForcedSequenceLogitProcessor?" in capsys.readouterr().err
-
-
-def test_list_shows_every_builtin_and_its_parameters(capsys):
-    assert main(["list"]) == 0
-    out = capsys.readouterr().out
-    for name in builtins.__all__:
-        assert f"{name}\n" in out
-        for key in getattr(builtins, name).Params.__struct_fields__:
-            assert f"    {key}: " in out
 
 
 def test_inspect_names_the_class_and_the_verdict(capsys):
@@ -153,6 +145,37 @@ def test_allow_adds_a_class_and_keeps_the_comments(capsys, tmp_path):
     before = path.read_text()
     assert main(["allow", ENTRY, "--policy", str(path), "--yes"]) == 0
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "# Ours.\n# Reviewed in May.\n\nbuiltins = true\n",
+            "# Ours.\n# Reviewed in May.\n\nallow",
+        ),
+        ("# Ours.\n", "# Ours.\nallow"),
+        ("# About the key below.\nbuiltins = true\n", "allow"),
+        ("builtins = true\n", "allow"),
+    ],
+)
+def test_allow_writes_below_the_comment_of_the_file(before, after, tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text(before)
+
+    assert main(["allow", ENTRY, "--policy", str(path), "--yes"]) == 0
+    assert path.read_text().startswith(f"{after} = [")
+    assert path.read_text().endswith(
+        before[-len("builtins = true\n") :] if "b" in before else "]\n"
+    )
+
+
+def test_inspect_gives_its_verdict_to_a_program(capsys):
+    for payload, code in (("DRYLogitProcessor", 0), ('{"callable": "80"}', 1)):
+        assert main(["inspect", "--json", payload]) == code
+        said = json.loads(capsys.readouterr().out)
+        assert said["allowed"] is (code == 0)
+        assert said["policy"] == "by default"
 
 
 def test_allow_pins_code_and_the_verifier_then_accepts_it(by_value, tmp_path):
