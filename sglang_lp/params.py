@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.errors import InvalidParameter, RequestError, did_you_mean, shown
 
 __all__ = [
     "MAX_INT",
@@ -402,11 +402,7 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def _unknown(name: object, fields: tuple[str, ...]) -> str:
-    import difflib  # for a message only, and the client imports this module
-
-    near = difflib.get_close_matches(name[:80], fields, n=1) if isinstance(name, str) else []
-    known = ", ".join(fields) or "none"
-    hint = f"; did you mean {near[0]!r}?" if near else f"; its parameters: {known}"
+    hint = did_you_mean(name, fields) or f"; its parameters: {', '.join(fields) or 'none'}"
     return f"unknown parameter {shown(name)}{hint}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,8 +10,17 @@ import msgspec
 
 from sglang_lp import builtins
 from sglang_lp.adapters import as_processor
-from sglang_lp.builtins import ChainLogitProcessor
-from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported, shown
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.errors import (
+    InvalidParameter,
+    PayloadRefused,
+    PolicyError,
+    RefusalReason,
+    RequestError,
+    Unsupported,
+    did_you_mean,
+    shown,
+)
 from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower
 from sglang_lp.policy.chosen import fields_of, load_always, load_choice, load_profile
@@ -22,6 +31,7 @@ from sglang_lp.policy.thinking import (
     ThinkingRules,
     begin_inside,
     follows_thinking,
+    read_bare_budget,
     thinks,
 )
 
@@ -92,6 +102,7 @@ class Rules:
 
     Attributes:
         is_empty: Whether there are no decisions: requests run the processors that they name.
+        preferred: Names of the parameters that the server itself adds to each request.
 
     Raises:
         PolicyError: A class cannot be imported or served, or a parameter does not fit it.
@@ -103,6 +114,7 @@ class Rules:
         self._decisions = decisions
         self._find: Callable[[Any], type[LogitProcessor]] = lambda text: as_processor(find(text))
         self.is_empty = decisions.is_empty
+        self.preferred: frozenset[str] = frozenset()
         self._levels = decisions.levels
         self._always: list[Link] = []
         self._always_chosen = [
@@ -170,10 +182,8 @@ class Rules:
         Raises:
             RequestError: Refused.
         """
-        if not self.is_empty or asked.field is not None:
+        if not self.is_empty or asked.payload is None or asked.field is not None:
             decided = self._decide(asked, served)
-        elif asked.payload is None:
-            return None
         else:
             own = parse_link(self._find(asked.payload), asked.custom_params, served)
             own = fit_link(own, served)
@@ -226,6 +236,8 @@ class Rules:
         limit = asked.limit
         if limit is not None and not _may_begin_inside(asked, served):
             limit += asked.resumed
+        if self._thinking.adds_asked_budget(links, own.budgets):
+            self._find_named(BUDGET, ThinkingBudgetLogitProcessor)
         links = self._thinking.limit(links, own.budgets, limit, served)
         every = [*links, *self._always]
         if not every:
@@ -256,14 +268,55 @@ class Rules:
             default = self._thinking.default_budget
             budgets = ProposedBudgets(budget.thinking_budget, asked.field, effort, default)
             return _Requested([link], budgets)
-        own = self._thinking.read_bare_budget(_public(given), asked.field)
+        own = read_bare_budget(_public(given))
+        fields = fields_of(self._default.processor) if self._default is not None else ()
+        self._check_taken(_public(given), fields)
         if self._default is None:
             return _Requested([], ProposedBudgets(own, asked.field, effort))
         processor, params = self._default
-        fields = fields_of(processor)
         set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
         link = parse_link(processor, {**params, **set_too}, served)
         return _Requested([link], ProposedBudgets(own, asked.field, effort, params.get(BUDGET)))
+
+    def _check_taken(self, given: Mapping[str, Any], fields: Sequence[str]) -> None:
+        """Refuse parameters of a request without a processor that nothing takes.
+
+        Args:
+            given: The client's ``custom_params``.
+            fields: Parameters of the default, which a request may set.
+
+        Raises:
+            RequestError: With the nearest name that something takes.
+        """
+        for name in given:
+            if name in fields or name == BUDGET or name in self.preferred:
+                continue
+            todo = did_you_mean(name, [*fields, BUDGET]) or (
+                "; name its processor in custom_logit_processor, or leave it out"
+            )
+            raise RequestError(
+                f"custom_params: no processor of this request takes {shown(name)}{todo}"
+            )
+
+    def _find_named(self, field: str, processor: type[LogitProcessor]) -> type[LogitProcessor]:
+        """Return the built-in that runs for a field of a request.
+
+        Args:
+            field: Name of the field, for the message.
+            processor: The built-in.
+
+        Raises:
+            PayloadRefused: This server does not allow it.
+        """
+        try:
+            return self._find(f"{processor.__module__}:{processor.__name__}")
+        except PayloadRefused as refused:
+            raise PayloadRefused(
+                f"{field}: expected none, as this server does not allow {processor.__name__}; "
+                "leave it out, or ask the operator to allow it",
+                reason=RefusalReason.NOT_ALLOWED,
+                size=refused.size,
+            ) from None
 
     def _of_profile(self, asked: Asked, effort: int | None, served: ServedModel) -> _Requested:
         """Return the processors of a profile, with the parameters that it lets the request set."""

@@ -39,6 +39,21 @@ def thinks(link: Link) -> bool:
     return is_thinking_budget(link.processor)
 
 
+def read_bare_budget(given: Mapping[str, Any]) -> int | None:
+    """Return the ``thinking_budget`` of a request that names no processor.
+
+    Args:
+        given: The client's ``custom_params``.
+
+    Raises:
+        InvalidParameter: It is not a budget.
+    """
+    if given.get(BUDGET) is None:
+        return None
+    parsed = parse_link(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
+    return parsed.params.thinking_budget  # type: ignore[no-any-return]
+
+
 class ProposedBudgets(NamedTuple):
     """Thinking budgets that are proposed for one request; the first that is not ``None`` counts.
 
@@ -129,20 +144,9 @@ class ThinkingRules:
                 self._own[one.reasoning] = template.params
             self._with_budget(template, 0)
 
-    def read_bare_budget(self, given: Mapping[str, Any], field: int | None) -> int | None:
-        """Return the ``thinking_budget`` of a request that names no processor.
-
-        Args:
-            given: The client's ``custom_params``.
-            field: Another field of the request that is a budget, if there is one.
-
-        Raises:
-            InvalidParameter: It is not a budget.
-        """
-        if not self._limits(field) or given.get(BUDGET) is None:
-            return None
-        parsed = parse_link(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
-        return parsed.params.thinking_budget  # type: ignore[no-any-return]
+    def adds_asked_budget(self, links: list[Link], proposed: ProposedBudgets) -> bool:
+        """Tell whether :meth:`limit` adds a budget for no other reason than the request's."""
+        return proposed.asked is not None and not self.limits_all and not any(map(thinks, links))
 
     def ceilings_on(self, link: Link) -> Mapping[str, Ceiling]:
         """Return the ceilings on a link's numbers, without the one that :meth:`limit` applies."""
@@ -166,7 +170,7 @@ class ThinkingRules:
         Raises:
             InvalidParameter: The request asks for more than a ceiling that refuses.
         """
-        if not self._limits(proposed.field):
+        if not self.limits_all and proposed.asked is None:
             return links
         place = next((i for i, link in enumerate(links) if thinks(link)), len(links))
         processor = links[place].processor if place < len(links) else self._template[0]
@@ -219,10 +223,6 @@ class ThinkingRules:
             "expected the served model's thinking delimiters and tool starts, for which this "
             "server has a ceiling; leave them out",
         )
-
-    def _limits(self, field: int | None) -> bool:
-        """Tell whether this server limits the thinking of a request."""
-        return self.limits_all or field is not None
 
     def _most(self, processor: type[LogitProcessor], asked: int | None) -> int | None:
         """Return the ceiling on thinking budgets; ``None`` for none.

@@ -212,6 +212,7 @@ def test_a_budget_leaves_room_for_the_answer(client):
         (None, {"__sglang_lp_budget": 500}, "is SGLang's own"),
         (None, {"__sglang_lp_effort": "high"}, "is SGLang's own"),
         (None, {"thinking_budget": "many"}, "thinking_budget"),
+        (None, {"thinking_budgets": 3}, "did you mean 'thinking_budget'?"),
     ],
 )
 def test_what_is_not_allowed_is_refused_on_every_endpoint(server, client, payload, params, why):

@@ -135,7 +135,7 @@ def expected(policy, request):
     """Return the tokens that a block may have, infinity for no budget at all."""
     runs, concerned = request["runs"], policy["effort"] is not None
     concerned = concerned or policy["ceiling"] is not None or policy["default"] == "thinking"
-    concerned = concerned or request["field"] is not None
+    concerned = concerned or request["field"] is not None or runs == "nothing"
     asks = request["own"] is not None or request["field"] is not None
     if runs == "profile" and not policy["settable"] and asks:
         return REFUSED

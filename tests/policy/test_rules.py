@@ -5,7 +5,7 @@ import pytest
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.known import Family
-from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError
+from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.processor import LogitProcessor
@@ -55,9 +55,60 @@ CAPPED = {"defaults": DEFAULT, "ceilings": {"thinking_budget": Ceiling(at_most=1
 def test_without_decisions_a_request_runs_what_it_brings():
     rules = rules_of()
 
-    assert rules.decide(Asked(None, {"thinking_budget": 3}, None, "low"), SERVED) is None
+    assert rules.decide(Asked(None, None, None, "low"), SERVED) is None
     decided = rules.decide(Asked(THINK, {**IDS, "thinking_budget": 3}), SERVED)
     assert (named(decided), decided.params.thinking_budget) == ([THINK], 3)
+
+
+@pytest.mark.parametrize("decisions", [{}, {"always": (BAN,)}], ids=["nothing", "a ban"])
+def test_a_budget_without_a_processor_is_a_budget_whatever_the_operator_decided(decisions):
+    rules, tokenizer = rules_of(**decisions), one_token_a_byte("<think>", "</think>")
+    served = ServedModel.of(tokenizer, 300, [])
+
+    budget = links_of(rules.decide(Asked(None, {"thinking_budget": 3}), served))
+    assert budget[ThinkingBudgetLogitProcessor].thinking_budget == 3
+    assert rules.decide(Asked(None, {"thinking_budget": 3}), served).names == (THINK,)
+    for none in ({"thinking_budget": -1}, {"thinking_budget": None}, {}, None):
+        decided = rules.decide(Asked(None, none), served)
+        assert decided is None if not decisions else decided.names == ()
+    with pytest.raises(InvalidParameter, match=r"thinking_budget of Thinking.*got "):
+        rules.decide(Asked(None, {"thinking_budget": "many"}), served)
+    with pytest.raises(InvalidParameter, match="thinking_start"):  # no delimiters
+        rules.decide(Asked(None, {"thinking_budget": 3}), ServedModel.of(one_token_a_byte(), 300))
+
+
+def test_a_budget_runs_only_where_its_class_is_allowed_or_the_operator_has_one():
+    ask = Asked(None, {"thinking_budget": 3}, 4)
+    only_bans = Verifier(Policy(builtins=False)).resolve
+
+    for decisions in ({}, {"always": (BAN,)}):
+        with pytest.raises(PayloadRefused, match=f"thinking_budget: .* does not allow {THINK}"):
+            rules_of(only_bans, **decisions).decide(ask, SERVED)
+    decided = rules_of(only_bans, **CAPPED).decide(ask, SERVED)
+    assert decided.params.thinking_budget == 3
+
+
+@pytest.mark.parametrize(
+    ("default", "given", "why"),
+    [
+        (None, {"thinking_budgets": 3}, "takes 'thinking_budgets'; did you mean 'thinking_budget'"),
+        (None, {"thinking_budget": 3, "closing": "x"}, "takes 'closing'; name its processor in"),
+        (DEFAULT, {"thinking_budgets": 3}, "did you mean 'thinking_budget'"),
+        (DEFAULT, {"soft_budget": 3}, "did you mean 'soft_thinking_budget'"),
+        (DEFAULT, {"words": ["x"]}, "takes 'words'; name its processor in"),
+        (DEFAULT, {"x" * 5000: 1}, "takes 'xxx"),
+    ],
+)
+def test_a_parameter_that_no_processor_takes_is_refused(default, given, why):
+    with pytest.raises(RequestError, match=why):
+        rules_of(defaults=default).decide(Asked(None, given), SERVED)
+
+
+def test_parameters_that_the_server_adds_to_every_request_are_nobodys_mistake():
+    rules = rules_of()
+    rules.preferred = frozenset({"dry_base"})
+
+    assert rules.decide(Asked(None, {"dry_base": 2}), SERVED) is None
 
 
 @pytest.mark.parametrize(

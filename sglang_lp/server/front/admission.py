@@ -17,7 +17,7 @@ from sglang_lp.server.front.placeholders import standing_in
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.gate.reserved_keys import MAKING, ROUTED, add_own
+from sglang_lp.server.gate.reserved_keys import MAKING, add_own
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Admission:
         payloads = getattr(obj, "custom_logit_processor", None)
         if payloads is None and hasattr(obj, "max_thinking_tokens"):
             samplings = obj.sampling_params
-            if not self._guard.rules.is_empty or any(map(_is_routed, samplings)):
+            if not self._guard.rules.is_empty or any(map(_has_params, samplings)):
                 payloads = [None] * len(samplings)
         if payloads is None:
             return
@@ -119,8 +119,7 @@ class Admission:
         with guard.counting():
             intake = Intake.of_tokenized(tokenized)
         custom_params = intake.custom_params
-        if intake.payload is not None or decides:
-            check_entries([custom_params])
+        check_entries([custom_params])
         admitted = self._admit(manager, intake)
         if admitted is not None:
             with guard.counting():
@@ -175,11 +174,7 @@ class Admission:
                     found = unfold_sent(payload, _custom_params(obj, merged))
                 unfolded[key] = found, merged
         # First, so that the checks below never go through an oversized body.
-        runs = not self._guard.rules.is_empty
-        sent = [unfolded[key][0] for key in keys]
-        check_entries(
-            [given if runs or payload is not None else None for payload, given in sent], copies
-        )
+        check_entries([unfolded[key][0][1] for key in keys], copies)
         masks = per_text(getattr(obj, "return_sampling_mask", None))
         shows = per_text(getattr(obj, "return_logprob", None))
         lengths = prompt_lengths(obj)
@@ -211,11 +206,11 @@ class Admission:
         guard = self._guard
         try:
             with guard.counting():
-                if intake.payload is not None:
-                    _check_enabled(manager)
+                if intake.names_anything:
+                    _check_enabled(manager, intake)
                 if not _pickles():
                     read_flat(intake.custom_params)
-            if intake.payload is None and guard.rules.is_empty:
+            if not guard.concerns(intake):
                 ran(())
                 return None
             guard.learn(Gate.ADMISSION, manager)
@@ -231,23 +226,27 @@ class Admission:
         return admitted
 
 
-def _is_routed(sampling: Any) -> bool:
-    """Tell whether a request named its processor in its metadata."""
-    custom_params = sampling.get("custom_params") if isinstance(sampling, dict) else None
-    return isinstance(custom_params, dict) and ROUTED in custom_params
+def _has_params(sampling: Any) -> bool:
+    """Tell whether a request has parameters, or named its processor in its metadata."""
+    return isinstance(sampling, dict) and bool(sampling.get("custom_params"))
 
 
-def _check_enabled(manager: Any) -> None:
+def _check_enabled(manager: Any, intake: Intake) -> None:
     """Refuse a request on a server without ``--enable-custom-logit-processor``.
 
-    SGLang's own check reads only its field ``custom_logit_processor``.
+    SGLang's own check reads only its field ``custom_logit_processor``. With strict thinking SGLang
+    itself reads the budget of a request without a processor.
 
     Raises:
         Unsupported: SGLang calls no processor. The message says how to enable them.
     """
-    if not getattr(manager.server_args, "enable_custom_logit_processor", True):
+    settings = manager.server_args
+    if getattr(settings, "enable_custom_logit_processor", True):
+        return
+    if intake.payload is not None or not getattr(settings, "enable_strict_thinking", False):
+        field = "custom_params" if intake.payload is None else "custom_logit_processor"
         raise Unsupported(
-            "custom_logit_processor: expected none, as this server takes no custom logit "
+            f"{field}: expected none, as this server takes no custom logit "
             "processors; ask its operator to add --enable-custom-logit-processor"
         )
 

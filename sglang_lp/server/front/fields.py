@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp import wire
 from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.adapters.vllm_xargs import merge_xargs
-from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
 from sglang_lp.policy.decisions import LEVELS
@@ -202,7 +201,7 @@ class Reader:
         if budget is not None:
             found[BUDGET_FIELD] = budget
         if found:
-            sampling["custom_params"] = self._with(sampling.get("custom_params"), found, None)
+            sampling["custom_params"] = _with(sampling.get("custom_params"), found)
 
     def read_chat_form(
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
@@ -213,7 +212,7 @@ class Reader:
         """
         found = self._found(At.CHAT_FORM, request)
         if found:
-            sampling["custom_params"] = self._with(sampling.get("custom_params"), found, None)
+            sampling["custom_params"] = _with(sampling.get("custom_params"), found)
 
     def read_message(
         self,
@@ -225,7 +224,7 @@ class Reader:
     ) -> None:
         """Read an Anthropic message after SGLang has turned it into a chat."""
         found = self._found(At.MESSAGE_FORM, anthropic_request)
-        chat_request.custom_params = self._with(chat_request.custom_params, found, None)
+        chat_request.custom_params = _with(chat_request.custom_params, found)
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
         found = self._found(at, _body(raw_request))
@@ -235,8 +234,7 @@ class Reader:
         if BUDGET_FIELD in found and not _runs_processors(serving):
             del found[BUDGET_FIELD]  # SGLang handles this budget itself
         if found:
-            payload = request.custom_logit_processor
-            request.custom_params = self._with(request.custom_params, found, payload)
+            request.custom_params = _with(request.custom_params, found)
 
     def _found(self, at: At, source: Any) -> dict[str, Any]:
         """Return the values of the fields found in a body or a form, by their keys."""
@@ -248,19 +246,12 @@ class Reader:
                     found[field.key] = value
         return found
 
-    def _with(self, custom_params: Any, found: dict[str, Any], payload: Any) -> Any:
-        """Return ``custom_params`` with the values found in other fields.
 
-        Args:
-            custom_params: The request's ``custom_params``, or ``None``.
-            found: Values by their keys.
-            payload: The processor that the request names outside of ``found``, or ``None``.
-        """
-        if BUDGET_FIELD in found and payload is None and self._guard.rules.is_empty:
-            found.setdefault(ROUTED, ThinkingBudgetLogitProcessor.__name__)
-        for key, value in found.items():
-            custom_params = add_own(custom_params, key, value)
-        return custom_params
+def _with(custom_params: Any, found: Mapping[str, Any]) -> Any:
+    """Return ``custom_params`` with the values found in other fields, by their keys."""
+    for key, value in found.items():
+        custom_params = add_own(custom_params, key, value)
+    return custom_params
 
 
 def take_max_thinking_tokens(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 #: Different requests of which more copies may come.
 _MOST_COPIED = 8
 
-#: Payload in SGLang's batch of a request whose processors the operator alone has chosen.
+#: Replaces the payload in SGLang's batch for a request that names no processor.
 DECIDED = "decided by the operator"
+#: What such a request runs if the operator decided nothing, for messages.
+_ASKED = "a thinking budget"
 
 
 class Admitted(NamedTuple):
@@ -119,7 +121,9 @@ class Guard:
         server = self.server
         known = server.tokenizer, server.vocab_size
         self.gate = gate
-        if server.learn(process):
+        is_new = server.learn(process)
+        self.rules.preferred = server.preferred
+        if is_new:
             with suppress(RequestError):  # a request that needs the vocabulary is told
                 vocabulary = vocabulary_of(server.tokenizer)
                 vocabulary.prepare()
@@ -140,6 +144,14 @@ class Guard:
         if payload != DECIDED and not self.rules.has_profile(payload):
             self.verifier.resolve(payload)
 
+    def concerns(self, intake: Intake) -> bool:
+        """Tell whether a processor may run for a request, so that it has to be checked."""
+        if intake.payload is not None:
+            return True
+        if intake.names_anything and self.server.runs_processors:
+            return True
+        return not self.rules.is_empty and intake.limit != 0
+
     def admit(self, intake: Intake) -> Admitted | None:
         """Check a request.
 
@@ -151,7 +163,7 @@ class Guard:
                 trail already.
             ProcessorFault: The allowed class failed.
         """
-        if intake.payload is None and (self.rules.is_empty or intake.limit == 0):
+        if not self.concerns(intake):
             return None
         with self.counting():
             custom_params, beside = take_beside(intake.custom_params, intake.prompt_tokens)
@@ -195,7 +207,7 @@ class Guard:
             RequestError: It is not allowed.
         """
         if payload is None:
-            return DECIDED, "what the operator decided"
+            return DECIDED, _ASKED if self.rules.is_empty else "what the operator decided"
         if self.rules.has_profile(payload):
             return payload, payload
         allowed = self.verifier.lookup(payload)

@@ -113,10 +113,12 @@ def check_origin(custom_params: object) -> None:
         custom_params: As they reach SGLang's front end.
 
     Raises:
-        RequestError: There is one that SGLang has not added.
+        RequestError: No object; or it has a key of SGLang's that SGLang has not added.
     """
-    if not isinstance(custom_params, dict):
+    if custom_params is None:
         return
+    if not isinstance(custom_params, dict):
+        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
     _check_count(custom_params)
     foreign = _own(custom_params) - _added(custom_params)
     if foreign:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
 from sglang_lp.params import RAW, RESUMED
@@ -34,6 +36,8 @@ class Server:
         catalogues: The open catalogues of items.
         diffusion: The name of its diffusion language model algorithm, or ``None``.
         apart: Whether prefill and decode are on two servers.
+        runs_processors: Whether SGLang calls processors (``--enable-custom-logit-processor``).
+        preferred: Names in ``custom_params`` of its ``--preferred-sampling-params``.
         speculation: Its speculative decoding, or ``None``.
         longest: Number of tokens from which on a prompt is too long, or ``None``.
         tokenizer: The served model's, or ``None``.
@@ -46,6 +50,8 @@ class Server:
         self.catalogues = catalogues
         self.diffusion: str | None = None
         self.apart = False
+        self.runs_processors = True
+        self.preferred: frozenset[str] = frozenset()
         self.speculation: Speculation | None = None
         self.longest: int | None = None
         self.tokenizer: Any = None
@@ -86,6 +92,8 @@ class Server:
         options = process.server_args
         self.diffusion = getattr(options, "dllm_algorithm", None)
         self.apart = getattr(options, "disaggregation_mode", "null") != "null"
+        self.runs_processors = getattr(options, "enable_custom_logit_processor", True)
+        self.preferred = _names_of_params(getattr(options, "preferred_sampling_params", None))
         self.speculation = Speculation.of(options)
         self.longest = getattr(process, "max_req_input_len", None)
         self.vocab_size = process.model_config.vocab_size
@@ -196,6 +204,13 @@ class Server:
             )
         if not logprobs:
             raise Unsupported(f"{RAW}: expected return_logprob beside it, got none; set it to true")
+
+
+def _names_of_params(preferred: Any) -> frozenset[str]:
+    """Return the names in ``custom_params`` of SGLang's ``--preferred-sampling-params``."""
+    if isinstance(preferred, str):
+        preferred = msgspec.json.decode(preferred)
+    return frozenset((preferred or {}).get("custom_params") or ())
 
 
 def _check_resumed(processor: LogitProcessor) -> None:

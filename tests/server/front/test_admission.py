@@ -47,7 +47,9 @@ THINKING = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 def manager(*, speculative=None, preferred=None, **attributes):
     return SimpleNamespace(
         model_config=SimpleNamespace(vocab_size=VOCAB_SIZE, hf_eos_token_id={2}),
-        server_args=SimpleNamespace(speculative_algorithm=speculative),
+        server_args=SimpleNamespace(
+            speculative_algorithm=speculative, preferred_sampling_params=preferred
+        ),
         preferred_sampling_params=preferred,
         **attributes,
     )
@@ -63,7 +65,7 @@ def tokenized(payload, custom_params=None, **sampling):
     )
 
 
-@pytest.mark.parametrize("request_", [SimpleNamespace(), tokenized(None, 7)])
+@pytest.mark.parametrize("request_", [SimpleNamespace(), tokenized(None), tokenized(None, {})])
 def test_a_request_without_a_processor_is_not_looked_at(guard, request_):
     before = vars(request_).copy()
 
@@ -266,9 +268,10 @@ def test_a_budget_of_a_stream_is_kept_as_the_server_prefers_its_parameters():
         ([PAYLOAD, EVIL], with_params(GOOD)[0], 400),
         ([PAYLOAD, PAYLOAD], None, 400),
         # One for each.
-        ([PAYLOAD, None], with_params(GOOD, BAD), 200),
-        ([None, PAYLOAD], with_params(GOOD, BAD), 400),
-        ([None, PAYLOAD], with_params(BAD, GOOD), 200),
+        ([PAYLOAD, None], with_params(GOOD, None), 200),
+        ([PAYLOAD, None], with_params(GOOD, GOOD), 400),
+        ([None, PAYLOAD], with_params(None, BAD), 400),
+        ([None, PAYLOAD], with_params(None, GOOD), 200),
         ([None, None], None, 200),
         ([PAYLOAD, PAYLOAD], [*with_params(GOOD), None], 400),
         ([PAYLOAD], ["abc"], 400),
@@ -469,14 +472,14 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
 
 
 def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
-    def copies(number, payload=PAYLOAD, tokens=1 << 17):
-        request = tokenized(payload, GOOD, n=number)
+    def copies(number, payload=PAYLOAD, params=GOOD, tokens=1 << 17):
+        request = tokenized(payload, params, n=number)
         request.input_ids = array("q", [5]) * tokens
         Admission(guard).admit(request, manager(), SimpleNamespace())
 
     copies(128)
     copies(None, tokens=MAX_COPIED)
-    copies(129, payload=None)
+    copies(129, payload=None, params=None)
     with pytest.raises(RequestError, match=r"^n: expected at most 16777216 tokens"):
         copies(129)
 
@@ -553,7 +556,7 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
     ("payload", "params", "names"),
     [
         (None, None, {}),
-        (None, {"a": 1}, {}),
+        (None, {"thinking_budget": -1}, {}),
         (PAYLOAD, GOOD, {"DisallowedTokensLogitsProcessor": None}),
     ],
 )
@@ -628,31 +631,29 @@ def test_whatever_is_refused_may_be_waited_for(guard, monkeypatch):
     assert waiting == [(served, one), (served, several), (served, stream)]
 
 
-def test_in_a_list_without_processors_nothing_is_looked_at_but_the_routed_form(guard):
+def test_a_list_without_processors_is_looked_at_where_it_has_parameters(guard):
     check = Admission(guard).admit_list
-    for sampling in (None, 5, "text", *with_params(None, 5, {"a": {"b": {}}})):
+    for sampling in (None, 5, "text", *with_params(None, {})):
         request = listed([None], [sampling])
         request.custom_logit_processor = None
         assert check(manager(), request) is None
+    for params in (5, {"a": {"b": {}}}):
+        request = listed([None], with_params(params))
+        request.custom_logit_processor = None
+        with pytest.raises(RequestError, match=r"^custom_params: "):
+            check(manager(), request)
 
 
 def test_each_of_a_list_that_has_no_processor_is_looked_at_beside_one_that_has(guard, monkeypatch):
     monkeypatch.setenv("SGLANG_USE_PICKLE_IPC", "0")
     check = Admission(guard).admit_list
-    fine, nested = with_params({"a": 1}, {"a": {"b": {}}})
+    fine, nested = with_params({"thinking_budget": -1}, {"a": {"b": {}}})
     check(manager(), listed([PAYLOAD, None, None], [*with_params(GOOD), fine, fine]))
     with pytest.raises(RequestError, match=r"^custom_params: expected an object of"):
         check(manager(), listed([PAYLOAD, None, None], [*with_params(GOOD), fine, nested]))
 
 
 LONG = {"token_ids": [5] * MAX_ENTRIES}
-
-
-def test_parameters_of_what_runs_nothing_are_not_counted(guard):
-    more = {"token_ids": [5] * (MAX_ENTRIES + 1)}
-
-    check = Admission(guard).admit_list
-    assert check(manager(), listed([PAYLOAD, None], with_params(GOOD, more))) is None
 
 
 @pytest.mark.parametrize(
@@ -681,6 +682,18 @@ def test_copies_are_those_of_the_first_text_and_one_if_it_says_nothing(guard, as
 
     assert answer(guard, request) == (200, None)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("preferred", [{"custom_params": {"dry_base": 2}}, None])
+def test_parameters_without_a_processor_are_refused_unless_the_server_prefers_them(
+    guard, preferred
+):
+    request = streaming(None, with_params({"dry_base": 2})[0])
+
+    status, why = answer(guard, request, preferred=preferred)
+
+    assert status == (400 if preferred is None else 200)
+    assert (why is None) == (preferred is not None)
 
 
 @pytest.mark.parametrize(("wrong", "got"), [("abc", "'abc'"), (5, "5"), ([1], "list of 1")])
@@ -722,11 +735,12 @@ def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
 @pytest.mark.parametrize("payload", [None, PAYLOAD])
 @pytest.mark.parametrize(("setter", "value", "key"), SETTERS)
 def test_what_sglang_adds_goes_on_in_a_plain_dict(guard, payload, setter, value, key):
-    request = tokenized(payload, answered_by(setter, GOOD, value))
+    given = GOOD if payload else {"thinking_budget": -1}
+    request = tokenized(payload, answered_by(setter, given, value))
     Admission(guard).admit(request, manager(), SimpleNamespace())
 
     assert type(request.sampling_params.custom_params) is dict
-    assert request.sampling_params.custom_params == {**GOOD, key: value}
+    assert request.sampling_params.custom_params == {**given, key: value}
 
 
 def test_of_both_that_sglang_adds_both_go_on(guard):
@@ -796,8 +810,6 @@ def test_where_processes_send_each_other_flat_values_only_others_are_refused(
         pytest.raises(Unsupported, match="flat lists"),
     ):
         Admission(guard).admit(request, manager(), SimpleNamespace())
-    if payload is None:
-        assert Admission(guard).admit(request, manager(), SimpleNamespace()) is None
 
 
 class Exits(LogitProcessor):

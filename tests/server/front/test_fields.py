@@ -121,7 +121,7 @@ def test_what_is_no_number_of_tokens_is_refused(value):
 
 
 def test_a_request_without_a_processor_gets_the_budgets():
-    assert read({"thinking_budget": 4}) == {BUDGET_FIELD: 4, ROUTED: THINK}
+    assert read({"thinking_budget": 4}) == {BUDGET_FIELD: 4}
     assert read({"thinking_budget": 4}, payload="X") == {BUDGET_FIELD: 4}
     routed = {"metadata": {"sglang_lp": "X"}, "thinking_budget": 4}
     assert read(routed) == {BUDGET_FIELD: 4, ROUTED: "X"}
@@ -143,7 +143,7 @@ def test_the_budget_of_a_response_reaches_its_sampling_parameters():
     sampling = {}
     reader.read_response_form(sampling, response)
 
-    assert sampling["custom_params"] == {BUDGET_FIELD: 4, ROUTED: THINK}
+    assert sampling["custom_params"] == {BUDGET_FIELD: 4}
 
 
 def test_the_wrong_budget_of_a_response_is_the_clients_fault():

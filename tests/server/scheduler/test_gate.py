@@ -103,13 +103,24 @@ def admit(guard, req):
 
 
 def test_a_request_without_a_processor_is_not_looked_at(guard):
-    req = Req(None, {"mine": [[1]]})
+    req = Req(None, {"thinking_budget": -1})
     del req.sampling_params.custom_params["__req__"]
     before = {**vars(req)}
     admit(guard, req)
 
     assert vars(req) == before
-    assert req.sampling_params.custom_params == {"mine": [[1]]}
+    assert req.sampling_params.custom_params == {"thinking_budget": -1}
+
+
+def test_a_parameter_that_no_processor_takes_is_refused(guard):
+    req = Req(None, {"thinking_budgets": 5})
+    admit(guard, req)
+
+    assert req.ended.status == 400
+    assert req.ended.message == (
+        "custom_params: no processor of this request takes 'thinking_budgets'; did you mean "
+        "'thinking_budget'?"
+    )
 
 
 SGLANGS = [
@@ -134,7 +145,8 @@ NOT_SGLANGS = [
 @pytest.mark.parametrize("payload", [None, PAYLOAD])
 @pytest.mark.parametrize("own", SGLANGS)
 def test_what_sglang_added_passes(guard, payload, own):
-    req = Req(payload, {"token_ids": [7], **own})
+    given = {"token_ids": [7]} if payload else {"thinking_budget": -1}
+    req = Req(payload, {**given, **own})
     admit(guard, req)
 
     assert req.ended is None
@@ -153,12 +165,12 @@ def test_what_sglang_cannot_have_added_ends_its_own_request(guard, payload, own)
 
 
 def test_sglangs_request_passes_as_itself_and_as_a_proxy(guard):
-    for payload in (None, PAYLOAD):
-        req = Req(payload, {"token_ids": [7]})
+    for payload, given in ((None, {"thinking_budget": -1}), (PAYLOAD, {"token_ids": [7]})):
+        req = Req(payload, {**given})
         admit(guard, req)
         assert req.ended is None
         # As SGLang before 0.5.23.
-        req.sampling_params.custom_params = {"token_ids": [7], "__req__": req}
+        req.sampling_params.custom_params = {**given, "__req__": req}
         admit(guard, req)
         assert req.ended is None
 
