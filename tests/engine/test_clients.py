@@ -52,7 +52,7 @@ def test_a_budget_without_a_processor_is_a_budget(server, stream):
 @pytest.mark.parametrize(
     ("params", "why"),
     [
-        ({"thinking_budget": 5}, "no thinking delimiters"),
+        ({"thinking_budget": 5}, "expected one known pair of thinking delimiters"),
         ({"thinking_budget": "5"}, "thinking_budget of ThinkingBudgetLogitProcessor"),
         ({"thinking_budgets": 5}, "did you mean 'thinking_budget'?"),
         ({"words": ["x"]}, "takes 'words'; name its processor in custom_logit_processor"),
