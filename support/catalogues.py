@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
+from sglang_lp.builtins import CatalogueLogitProcessor
 from sglang_lp.catalogue.build import PAD, build
+from sglang_lp.catalogue.file import save
+from sglang_lp.catalogue.opened import Catalogue
+from sglang_lp.catalogue.source import Source
+from support.models.tiny_model import FIRST_WORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from hypothesis.strategies import DrawFn
 
     from sglang_lp.catalogue.index import Index
+    from sglang_lp.served_model import ServedModel
 
-__all__ = ["Case", "catalogues", "index_of", "whole"]
+__all__ = ["Case", "catalogues", "index_of", "knowing", "served_index", "whole", "with_catalogue"]
 
 _END = 99
 
@@ -72,3 +79,57 @@ def index_of(
 def whole(items: Sequence[_Item], end: int | None) -> list[_Item]:
     """Return the items with the end token behind them, if there is one."""
     return [item if end is None else (*item, end) for item in items]
+
+
+def knowing(**indexes: Index) -> type[CatalogueLogitProcessor]:
+    """Return a class that finds catalogues where no server has any.
+
+    Args:
+        indexes: Items by the names of the catalogues.
+    """
+    opened = {
+        name: Catalogue(name, index, Source(file="in memory")) for name, index in indexes.items()
+    }
+
+    class Knowing(CatalogueLogitProcessor):
+        """The processor, on a server with these catalogues."""
+
+        @classmethod
+        def fit_params(cls, params: Any, served: ServedModel) -> Any:
+            return super().fit_params(params, served._replace(catalogues=opened))
+
+    return Knowing
+
+
+#: Levels of the items of the test servers, each of its own words of the tiny model.
+_LEVELS, _CODES = 3, 60
+
+
+def served_index(seed: int = 0) -> Index:
+    """Return 400 items of three words of the tiny model, with ids ``item 0`` and so on.
+
+    Args:
+        seed: Other items for another seed.
+    """
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, _CODES, (400, _LEVELS)) + FIRST_WORD
+    codes += np.arange(_LEVELS) * _CODES
+    ids = np.array([f"item {place}".encode() for place in range(len(codes))])
+    sets = {"even": np.arange(len(codes)) % 2 == 0, "few": np.arange(len(codes)) < 5}
+    return build(codes.astype(np.int32), ids, sets=sets)
+
+
+def with_catalogue(policy: Path, directory: Path) -> Path:
+    """Write :func:`served_index`, and a policy that has it as ``items``, into a directory.
+
+    Args:
+        policy: The policy to begin with.
+        directory: Of the new policy and the file ``items.cat``.
+
+    Returns:
+        The new policy.
+    """
+    save(served_index(), directory / "items.cat")
+    path = directory / "policy.toml"
+    path.write_text(policy.read_text() + '\n[catalogues.items]\nfile = "items.cat"\n')
+    return path

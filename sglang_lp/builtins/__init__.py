@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.builtins.homes import HOMES, load
 
 if TYPE_CHECKING:
+    from sglang_lp.builtins.catalogue.items import CatalogueLogitProcessor
     from sglang_lp.builtins.chain import ChainLogitProcessor
     from sglang_lp.builtins.models.box_grammar import LocateAnythingBoxGrammarLogitProcessor
     from sglang_lp.builtins.prompt.cite_from_prompt import CiteFromPromptLogitProcessor
@@ -47,6 +48,7 @@ __all__ = [
     "AllowedTokensLogitProcessor",
     "BadWordsLogitProcessor",
     "BiasWordsLogitProcessor",
+    "CatalogueLogitProcessor",
     "ChainLogitProcessor",
     "ChoiceLogitProcessor",
     "CiteFromPromptLogitProcessor",

@@ -12,6 +12,7 @@ HOMES = {
     "AllowedTokensLogitProcessor": "tokens.allowed_tokens",
     "BadWordsLogitProcessor": "words.bad_words",
     "BiasWordsLogitProcessor": "words.bias_words",
+    "CatalogueLogitProcessor": "catalogue.items",
     "ChainLogitProcessor": "chain",
     "ChoiceLogitProcessor": "words.choice",
     "CiteFromPromptLogitProcessor": "prompt.cite_from_prompt",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from sglang_lp.catalogue.index import NOWHERE
+from sglang_lp.copies import KeptIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,9 +29,10 @@ class Allowed:
         left_out: Ranks of members that are not allowed, ascending.
         only: Ranks of all that are allowed, ascending; ``None`` for as many as the others leave.
         total: Number of allowed items.
+        kept: The tokens after nodes, as those who ask keep them.
     """
 
-    __slots__ = ("index", "left_out", "members", "only", "total")
+    __slots__ = ("index", "kept", "left_out", "members", "only", "total")
 
     def __init__(
         self,
@@ -53,12 +58,17 @@ class Allowed:
         elif members is not None:
             left_out = left_out[members.has(left_out)]
         self.index = index
+        self.kept: KeptIds[Collection[int]] = KeptIds()
         self.members, self.left_out, self.only = members, left_out, only
         if only is not None:
             self.total = len(only)
         else:
             size = index.shape.items if members is None else members.total
             self.total = size - len(left_out)
+
+    def restrict(self, left_out: NDArray[Any], only: NDArray[Any] | None) -> Allowed:
+        """Return the items that further rules leave of a set; arguments as for the class."""
+        return Allowed(self.index, self.members, left_out, only)
 
     @property
     def is_all(self) -> bool:
@@ -77,6 +87,20 @@ class Allowed:
         if not self.is_all and start < stop:
             token_ids = token_ids[self.has_below(*self.index.ranks(start, stop, depth + 1))]
         return array("q", token_ids.astype(np.int64).tobytes())
+
+    def child(self, node: int, depth: int, token_id: int) -> int:
+        """Return the node after a token, or ``NOWHERE`` if the token leads to no allowed item.
+
+        Args:
+            node: A node.
+            depth: Of the node.
+            token_id: The token.
+        """
+        found = self.index.child(node, token_id)
+        if found == NOWHERE or self.is_all:
+            return found
+        (is_there,) = self.has_below(*self.index.ranks(found, found + 1, depth + 1))
+        return found if is_there else NOWHERE
 
     def has_below(self, low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each of some runs of ranks whether it has an allowed item.

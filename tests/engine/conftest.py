@@ -18,6 +18,7 @@ if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob = ["*"]
 else:
     from demo.model import ensure_model
+    from support.catalogues import with_catalogue
     from support.models import draft_models, tiny_model
     from support.oracles.greedy import Oracle
     from support.plugins import PROBES
@@ -57,7 +58,7 @@ def server(request, tiny, tmp_path_factory):
         arguments,
         command=command(request.param),
         paths=[PROBES],
-        variables={"SGLANG_LP_POLICY": str(POLICY), **variables},
+        variables={"SGLANG_LP_POLICY": str(with_catalogue(POLICY, directory)), **variables},
         forked=request.param not in SPAWNED,
     ) as running:
         yield running

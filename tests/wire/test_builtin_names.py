@@ -16,6 +16,7 @@ PAYLOADS = {
     "AllowedTokensLogitProcessor": "87f78979d8a6060a",
     "BadWordsLogitProcessor": "8e91b48efa348608",
     "BiasWordsLogitProcessor": "a0d24e33e9c300ef",
+    "CatalogueLogitProcessor": "23ce6c8e1178cf85",
     "ChainLogitProcessor": "84c5624b9e613c14",
     "ChoiceLogitProcessor": "ae870de5206e85fa",
     "CiteFromPromptLogitProcessor": "373233a2d0ac8282",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import (
     FewTokenIds,
     ForcedText,
@@ -18,9 +17,9 @@ from sglang_lp.params import (
 )
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
-from sglang_lp.text.automaton import SequenceIds, automaton_of
-from sglang_lp.text.characters import MOST_LACKING
-from sglang_lp.text.encoding import check_texts, forced_text, served_vocabulary
+from sglang_lp.text.automaton import SequenceIds
+from sglang_lp.text.encoding import check_texts, forced_text
+from sglang_lp.text.triggers import text_trigger, token_trigger
 from sglang_lp.text.vocabulary import byte_runs_of
 
 if TYPE_CHECKING:
@@ -28,62 +27,11 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
     from sglang_lp.text.byte_runs import ByteRuns
+    from sglang_lp.text.triggers import Trigger
 
 #: Most tokens that may come before a sleeping request reads them: it bounds the work of a step in
 #: which many rows wake.
 _LONGEST_SLEEP = 128
-
-
-class _Trigger(Protocol):
-    """Waits for a trigger; the part that has come is a number of tokens, or a text."""
-
-    @property
-    def start(self) -> Any:
-        """The part that has come before the first token, and after a trigger."""
-
-    def step(self, begun: Any, token_id: int) -> Any:
-        """Return the part after one more token, ``None`` if the token completes the trigger."""
-
-    def lacking(self, begun: Any) -> int:
-        """Return how many tokens complete the trigger at the earliest."""
-
-
-class _Tokens:
-    """Waits for a sequence of tokens."""
-
-    start = 0
-
-    def __init__(self, token_ids: tuple[int, ...]) -> None:
-        self._automaton = automaton_of(token_ids, (len(token_ids),))
-        self._length = len(token_ids)
-
-    def step(self, begun: int, token_id: int) -> int | None:
-        """Return with how many tokens of the trigger the output ends."""
-        state = self._automaton.step(begun, token_id)
-        return None if self._automaton.complete[state] else state
-
-    def lacking(self, begun: int) -> int:
-        """Return how many tokens are missing."""
-        return self._length - begun
-
-
-class _Text:
-    """Waits for a text, whichever tokens spell it."""
-
-    start = b""
-
-    def __init__(self, runs: ByteRuns, text: str) -> None:
-        self._runs = runs
-        self._text = text.encode()
-
-    def step(self, begun: bytes, token_id: int) -> bytes | None:
-        """Return the last bytes of the output that may begin the trigger, or a character."""
-        said = self._runs.joined(begun, token_id)
-        return None if self._text in said else said[-max(len(self._text) - 1, MOST_LACKING) :]
-
-    def lacking(self, begun: bytes) -> int:  # noqa: ARG002 - a token may hold all of it
-        """Return 1."""
-        return 1
 
 
 class _Progress:
@@ -91,7 +39,7 @@ class _Progress:
 
     __slots__ = ("begun", "is_open", "runs", "said", "times", "trigger", "unsettled")
 
-    def __init__(self, trigger: _Trigger, runs: ByteRuns) -> None:
+    def __init__(self, trigger: Trigger, runs: ByteRuns) -> None:
         self.trigger = trigger
         #: Byte runs of the served model, and the unfinished end of the last run.
         self.runs = runs
@@ -197,19 +145,12 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         return fitted
 
     @classmethod
-    def _trigger(cls, params: Any, tokenizer: Any) -> _Trigger:
+    def _trigger(cls, params: Any, tokenizer: Any) -> Trigger:
         """Return the compiled trigger."""
         if params.trigger is not None:
-            vocabulary = served_vocabulary(cls.__name__, "trigger", tokenizer)
-            if not vocabulary.exact.alphabet.issuperset(params.trigger.encode()):
-                raise InvalidParameter(
-                    cls.__name__,
-                    "trigger",
-                    f"expected text that the served model can write, got {shown(params.trigger)}",
-                )
-            return _Text(vocabulary.byte_runs, params.trigger)
+            return text_trigger(cls.__name__, "trigger", tokenizer, params.trigger)
         # Without a trigger the first token of the phrase is its own.
-        return _Tokens(params.trigger_token_ids or params.phrase_token_ids[:1])
+        return token_trigger(params.trigger_token_ids or params.phrase_token_ids[:1])
 
     def serving(self, params: Any) -> Self:
         """Return a processor that knows whether it pools: only a phrase without a trigger does."""

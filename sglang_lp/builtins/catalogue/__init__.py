@@ -1,0 +1,1 @@
+"""Answers out of a catalogue of items."""
