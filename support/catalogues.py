@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,8 +24,17 @@ if TYPE_CHECKING:
     from sglang_lp.catalogue.index import Index
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["Case", "catalogues", "index_of", "knowing", "served_index", "whole", "with_catalogue"]
-
+__all__ = [
+    "Case",
+    "catalogues",
+    "index_of",
+    "knowing",
+    "opened",
+    "served_index",
+    "serving",
+    "whole",
+    "with_catalogue",
+]
 _END = 99
 
 _Item: TypeAlias = "tuple[int, ...]"
@@ -81,28 +91,30 @@ def whole(items: Sequence[_Item], end: int | None) -> list[_Item]:
     return [item if end is None else (*item, end) for item in items]
 
 
-def knowing(**indexes: Index) -> type[CatalogueLogitProcessor]:
-    """Return a class that finds catalogues where no server has any.
+def opened(**indexes: Index) -> dict[str, Catalogue]:
+    """Return open catalogues of these names."""
+    source = Source(file="in memory")
+    return {name: Catalogue(name, index, source) for name, index in indexes.items()}
 
-    Args:
-        indexes: Items by the names of the catalogues.
-    """
-    opened = {
-        name: Catalogue(name, index, Source(file="in memory")) for name, index in indexes.items()
-    }
+
+def knowing(**indexes: Index) -> type[CatalogueLogitProcessor]:
+    """Return a class that finds catalogues of these names where no server has any."""
+    catalogues = opened(**indexes)
 
     class Knowing(CatalogueLogitProcessor):
-        """The processor, on a server with these catalogues."""
+        """The processor, on a server that has these catalogues."""
 
         @classmethod
         def fit_params(cls, params: Any, served: ServedModel) -> Any:
-            return super().fit_params(params, served._replace(catalogues=opened))
+            return super().fit_params(params, served._replace(catalogues=catalogues))
 
+    Knowing.__name__ = CatalogueLogitProcessor.__name__
     return Knowing
 
 
 #: Levels of the items of the test servers, each of its own words of the tiny model.
 _LEVELS, _CODES = 3, 60
+_FEW = 5
 
 
 def served_index(seed: int = 0) -> Index:
@@ -115,8 +127,14 @@ def served_index(seed: int = 0) -> Index:
     codes = random.integers(0, _CODES, (400, _LEVELS)) + FIRST_WORD
     codes += np.arange(_LEVELS) * _CODES
     ids = np.array([f"item {place}".encode() for place in range(len(codes))])
-    sets = {"even": np.arange(len(codes)) % 2 == 0, "few": np.arange(len(codes)) < 5}
+    sets = {"even": np.arange(len(codes)) % 2 == 0, "few": np.arange(len(codes)) < _FEW}
     return build(codes.astype(np.int32), ids, sets=sets)
+
+
+@cache
+def serving() -> type[CatalogueLogitProcessor]:
+    """Return a class that finds :func:`served_index` as ``items``."""
+    return knowing(items=served_index())
 
 
 def with_catalogue(policy: Path, directory: Path) -> Path:

@@ -103,6 +103,11 @@ def _short() -> Tokens:
     return array("q", range(1000, 1016))
 
 
+def _item() -> Tokens:
+    """Return the tokens of item 1 of the catalogue of :mod:`benchmarks.bounds.run`."""
+    return array("q", [1, 8192, 16_384])
+
+
 def _fresh() -> Tokens:
     """Tokens of which none comes twice, and none is in a prompt."""
     return array("q", range(140_000, 145_000))
@@ -274,6 +279,18 @@ def _sequences() -> list[Dear]:
             "BadWordsLogitProcessor",
             _words([[7, other] for other in range(2000, 4048)]),
             _one(4096),
+        ),
+        (
+            "catalogue-excluded",
+            "CatalogueLogitProcessor",
+            {"catalogue": "items", "exclude": [*range(0, 200_000, 20)], "max_items": _EVER},
+            _item,
+        ),
+        (
+            "catalogue-only",
+            "CatalogueLogitProcessor",
+            {"catalogue": "items", "only": [*range(1, 200_000, 20)], "max_items": _EVER},
+            _item,
         ),
         ("choice-single", "ChoiceLogitProcessor", _single_words(), _one(4096)),
         ("forced-words-single", "ForcedWordsLogitProcessor", _single_words() | eos, _fresh),

@@ -20,6 +20,9 @@ from benchmarks.bounds.cases import LONGEST, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
+from sglang_lp.catalogue.build import build
+from sglang_lp.catalogue.file import save
+from sglang_lp.catalogue.source import Source
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_LINKS
 from sglang_lp.server.gate.guard import Guard
@@ -29,12 +32,16 @@ from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.waiting_queue import WaitingQueue
 from sglang_lp.trust import Gate, Policy
 from support.fakes.requests import Req
+from support.settings import ROOT
 
 __all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 
 #: Times that a neighbour comes and goes.
 NEIGHBOURS = 3
 
+
+#: Items of the catalogue; any of 8,192 tokens begins one.
+_ITEMS = 200_000
 
 #: The end token of Qwen3.
 _EOS = (151_645,)
@@ -56,11 +63,22 @@ def tokenizer() -> Any:
     return made
 
 
+@cache
+def _policy() -> Policy:
+    """Return the default policy, with a catalogue ``items`` whose ids are whole numbers from 0."""
+    path = ROOT / ".cache" / "bounds-items.cat"
+    path.parent.mkdir(exist_ok=True)
+    ids = np.arange(_ITEMS, dtype=np.int32)
+    codes = np.stack([ids % 8192, 8192 + ids // 8192, np.full_like(ids, 16_384)], axis=1)
+    save(build(codes), path)
+    return Policy(catalogues={"items": Source(file=str(path))})
+
+
 class Server:
     """The two processes of a server with the default policy: all that knows the engine's inside."""
 
     def __init__(self) -> None:
-        front, scheduler = Guard(Policy.default()), Guard(Policy.default())
+        front, scheduler = Guard(_policy()), Guard(_policy())
         self._manager = SimpleNamespace(
             model_config=SimpleNamespace(vocab_size=VOCAB, hf_eos_token_id=_EOS),
             server_args=SimpleNamespace(speculative_algorithm=None),

@@ -188,6 +188,8 @@ def _params(draw: st.DrawFn, name: str, most: int = 65_536) -> dict[str, Any]:
         params.pop("lengths", None)
     if "lengths" in params:
         params["lengths"] = _lengths(len(params["token_ids"]), draw(st.integers(1, 4096)))
+    if name == "CatalogueLogitProcessor":
+        params |= {"catalogue": "items", "subset": ()}
     if name == "ThinkingBudgetLogitProcessor":  # the tokenizer has no such tokens
         params = {key: value for key, value in params.items() if "thinking_start" not in key}
         params = {key: value for key, value in params.items() if "thinking_end" not in key}

@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from benchmarks.pages import renew
@@ -22,8 +23,10 @@ from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.adapters import EngineSettings, adapt, load
+from sglang_lp.catalogue.build import build
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import Batch, Played
+from support.catalogues import knowing
 from support.fakes.gpu import FakeGpu
 from support.models.vocabularies import byte_level
 
@@ -126,7 +129,10 @@ class Kind(NamedTuple):
 
 
 #: Own classes that compute no whole rows.
-_EDIT = {RawLogits, Likeliest, WaitsInstead, Branches}
+_EDIT: set[type[LogitProcessor]] = {RawLogits, Likeliest, WaitsInstead, Branches}
+#: Finds items of three tokens each, of which 6, the token that rows get, is always one.
+_ITEMS = knowing(items=build(np.array([*product([6, 7, 8], repeat=3)], dtype=np.int32)))
+_EDIT.add(_ITEMS)
 
 
 def _vllm(version: str) -> Any:
@@ -244,6 +250,11 @@ KINDS = (
         "forced sequence",
         "ForcedSequenceLogitProcessor",
         _same(token_ids=[9] * 100, eos_token_ids=[EOS]),
+    ),
+    Kind(
+        "items of a catalogue",
+        _ITEMS,
+        _same(catalogue="items", max_items=100),
     ),
     Kind(
         "choices",

@@ -250,6 +250,14 @@ def _chain(rng: random.Random) -> Params:
     return params
 
 
+def _items(rng: random.Random) -> Params:
+    """Items behind a frequent token, so that the answer goes on."""
+    left_out = [f"item {number}" for number in rng.sample(range(400), rng.randint(0, 300))]
+    subset = rng.choice([[], ["even"], ["even|few"]])
+    trigger = {"trigger_token_ids": [rng.choice(OTHERS)], "max_items": 1000}
+    return {"catalogue": "items", "exclude": left_out, "subset": subset, **trigger}
+
+
 def _cite(rng: random.Random) -> Params:
     return {"bias": rng.uniform(-9, 9), "eos_token_ids": rng.choice([[], [EOS]])}
 
@@ -263,6 +271,7 @@ KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.AllowedTokensLogitProcessor: _allowed,
     builtins.BadWordsLogitProcessor: _bad_words,
     builtins.BiasWordsLogitProcessor: _bias_words,
+    builtins.CatalogueLogitProcessor: _items,
     builtins.ChainLogitProcessor: _chain,
     builtins.ChoiceLogitProcessor: _choice,
     builtins.CiteFromPromptLogitProcessor: _cite,

@@ -33,6 +33,7 @@ from benchmarks.machine import machine
 from benchmarks.soak.requests import KINDS, Sent, faulty, good, refused
 from benchmarks.stored import FOLDER, store
 from benchmarks.trust.siege import events_of, read
+from support.catalogues import with_catalogue
 from support.models import tiny_model
 from support.models.tiny_model import EOS
 from support.oracles.greedy import Oracle, Rule, free, rule
@@ -325,7 +326,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model.make(Path(folder) / "model")
-        variables = {"SGLANG_LP_POLICY": str(POLICY)}
+        variables = {"SGLANG_LP_POLICY": str(with_catalogue(POLICY, Path(folder)))}
         with launch(model, Path(folder), ARGUMENTS, paths=[PROBES], variables=variables) as server:
             play(server, 5, clients=8, seed=-1)  # warms up what is made once
             print(f"{WITHOUT * given.seconds:.0f} s without processors ...", flush=True)

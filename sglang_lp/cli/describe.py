@@ -109,7 +109,8 @@ def _write_section(processor: type[Any]) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for one in list_parameters(processor):
         default = one.default if one.default == "required" else f"`{one.default}`"
-        yield f"| `{one.name}` | {one.kind} | {default} | {_to_markdown(one.about)} |"
+        about = _to_markdown(one.about).replace("|", r"\|")
+        yield f"| `{one.name}` | {one.kind} | {default} | {about} |"
     yield ""
     yield from _write_derived(processor)
     yield from _write_requests(name, processor.example)

@@ -63,9 +63,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.beside and arguments.format != "html":
         raise UsageError("--beside: expected --format html with it; trace each answer by itself")
+    policy = policy_option.choose(arguments.policy)
+    catalogues = policy.open_catalogues().now if policy.catalogues else {}
     with progress("reading the tokenizer"):
-        served = load_model(arguments.tokenizer)
-    verifier = Verifier(policy_option.choose(arguments.policy))
+        served = load_model(arguments.tokenizer)._replace(catalogues=catalogues)
+    verifier = Verifier(policy)
 
     def trace(request: str, answer: str) -> Trace:
         exchange = read_exchange(_read(request), _read(answer), served.tokenizer, arguments.choice)

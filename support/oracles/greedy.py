@@ -11,7 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.builtins import CatalogueLogitProcessor
 from sglang_lp.testing import FakeRequest
+from support.catalogues import serving
 from support.models import tiny_model
 from support.models.tiny_model import VOCAB_SIZE, beginnings
 from support.oracles.definitions import (
@@ -41,6 +43,8 @@ def rule(processor: Any, params: Mapping[str, Any], tokenizer: Any = None) -> Ru
         params: Its parameters.
         tokenizer: The model's, if it is not the tiny one.
     """
+    if processor is CatalogueLogitProcessor:
+        processor = serving()
     tokenizer = tokenizer or tiny_model.tokenizer()
     is_text = not {"words", "texts", "text"}.isdisjoint(params)
     documented = None if is_text else _DOCUMENTED.get(processor.__name__)

@@ -24,6 +24,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.adapters import AdaptedProcessor, EngineSettings, adapt, load
 from sglang_lp.testing import Played
+from support.catalogues import serving
 from support.models.tiny_model import EOS
 from support.models.vocabularies import byte_level
 from tests.engine.test_foreign import KINDS
@@ -41,6 +42,7 @@ TEXTS = [
         builtins.BiasWordsLogitProcessor,
         {"words": ["river", "river bed", "stone"], "weights": [2.0, 3.0, 4.0], "max_times": 2},
     ),
+    (serving(), {"catalogue": "items", "trigger_token_ids": [300], "max_items": 1000}),
     (
         builtins.ChoiceLogitProcessor,
         {"choices": ["river bed", "riverside", "stone"], "eos_token_ids": [0]},

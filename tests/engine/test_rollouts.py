@@ -36,6 +36,7 @@ FORCED = [*range(300, 310)]
 EXCLUDING = [
     attach("AllowedTokensLogitProcessor", token_ids=[*range(2, 200), *FREQUENT]),
     attach("BadWordsLogitProcessor", token_ids=[*FREQUENT], lengths=[2, 1, 2]),
+    attach("CatalogueLogitProcessor", catalogue="items", max_items=3, ends_answer=False),
     attach("ChoiceLogitProcessor", token_ids=[300, 301, 302], lengths=[2, 1], eos_token_ids=[EOS]),
     attach("DisallowedTokensLogitsProcessor", token_ids=[*FREQUENT]),
     attach("ForcedSequenceLogitProcessor", token_ids=FORCED),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp import Edits, LogitProcessor, Request, builtins
+from sglang_lp.catalogue.build import build
 from sglang_lp.client import attach
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, run
 from sglang_lp.trace import Exchange, What, trace_answer, write_lines
+from support.catalogues import opened
 from support.examples import examples
 from support.fakes.exchanges import budget, chained, ids, spelled, tokenizer, traced
 
@@ -103,6 +106,14 @@ def test_where_a_rule_asked_for_the_likeliest_tokens_the_trace_says_so():
     assert [token.looked for token in trace.tokens] == [0, 0, 0, 7, 7]
 
 
+#: What the example of a catalogue asks for: items of two tokens that the answer has.
+PRODUCTS = opened(
+    products=build(
+        np.array([[*ids(" one"), *ids(" two")]], np.int32),
+        np.array([b"sku-18"]),
+        sets={name: np.array([True]) for name in ("eu", "fresh", "uk")},
+    )
+)
 ALL = [
     name for name in builtins.__all__ if getattr(getattr(builtins, name), "family", None) is None
 ]
@@ -111,7 +122,7 @@ ALL = [
 @pytest.mark.parametrize("name", ALL)
 def test_every_built_in_can_be_traced_with_its_example(name):
     processor = getattr(builtins, name)
-    served = ServedModel(tokenizer(), 200_000, tuple(ids("<|end|>")))
+    served = ServedModel(tokenizer(), 200_000, tuple(ids("<|end|>")), catalogues=PRODUCTS)
     answer = ids(" one two</think> one two one two<|end|> three" * 4)
     trace = trace_answer(processor, Exchange(None, processor.example, ids(" a"), answer), served)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 from msgspec import Meta
 
 from sglang_lp.errors import InvalidParameter, RequestError, SglangLpError, shown
-from sglang_lp.params import FewTokenIds, OrNoLimit, Parameters, PositiveInt, Text
+from sglang_lp.params import FewTokenIds, Parameters, PositiveInt, Text
 from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import SequenceIds
@@ -85,7 +85,7 @@ class _Progress:
         self.node: int | None = 0 if self.trigger is None else None
         self.depth = 0
 
-    def step(self, token_id: int, max_items: int | None) -> int | None:
+    def step(self, token_id: int, max_items: int) -> int | None:
         """Follow a token; return the rank of the item that it completes, if it completes one.
 
         Raises:
@@ -155,8 +155,7 @@ class CatalogueLogitProcessor(LogitProcessor):
             trigger: The text that an item follows, of up to 256 characters, whichever tokens spell
                 it.
             trigger_token_ids: The tokens that an item follows, one after the other.
-            max_items: Number of items. With a trigger it is the most items, and ``null`` is no
-                limit.
+            max_items: Number of items; with a trigger, the most.
             ends_answer: Whether the answer ends after the last item; otherwise the model
                 continues freely.
             eos_token_ids: Tokens of which one ends the answer where items differ in length. Left
@@ -169,22 +168,15 @@ class CatalogueLogitProcessor(LogitProcessor):
         only: ItemIds | None = None
         trigger: Text | None = None
         trigger_token_ids: SequenceIds | None = None
-        max_items: OrNoLimit[PositiveInt] = 1
+        max_items: PositiveInt = 1
         ends_answer: bool = True
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
-            """Refuse two triggers, and items without an end."""
+            """Refuse two triggers."""
             if self.trigger is not None and self.trigger_token_ids is not None:
                 raise ValueError("trigger_token_ids: given together with trigger; give one")
             check_texts("trigger", [self.trigger or ""])
-            if self.max_items is None and not self.has_trigger:
-                raise ValueError("max_items: expected a number without a trigger: nothing ends it")
-
-        @property
-        def has_trigger(self) -> bool:
-            """Whether an item follows a trigger."""
-            return self.trigger is not None or self.trigger_token_ids is not None
 
     class Fitted(Params, frozen=True):
         """Parameters with the items that they allow.
@@ -223,7 +215,7 @@ class CatalogueLogitProcessor(LogitProcessor):
                 "together; leave out one of them",
             )
         ends = None
-        if params.ends_answer and params.max_items and catalogue.index.shape.ragged:
+        if params.ends_answer and catalogue.index.shape.ragged:
             ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
         return cls.Fitted(
             catalogue=params.catalogue,

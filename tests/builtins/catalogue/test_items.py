@@ -50,7 +50,7 @@ class TestContract(ProcessorContract):
         {"catalogue": "numbers"},
         {"catalogue": "numbers", "subset": ["fresh", "eu|uk"], "max_items": 2},
         {"catalogue": "numbers", "exclude": [10, 99], "only": [10, 11, 13], "ends_answer": False},
-        {"catalogue": "names", "trigger_token_ids": TRIGGER, "max_items": None},
+        {"catalogue": "names", "trigger_token_ids": TRIGGER, "max_items": 1000},
         {"catalogue": "names", "trigger_token_ids": TRIGGER, "max_items": 1},
     )
     invalid_params = (
@@ -62,7 +62,6 @@ class TestContract(ProcessorContract):
         ({"catalogue": "numbers", "exclude": [1] * 10_001}, "exclude"),
         ({"catalogue": "numbers", "only": {"a": 1}}, "only"),
         ({"catalogue": "numbers", "max_items": 0}, "max_items"),
-        ({"catalogue": "numbers", "max_items": None}, "max_items"),
         ({"catalogue": "numbers", "trigger_token_ids": [1000]}, "trigger_token_ids"),
         ({"catalogue": "names", "eos_token_ids": [1000]}, "eos_token_ids"),
         ({"catalogue": "numbers", "trigger": "a", "trigger_token_ids": [1]}, "trigger_token_ids"),
@@ -180,7 +179,8 @@ def test_every_allowed_item_can_be_the_answer(case, data):
 
 
 def test_text_and_items_alternate():
-    params = {"catalogue": "names", "trigger_token_ids": TRIGGER, "max_items": None}
+    params = {"catalogue": "names", "trigger_token_ids": TRIGGER, "max_items": 9}
+    params["eos_token_ids"] = [EOS]
     script = [7, 90, 90, 91, 1, 8, 4, 9, 90, 91, 30, 91]
 
     output = run(Knowing, params, [5], script, steps=12, vocab_size=VOCAB).token_ids
