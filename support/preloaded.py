@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Lock
 from typing import Any
 
@@ -48,6 +49,8 @@ _MODULES = (
     "sglang.srt.managers.detokenizer_manager",
     "sglang.srt.models.registry",
 )
+#: Variables that modules read when they are imported.
+_READ_EARLY = ("OMP_NUM_THREADS", "TRITON_INTERPRET", "TORCH_COMPILE_DISABLE")
 #: What a process that was forked is for.
 Work = Callable[[], object]
 _BYTES = 1 << 18
@@ -103,8 +106,10 @@ class Template:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            # SGLang warns of every device that is not there.
+            self._log = TemporaryFile()  # noqa: SIM115 - as long as the template
             self._process = subprocess.Popen(
-                command, env=env, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                command, env=env, stdout=self._log, stderr=self._log, pass_fds=[theirs.fileno()]
             )
         self._lock = Lock()
 
@@ -131,20 +136,26 @@ class Template:
         """End the template; processes that it forked go on."""
         self._socket.close()
         self._process.wait()
+        self._log.close()
 
     def _ask(self, job: Mapping[str, Any], *descriptors: int) -> int:
         with self._lock:
             socket.send_fds(self._socket, [orjson.dumps(job)], descriptors)
             answer = self._socket.recv(_BYTES)
         if not answer:
-            raise RuntimeError("the process that has imported SGLang ended; its output says why")
+            self._log.seek(0)
+            raise RuntimeError(f"the template ended:\n{self._log.read().decode()[-4000:]}")
         return int(answer)
 
 
+def template(env: Mapping[str, str]) -> Template:
+    """Return this process's template for processes with an environment."""
+    return _template(tuple((name, env[name]) for name in _READ_EARLY if name in env))
+
+
 @cache
-def template() -> Template:
-    """Return the template of this process."""
-    made = Template(environment({"OMP_NUM_THREADS": "1"}))
+def _template(variables: tuple[tuple[str, str], ...]) -> Template:
+    made = Template(environment(dict(variables)))
     atexit.register(made.close)
     return made
 

@@ -39,7 +39,7 @@ def running(
     process: Process
     if forked:
         _, _, module, *arguments = map(str, command)
-        process = template().start(module, arguments, env, log)
+        process = template(env).start(module, arguments, env, log)
     else:
         with log.open("wb") as out:
             process = subprocess.Popen(
