@@ -400,6 +400,22 @@ class LogitProcessor:
         return params
 
     @classmethod
+    def limit_params(
+        cls,
+        params: Any,
+        limit: int,  # noqa: ARG003 - for a class that overrides it
+    ) -> Any:
+        """Return the parameters for an answer that has a limit, by default as they are.
+
+        Override it where the edits depend on how many tokens are left.
+
+        Args:
+            params: Parsed and fitted; equal requests share them.
+            limit: Number of tokens after which the answer ends, resumed ones included.
+        """
+        return params
+
+    @classmethod
     def own_params(cls, params: Any) -> Any:
         """Return the parameters of one request, which its processor may change.
 
@@ -409,19 +425,24 @@ class LogitProcessor:
         return unshared(params)
 
 
-def serve(processor: LogitProcessor, params: Parameters) -> tuple[LogitProcessor, Parameters]:
+def serve(
+    processor: LogitProcessor, params: Parameters, limit: int | None = None
+) -> tuple[LogitProcessor, Parameters]:
     """Return the processor that serves a request, and the request's own parameters.
 
     Args:
         processor: An instance of the class that runs.
         params: Parsed and fitted; equal requests share them.
+        limit: Number of tokens after which the answer ends, if known.
     """
+    if limit is not None:
+        params = processor.limit_params(params, limit)
     own = processor.own_params(params)
     return processor.serving(own), own
 
 
 def prepare(
-    processor: LogitProcessor, custom_params: Any, served: ServedModel
+    processor: LogitProcessor, custom_params: Any, served: ServedModel, limit: int | None = None
 ) -> tuple[LogitProcessor, Parameters]:
     """Parse and fit the parameters of a request, and return the processor that serves it.
 
@@ -429,6 +450,7 @@ def prepare(
         processor: An instance of the class that the request names.
         custom_params: The parameters of the request, or ``None``.
         served: The served model, as far as it is known.
+        limit: Number of tokens after which the answer ends, if known.
 
     Returns:
         The processor that serves the request, and its parsed parameters.
@@ -437,7 +459,7 @@ def prepare(
         RequestError: The parameters do not fit the processor or the served model.
     """
     fitted = fit(processor, processor.parse_params(custom_params, served.vocab_size), served)
-    return serve(processor, fitted)
+    return serve(processor, fitted, limit)
 
 
 def fit(

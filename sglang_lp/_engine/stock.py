@@ -64,7 +64,8 @@ def _row_of(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
             getattr(source, "tokenizer", None), vocab_size, getattr(source, "eos_token_ids", None)
         )
         try:
-            serving, params = prepare(processor, custom_params, served)
+            limit = getattr(getattr(source, "sampling_params", None), "max_new_tokens", None)
+            serving, params = prepare(processor, custom_params, served, limit)
             if source is None and serving.needs is not History.NONE:
                 raise Unsupported(f"{serving.name}: {_NO_HISTORY}")
         except RequestError as error:

@@ -221,6 +221,18 @@ class ChainLogitProcessor(LogitProcessor):
         return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
     @classmethod
+    def limit_params(cls, params: Any, limit: int) -> Any:
+        """Let every link have the limit, less the resumed tokens that are its prompt."""
+        skipped = params.skipped or (0,) * len(params.links)
+        links = tuple(
+            (link, link.limit_params(own, limit - less))
+            for (link, own), less in zip(params.links, skipped, strict=True)
+        )
+        if all(one[1] is other[1] for one, other in zip(links, params.links, strict=True)):
+            return params
+        return msgspec.structs.replace(params, links=links)
+
+    @classmethod
     def own_params(cls, params: Any) -> Any:
         """Return the chain with the parameters that each link may change."""
         links = tuple((link, link.own_params(own)) for link, own in params.links)

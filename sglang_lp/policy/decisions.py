@@ -22,6 +22,9 @@ LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 #: Key of ``[effort]``: tokens of ``max_new_tokens`` that a thinking budget leaves for the answer.
 _ANSWER_ROOM = "answer_room"
 
+#: Key of ``[effort]``: fewest tokens of an answer after its thinking.
+_MIN_ANSWER = "min_answer_tokens"
+
 #: Key of ``[effort]``: whether budgets in other fields of a request count.
 _FIELDS = "fields"
 
@@ -84,9 +87,9 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         profiles: Bundles, by the name that a request chooses them by.
         ceilings: The largest number for a parameter of that name in any class.
         may_resume: Whether ``resumed_tokens`` of a request also count for ``always``.
-        effort: Thinking budgets by the level of effort; and ``answer_room`` and ``fields``. Without
-            a level, the efforts of requests are left to SGLang, which does not enforce them. With
-            ``fields = false``, so are budgets in other fields of a request.
+        effort: Thinking budgets by the level of effort; and ``answer_room``, ``min_answer_tokens``
+            and ``fields``. Without a level, the efforts of requests are left to SGLang, which does
+            not enforce them. With ``fields = false``, so are budgets in other fields of a request.
     """
 
     defaults: Chosen | None = None
@@ -108,19 +111,25 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if isinstance(value, bool) != (name == _FIELDS):
                 kind = "true or false" if name == _FIELDS else "a number of tokens"
                 raise PolicyError(f"effort: {name}: expected {kind}, got {shown(value)}")
-            if name not in (*LEVELS, _ANSWER_ROOM, _FIELDS):
-                known = (*LEVELS, _ANSWER_ROOM, _FIELDS)
+            known = (*LEVELS, _ANSWER_ROOM, _MIN_ANSWER, _FIELDS)
+            if name not in known:
                 raise PolicyError(
                     f"effort: no request can send {shown(name)}; expected one of "
                     f"{', '.join(known[:-1])} or {_FIELDS}{did_you_mean(name, known)}"
                 )
-        if self.answer_room < 0:
-            raise PolicyError(f"effort: {_ANSWER_ROOM}: expected 0 or more, got {self.answer_room}")
+        for name in (_ANSWER_ROOM, _MIN_ANSWER):
+            if (tokens := (self.effort or {}).get(name, 0)) < 0:
+                raise PolicyError(f"effort: {name}: expected 0 or more, got {tokens}")
 
     @property
     def answer_room(self) -> int:
         """Tokens of ``max_new_tokens`` that a thinking budget leaves for the answer."""
         return int((self.effort or {}).get(_ANSWER_ROOM, 0))
+
+    @property
+    def min_answer_tokens(self) -> int:
+        """Fewest tokens of an answer after its thinking."""
+        return int((self.effort or {}).get(_MIN_ANSWER, 0))
 
     @property
     def fields(self) -> bool:

@@ -49,7 +49,6 @@ class Asked(NamedTuple):
         custom_params: Its ``custom_params``, or ``None``.
         field: Another field of the request that is a thinking budget.
         effort: The level of effort that it asks for.
-        limit: Tokens that it can get, if known.
         reasoning: Whether the served reasoning parser reads its answer.
         resumed: Number of tokens at the end of its prompt that are the beginning of its answer.
     """
@@ -58,7 +57,6 @@ class Asked(NamedTuple):
     custom_params: Any = None
     field: int | None = None
     effort: str | None = None
-    limit: int | None = None
     reasoning: bool = False
     resumed: int = 0
 
@@ -190,7 +188,8 @@ class Rules:
             decided = Decided(*own, tuple(link.processor.__name__ for link in parts(own)))
         if decided is None:
             return None
-        link, inside = Link(decided.processor, decided.params), _may_begin_inside(asked, served)
+        form, link = served.reasoning, Link(decided.processor, decided.params)
+        inside = form is not None and asked.reasoning and form.can_begin_inside
         if inside:
             link = begin_inside(link)
         if not asked.resumed:
@@ -233,12 +232,9 @@ class Rules:
         for given, link in zip(_all_parts(own.links), _all_parts(fitted), strict=True):
             counting = self._thinking.hold_counting(link, given, served)
             links.append(lower(counting, self._thinking.ceilings_on(link)))
-        limit = asked.limit
-        if limit is not None and not _may_begin_inside(asked, served):
-            limit += asked.resumed
         if self._thinking.adds_asked_budget(links, own.budgets):
             self._find_named(BUDGET, ThinkingBudgetLogitProcessor)
-        links = self._thinking.limit(links, own.budgets, limit, served)
+        links = self._thinking.limit(links, own.budgets, served)
         every = [*links, *self._always]
         if not every:
             return None
@@ -349,12 +345,6 @@ class Rules:
 
 def _all_parts(links: Iterable[Link]) -> list[Link]:
     return [part for link in links for part in parts(link)]
-
-
-def _may_begin_inside(asked: Asked, served: ServedModel) -> bool:
-    """Tell whether SGLang's parser takes the answer, read by itself, for one that may think."""
-    form = served.reasoning
-    return form is not None and asked.reasoning and form.can_begin_inside
 
 
 def _check_plain(processor: type[LogitProcessor]) -> None:

@@ -118,6 +118,7 @@ class ThinkingRules:
             name: ceiling for name, ceiling in decisions.ceilings.items() if name != BUDGET
         }
         self._answer_room = decisions.answer_room
+        self._min_answer = decisions.min_answer_tokens
         self._ceiling = _ceiling_on(BUDGET, decisions)
         self._total = _ceiling_on(TOTAL, decisions)
         capped = self._ceiling is not None or self._total is not None
@@ -153,18 +154,13 @@ class ThinkingRules:
         return self._other_ceilings if thinks(link) else self._ceilings
 
     def limit(
-        self,
-        links: list[Link],
-        proposed: ProposedBudgets,
-        limit: int | None,
-        served: ServedModel,
+        self, links: list[Link], proposed: ProposedBudgets, served: ServedModel
     ) -> list[Link]:
         """Put the decided thinking budget into its link, or add one.
 
         Args:
             links: The processors of a request.
             proposed: The budgets that are proposed for it.
-            limit: Number of tokens after which the answer ends, if known.
             served: The model.
 
         Raises:
@@ -177,7 +173,7 @@ class ThinkingRules:
         most = self._most(processor, proposed.asked)
         budget = decide_budget(proposed, most)
         if place == len(links):
-            if budget is None and self._total is None:
+            if budget is None and self._total is None and not self._min_answer:
                 return links
             links = [*links, fit_link(parse_link(*self._template, served), served)]
         link = self._with_budget(links[place], budget)
@@ -186,11 +182,22 @@ class ThinkingRules:
             own = link.params.total_thinking_tokens
             # A number above the ceiling was lowered, or refused, as any other number.
             link = _replace(link, {TOTAL: total if own is None else min(own, total)})
-        closes = budget is not None and link.params.at_limit == "close"
-        if self._answer_room and closes and limit is not None:
-            closing = len(finder_of(link.params).closing)
-            link = _replace(link, {"close_by": max(0, limit - self._answer_room - closing)})
+        link = self._answering(link, served)
         return [*links[:place], link, *links[place + 1 :]]
+
+    def _answering(self, link: Link, served: ServedModel) -> Link:
+        """Give a budget the operator's room for the answer, and the least length of the answer.
+
+        An answer that is to end in its block (``at_limit = "stop"``) stays as it is.
+        """
+        params = link.params
+        room = max(params.answer_room, self._answer_room)
+        least = max(params.min_answer_tokens, self._min_answer)
+        asked = params.answer_room, params.min_answer_tokens
+        if params.at_limit == "stop" or (room, least) == asked:
+            return link
+        link = _replace(link, {"answer_room": room, "min_answer_tokens": least})
+        return fit_link(link, served)  # with the end tokens of the model
 
     def hold_counting(self, link: Link, given: Link, served: ServedModel) -> Link:
         """Under a ceiling, return a budget that counts the same tokens as the operator's own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.batch import Batch
@@ -60,7 +61,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
         model: A function from the tokens so far to the next logits; or a script, the tokens that
             the model generates in order. If the script's token is banned, the smallest allowed id
             is generated; after the script, token 0.
-        steps: Number of tokens to generate.
+        steps: Number of tokens to generate; the ``max_new_tokens`` of the request.
         vocab_size: Number of logits in a row.
         tokenizer: The model's tokenizer, for a processor with text parameters.
         eos_token_ids: The model's end tokens, for a processor that takes them from the model.
@@ -89,6 +90,7 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     if not callable(model):
         model = _scripted(model, len(prompt_ids), vocab_size)
     request = FakeRequest(prompt_ids, tokenizer=tokenizer, eos_token_ids=eos_token_ids)
+    request.sampling_params = SimpleNamespace(max_new_tokens=steps)  # type: ignore[attr-defined]
     custom_params = request.custom_params(params)
     played = Transcript([], [], [])
     for _ in range(steps):

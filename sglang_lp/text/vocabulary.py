@@ -40,7 +40,7 @@ class Vocabulary:
         self.exact.prepare()
         self.exact.prepare_to_spell()
         self.folded.prepare()
-        for name in ("characters", "tails"):
+        for name in ("blank", "characters", "tails"):
             getattr(self, name)  # is kept from then on
 
     @cached_property
@@ -67,6 +67,11 @@ class Vocabulary:
         )
         holders = np.repeat(np.arange(len(texts), dtype=np.int32), [*map(len, texts)])
         return numbers, holders
+
+    @cached_property
+    def blank(self) -> frozenset[int]:
+        """The tokens that spell white space or nothing."""
+        return frozenset(i for i, token in enumerate(self.tokens) if not token.strip())
 
     @cached_property
     def tails(self) -> dict[bytes, list[int]]:

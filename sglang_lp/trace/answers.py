@@ -23,6 +23,10 @@ _NO_PROMPT = (
 )
 
 
+#: Fields for the limit of an answer's tokens, by endpoint.
+_LIMITS = "max_new_tokens", "max_completion_tokens", "max_tokens", "max_output_tokens"
+
+
 class Likely(NamedTuple):
     """One of the likeliest tokens of a step in the answer, after all edits.
 
@@ -47,6 +51,7 @@ class Exchange(NamedTuple):
         likely: The ``top_logprobs`` of each token; may be empty.
         finish: Finish reason, in words; may be empty.
         notes: Contradictions between request and answer, in words.
+        limit: Number of tokens after which the answer ends, if known.
     """
 
     payload: str | None
@@ -57,6 +62,7 @@ class Exchange(NamedTuple):
     likely: Sequence[Sequence[Likely]] = ()
     finish: str = ""
     notes: Sequence[str] = ()
+    limit: int | None = None
 
 
 def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int = 0) -> Exchange:
@@ -100,6 +106,7 @@ def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int 
         _likely(chosen, meta),
         _finish(chosen, meta),
         [*_mismatches(answer, meta, len(prompt_ids), len(output))],
+        given["limit"] if isinstance(given["limit"], int) else None,
     )
 
 
@@ -145,6 +152,7 @@ def _one_of(request: Mapping[str, Any], choice: int, count: int) -> dict[str, An
         "prompt": pick(prompt),
         "custom_logit_processor": pick(request.get("custom_logit_processor")) or entry,
         "custom_params": _first(given, "custom_params") or request.get("custom_params"),
+        "limit": _first({**request, **given}, *_LIMITS),
     }
 
 

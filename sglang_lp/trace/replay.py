@@ -108,6 +108,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
     *,
     vocab_size: int,
     served: ServedModel,
+    limit: int | None = None,
 ) -> Replay:
     """Run a processor over an answer.
 
@@ -121,6 +122,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
         output_ids: Token ids of the answer, below ``vocab_size``.
         vocab_size: Number of logits in a row of the model, or more.
         served: The model as far as it is known, for parameters that depend on it.
+        limit: Number of tokens after which the answer ends, if known.
 
     Raises:
         RequestError: The parameters do not fit: a server refuses the request.
@@ -128,7 +130,8 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
     import torch
 
     custom_params, beside = take_beside(custom_params, len(prompt_ids))
-    serving, params = prepare(processor, custom_params, served)
+    whole = None if limit is None else limit + beside.resumed
+    serving, params = prepare(processor, custom_params, served, whole)
     notes, host = _Notes(), _PastHost(prompt_ids, served.tokenizer)
     runs: Any = serving
     if isinstance(serving, ChainLogitProcessor):

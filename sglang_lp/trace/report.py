@@ -203,6 +203,7 @@ def trace_answer(
             output_ids,
             vocab_size=max(served.vocab_size or 0, _vocab_size(exchange, spelling)),
             served=served,
+            limit=exchange.limit,
         )
     else:
         raise RequestError(

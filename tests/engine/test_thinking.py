@@ -5,7 +5,7 @@ from transformers import AutoTokenizer
 
 from sglang_lp.builtins import Qwen3ThinkingBudgetLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.client import attach, thinking_blocks
-from support.models.tiny_model import FREQUENT
+from support.models.tiny_model import EOS, FREQUENT
 from support.servers.asking import body
 from support.servers.configurations import on_servers
 
@@ -58,3 +58,36 @@ def test_another_models_class_is_an_error_and_not_silence(server):
 
     assert reply.status == 400
     assert "another model's" in str(reply.body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_guaranteed_although_the_model_would_end_in_its_block(server, stream):
+    send = server.stream if stream else server.post
+    likes_to_end = {"max_new_tokens": 12, "logit_bias": {str(EOS): 100}}
+    params = {"thinking_start_token_id": START, "thinking_end_token_id": END}
+    before = body([50, 60, START], ThinkingBudgetLogitProcessor, params, **likes_to_end)
+    params = {**params, "min_answer_tokens": 3}
+    after = body([50, 60, START], ThinkingBudgetLogitProcessor, params, **likes_to_end)
+
+    assert send("/generate", {**before, "stream": stream}).output_ids == [EOS]
+    answer = send("/generate", {**after, "stream": stream}).output_ids
+    assert (answer[0], answer[-1], len(answer)) == (END, EOS, 5)
+    assert not {EOS, START} & {*answer[1:4]}
+
+    # The answer goes on after a cut as if it had not been cut.
+    after["input_ids"] += answer[:2]
+    after["sampling_params"]["custom_params"] = {**params, "resumed_tokens": 2}
+    assert send("/generate", {**after, "stream": stream}).output_ids == answer[2:]
+
+
+def test_each_copy_of_a_request_leaves_room_for_its_answer(server):
+    params = {"thinking_start_token_id": START, "thinking_end_token_id": END, "answer_room": 5}
+    never_ends = {str(token_id): -100 for token_id in (EOS, START, END)}
+    sampling = {"max_new_tokens": 12, "n": 2, "logit_bias": never_ends}
+
+    request = body([50, 60, START], ThinkingBudgetLogitProcessor, params, **sampling)
+    for answer in server.post("/generate", request).body:
+        assert answer["output_ids"].index(END) == 12 - 5 - 1
+        assert len(answer["output_ids"]) == 12
+        thinking = answer["meta_info"]["sglang_lp"]["thinking"]
+        assert thinking == [{"tokens": 6, "ended": "budget"}]

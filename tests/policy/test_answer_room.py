@@ -1,16 +1,18 @@
-"""An answer has the room that the operator left it, against counting tokens after the last end."""
+"""The answer that the operator wants: its room, against counting tokens, and its least length."""
 
 from array import array
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen
-from sglang_lp.processor import Recording
+from sglang_lp.processor import Recording, serve
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
+from support.models.vocabularies import one_token_a_byte
 
 VOCAB = 12
 START, END, NEW_LINE = 1, 2, 3
@@ -61,13 +63,13 @@ def test_an_answer_has_the_room_that_is_left_for_it(  # noqa: PLR0917 - a reques
         Verifier(Policy()).resolve,
     )
     rules.fit(SERVED)
-    decided = rules.decide(Asked(THINK, params, limit=limit, resumed=resumed), SERVED)
+    decided = rules.decide(Asked(THINK, params, resumed=resumed), SERVED)
     assert decided.resumed == resumed
     closing = len(own.get("closing_token_ids", own.keys() & {"new_line_token_id"})) + 1
     assume(limit >= room + closing)  # else there is no such room
 
-    processor = decided.processor().serving(decided.params)
-    request = Request(decided.params)
+    processor, decided_params = serve(decided.processor(), decided.params, limit + resumed)
+    request = Request(decided_params)
     begun = len(prompt) - resumed
     request.prompt_ids, request.output_ids = prompt[:begun], array("q")
     request.state = processor.start(request)
@@ -90,3 +92,38 @@ def test_an_answer_has_the_room_that_is_left_for_it(  # noqa: PLR0917 - a reques
         request.output_ids.append(token_id)
         processor.advance(request, [token_id])
     assert counted(prompt, output) >= room or counted(prompt, output) == len(prompt + output)
+
+
+@pytest.mark.parametrize("at_limit", ["close", "stop"])
+@pytest.mark.parametrize("own", [{}, {"min_answer_tokens": 5, "eos_token_ids": [9]}])
+def test_the_operator_guarantees_an_answer_whatever_a_request_asks_for(own, at_limit):
+    ids = {"thinking_start_token_id": START, "thinking_end_token_id": END}
+    rules = Rules(
+        Policy(defaults=Chosen(processor=THINK, params=ids), effort={"min_answer_tokens": 2}),
+        Verifier(Policy()).resolve,
+    )
+    served = ServedModel(None, VOCAB, (10, 11))
+    rules.fit(served)
+    if at_limit == "stop":
+        own = {"at_limit": "stop", "thinking_budget": 4}
+
+    for asked in (Asked(THINK, {**ids, **own}), Asked(None, own)):
+        params = rules.decide(asked, served).params
+        if at_limit == "stop":  # which asks for an answer that ends in its block
+            assert (params.min_answer_tokens, params.eos_token_ids) == (0, ())
+        else:
+            assert params.min_answer_tokens == max(2, own.get("min_answer_tokens", 0))
+            assert params.eos_token_ids == (*own.get("eos_token_ids", ()), 10, 11)
+            assert (*params.finder.eos,) == params.eos_token_ids
+
+
+def test_a_guaranteed_answer_alone_adds_a_budget_to_every_request():
+    served = ServedModel(one_token_a_byte("<think>", "</think>"), 400, (300,))
+    rules = Rules(Policy(effort={"min_answer_tokens": 1}), Verifier(Policy()).resolve)
+    rules.fit(served)
+
+    decided = rules.decide(Asked(None), served)
+
+    assert decided.processor.__name__ == THINK
+    assert decided.params.thinking_budget is None
+    assert decided.params.eos_token_ids == (300,)

@@ -48,7 +48,6 @@ def requests(draw):
         "own": draw(wish),
         "field": draw(wish),
         "effort": draw(st.sampled_from([None, "low", "high", "none"])),
-        "limit": draw(st.none() | st.integers(1, 60)),
     }
 
 
@@ -128,7 +127,7 @@ def asked_by(request):
         ),
         "profile": ("calm", own),
     }[request["runs"]]
-    return Asked(payload, params, request["field"], request["effort"], request["limit"])
+    return Asked(payload, params, request["field"], request["effort"])
 
 
 def expected(policy, request):

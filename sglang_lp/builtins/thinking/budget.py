@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,11 +37,13 @@ from sglang_lp.builtins.thinking.rules import (
 )
 from sglang_lp.builtins.thinking.served import delimiter_texts, served_finder
 from sglang_lp.builtins.thinking.stock import NO_LAG, close_unseen, works_unseen
-from sglang_lp.errors import InvalidParameter, Unsupported, refusing
+from sglang_lp.errors import InvalidParameter, RequestError, Unsupported, refusing
 from sglang_lp.params import check_vocabulary, parse
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.served_model import ends_for
 from sglang_lp.text.characters import characters_of
 from sglang_lp.text.encoding import forced_text
+from sglang_lp.text.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
@@ -75,8 +78,17 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
        forced; otherwise they are banned.
 
     Each block of an answer gets the same budget. A budget of 0 closes a block as soon as it opens,
-    which leaves an empty block in the answer. Outside a block nothing is edited, so an end that
-    also ends other messages stays free there.
+    which leaves an empty block in the answer.
+
+    Outside a block nothing is edited, so an end that also ends other messages stays free there,
+    with two exceptions:
+
+    - ``min_answer_tokens``: ``eos_token_ids`` are banned until the answer has so many tokens after
+      the last block. In the block rule 4 replaces them. An answer without a block is not made to
+      think, and only has to be long enough.
+    - ``answer_room``: when no more tokens are left than the answer and the closing need, an open
+      block is closed as by rule 1, and the start of another is banned if it is one token. Needs
+      ``max_new_tokens``, which a server always knows.
 
     No budget ends inside a character, if the bytes of the served tokenizer's tokens are known:
 
@@ -197,6 +209,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 )
             params = msgspec.structs.replace(params, closing=None, closing_token_ids=message)
             cls._check(params, served.vocab_size)
+        if params.min_answer_tokens:
+            params = cls._with_ends(params, served)
         if params.start is None:
             params = cls._with_delimiters(params, served)
         family = cls.family
@@ -205,6 +219,15 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             with refusing(cls.__name__, None):
                 check_family(tokenizer, family)
         return cls._with_finder(params, served)
+
+    @classmethod
+    def _with_ends(cls, params: Any, served: ServedModel) -> Any:
+        """Add the end tokens of the served model, which a guaranteed answer needs."""
+        ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids or None, served)
+        ends = tuple(dict.fromkeys((*ends, *served.eos_token_ids)))
+        params = msgspec.structs.replace(params, eos_token_ids=ends)
+        cls._check(params, served.vocab_size)
+        return params
 
     @classmethod
     def _with_delimiters(cls, params: Any, served: ServedModel) -> Any:
@@ -248,7 +271,19 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         finder = served_finder(tokens, served, None if tools is not None else known)
         tools = finder.tool_starts
         given = {name: getattr(params, name) for name in params.__struct_fields__}
-        return FittedParams(**{**given, "tool_start_token_ids": tools or None, "finder": finder})
+        found: dict[str, Any] = {"tool_start_token_ids": tools or None, "finder": finder}
+        if params.min_answer_tokens and served.tokenizer is not None:
+            with suppress(RequestError):  # the bytes of its tokens are unknown: each one counts
+                found["blank"] = vocabulary_of(served.tokenizer).blank
+        return FittedParams(**{**given, **found})
+
+    @classmethod
+    def limit_params(cls, params: Any, limit: int) -> Any:
+        """Close the last block while the answer still has its room."""
+        if not params.room:
+            return params
+        latest = max(0, limit - params.room - len(finder_of(params).closing))
+        return msgspec.structs.replace(params, close_by=latest)
 
     @classmethod
     def begin_inside(cls, params: Any) -> Any:
@@ -264,12 +299,15 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         params = request.params
         if params.start is None:
             raise InvalidParameter(self.name, "thinking_start_token_id", "required here")
-        return Progress(
+        progress = Progress(
             finder_of(params),
             params.wait_token_id,
             request.prompt_ids,
             inside=params.force_reasoning,
         )
+        if params.min_answer_tokens:
+            progress.owe(_fewest(request), params.blank)
+        return progress
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow blocks, the closing and loops."""
@@ -317,6 +355,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
                 edit_inside(request, edits, left, characters)
             else:
                 # A block opens with the next token at the earliest.
+                if progress.owed:
+                    edits.ban(progress.finder.eos)
                 quiet = quiet_tokens(params, left, progress.inside, characters)
                 start, latest = progress.finder.start, close_by(params)
                 if len(start) == 1 and position >= latest:
@@ -344,7 +384,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         """Say which rule applied."""
         params, progress = request.params, request.state
         if not progress.state.is_open:
-            return ""
+            return _why_outside(params, progress)
         inside, budget = progress.inside, params.limit
         if why := _why_over(params, progress):
             return why
@@ -355,6 +395,25 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if params.eos_token_ids:
             return "the answer may not end while it thinks"
         return f"characters end within the {budget - inside} tokens that are left"
+
+
+def _fewest(request: Request) -> int:
+    """Return how many tokens the answer has at least; with a grammar, which ends it, at most 1."""
+    sampling = getattr(request, "sampling", None)
+    kinds = ("json_schema", "regex", "ebnf", "structural_tag")
+    has_grammar = any(getattr(sampling, kind, None) for kind in kinds)
+    least: int = request.params.min_answer_tokens
+    return min(least, 1) if has_grammar else least
+
+
+def _why_outside(params: BudgetParams, progress: Progress) -> str:
+    """Say what holds outside of blocks; nothing if everything is free."""
+    reasons = []
+    if progress.owed:
+        reasons.append(f"the answer lacks {progress.owed} of {params.min_answer_tokens} tokens")
+    if progress.position >= close_by(params):
+        reasons.append("the tokens that are left are for the answer")
+    return "; ".join(reasons)
 
 
 def _why_over(params: BudgetParams, progress: Progress) -> str:

@@ -65,6 +65,7 @@ class Finder:
         closing: The tokens that are forced to close a block: those before the end, then the end.
         closer: Automaton of ``closing`` and ``end``.
         next_token: For each state of ``closer``, the token that continues it.
+        eos: The tokens that end the answer.
         others: The tokens that end the answer and are not in the end.
         closing_signs: For each number of written tokens of the end, its next token and ``others``.
         texts: Automaton of the delimiters; a symbol is a byte, or a token of unknown bytes.
@@ -93,6 +94,7 @@ class Finder:
         self.closer = Automaton([self.closing, self.end])
         # ``closing`` was added first, so it comes first where both continue.
         self.next_token = [next(iter(after), self.closing[0]) for after in self.closer.children]
+        self.eos = lasting([*dict.fromkeys(tokens.eos)])
         others = [token_id for token_id in dict.fromkeys(tokens.eos) if token_id not in self.end]
         self.others = lasting(others)
         self.closing_signs = [lasting([token_id, *others]) for token_id in self.end]

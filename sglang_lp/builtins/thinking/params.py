@@ -57,6 +57,11 @@ class BudgetParams(Parameters, frozen=True):
         closing_token_ids: The message as tokens.
         eos_token_ids: Tokens that end the answer; inside a block they end the block instead.
             Tokens of the end itself do not count.
+        min_answer_tokens: Fewest tokens of the answer after a block, without white space. More
+            than 0 guarantees an answer: ``eos_token_ids`` then include the end tokens of the served
+            model, and ``answer_room`` is at least this number.
+        answer_room: Tokens of ``max_new_tokens`` that are left for the answer when the last block
+            is closed.
         thinking_start_token_id: Opens a block.
         thinking_end_token_id: Closes a block.
         thinking_start_token_ids: Opens a block, in several tokens.
@@ -83,6 +88,8 @@ class BudgetParams(Parameters, frozen=True):
     closing: _MessageText | None = None
     closing_token_ids: _MessageIds = ()
     eos_token_ids: _EndIds = ()
+    min_answer_tokens: NonNegativeInt = 0
+    answer_room: NonNegativeInt = 0
     thinking_start_token_id: TokenId | None = None
     thinking_end_token_id: TokenId | None = None
     thinking_start_token_ids: _DelimiterIds | None = None
@@ -117,6 +124,9 @@ class BudgetParams(Parameters, frozen=True):
                 "wait_token_id: expected min_thinking_tokens with it, because it is only put "
                 "in place of an end that comes too early"
             )
+        if self.room and self.at_limit == "stop":
+            name = "min_answer_tokens" if self.min_answer_tokens else "answer_room"
+            raise ValueError(f"{name}: expected at_limit close, got stop, which ends the answer")
         if self.closing is not None:
             check_texts("closing", [self.closing])
             if self.closing_token_ids:
@@ -152,6 +162,11 @@ class BudgetParams(Parameters, frozen=True):
         return NEVER if total is None else total
 
     @property
+    def room(self) -> int:
+        """Tokens that are left for the answer when the last block is closed."""
+        return max(self.answer_room, self.min_answer_tokens)
+
+    @property
     def start(self) -> tuple[int, ...] | None:
         """The tokens that open a block; ``None`` if the tokenizer decides."""
         if self.thinking_start_token_id is not None:
@@ -178,10 +193,12 @@ class FittedParams(BudgetParams, frozen=True):
     Attributes:
         finder: The delimiters as the served model writes them.
         close_by: Position in the answer at which an open block is closed at the latest.
+        blank: The tokens that are no part of an answer: white space and special tokens.
     """
 
     finder: Finder | None = None
     close_by: int = NEVER
+    blank: frozenset[int] = frozenset()
 
 
 def block_tokens_of(params: Any, tool_starts: tuple[int, ...]) -> BlockTokens:

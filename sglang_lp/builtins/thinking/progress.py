@@ -100,11 +100,14 @@ class Progress:
         last: The block that ended last, a new object for each; ``None`` before.
         spent: Number of generated tokens in all blocks that ended.
         looped: Whether a loop was found in the open block; set by the budget.
+        owed: Number of tokens that the answer lacks after the last block, or without a block.
     """
 
     __slots__ = (
+        "_blank",
         "_counted",
         "_lead",
+        "_least",
         "_matched",
         "_prompt_length",
         "_searched",
@@ -118,6 +121,7 @@ class Progress:
         "looped",
         "newest",
         "opened",
+        "owed",
         "spent",
         "state",
         "unseen",
@@ -141,6 +145,8 @@ class Progress:
             inside: Whether a block is open after the prompt, whatever the prompt says.
         """
         self.finder = finder
+        self.owed = self._least = 0
+        self._blank: frozenset[int] = frozenset()
         self.unseen: tuple[int, int] | None = None
         self.last: EndedBlock | None = None
         self.begun = self.waits = self.spent = self.carried = self._prompt_length = 0
@@ -186,6 +192,16 @@ class Progress:
             parts.append(f"{self.spent} spent before, last block ended by {self.last.cause}")
         return f"<Progress {', '.join(parts)}>"
 
+    def owe(self, least: int, blank: frozenset[int]) -> None:
+        """Count down the tokens that an answer has at least, from the end of each block.
+
+        Args:
+            least: Number of these tokens.
+            blank: The tokens that do not count.
+        """
+        self.owed = self._least = least
+        self._blank = blank
+
     def _forget_block(self) -> None:
         """Begin a block with no generated tokens."""
         self.begun = self.waits = 0
@@ -226,6 +242,8 @@ class Progress:
         else:
             if self.state is _OPENING:
                 self.state = _INSIDE
+            elif self.owed and not self.state.is_open:
+                self._answer(token_ids)
             self.length += len(token_ids)
             if token_ids:
                 self.newest = token_ids[-1]
@@ -240,6 +258,7 @@ class Progress:
         for token_id in token_ids:
             at = self.length
             self.length = at + 1
+            answers = self.owed and not self.state.is_open
             if self._matched or token_id in telling:
                 self._scan(token_id, at)
             elif self.state is _OPENING:
@@ -248,6 +267,14 @@ class Progress:
                 self.newest = token_id
                 self.waits += token_id == self._counted
                 self.begun = closer.step(self.begun, token_id)
+            if answers and not self.state.is_open:
+                self._answer((token_id,))
+
+    def _answer(self, token_ids: Sequence[int]) -> None:
+        """Count the tokens of an answer that is too short."""
+        blank = self._blank
+        said = sum(token_id not in blank for token_id in token_ids)
+        self.owed = max(0, self.owed - said)
 
     def _scan(self, token_id: int, at: int) -> None:
         """Read the symbols of the token with index ``at``."""
@@ -300,6 +327,7 @@ class Progress:
         tokens = max(0, self.length - self.opened - spelling)
         self.last = EndedBlock(cause, self.opened, tokens)
         self.spent += max(0, self.generated - spelling)
+        self.owed = self._least
         by_call = cause is Ended.TOOL_CALL
         self.carried = self.carried + tokens if by_call else 0
         self.state = _TOOL_CALL if by_call or self.state is _INSIDE_CALL else _OUTSIDE

@@ -99,7 +99,6 @@ class Guard:
         )
         with policy.named():
             self.rules = Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
-        self._leaves_room = bool(policy.answer_room)
         self.audit = Audit(policy.limits.logged_refusals_per_minute)
         decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
@@ -177,7 +176,7 @@ class Guard:
                 if intake.payload is None:
                     self.server.check_calls(name, intake)
                 beside = beside._replace(resumed=decided.resumed)
-                processor, params, own = self._make(decided)
+                processor, params, own = self._make(decided, intake.limit)
                 self.server.check_honours(name, processor, intake, beside)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(name, "before its request began", error) from None
@@ -233,9 +232,7 @@ class Guard:
         asked = intake.asked(custom_params, resumed)
         if not isinstance(own, bytes):
             return self.rules.decide(asked, model)
-        # The rules read the limit where they leave room for the answer, and nowhere else.
-        limit = intake.limit if self._leaves_room else None
-        key = intake.payload, own, limit, intake.reasoning, resumed
+        key = intake.payload, own, intake.reasoning, resumed
         decided = self._copies.get(key)
         if decided is None:
             decided = self.rules.decide(asked, model)
@@ -243,10 +240,13 @@ class Guard:
                 self._copies.keep(key, decided)
         return decided
 
-    def _make(self, decided: Decided) -> tuple[LogitProcessor, Parameters, dict[str, Any] | None]:
+    def _make(
+        self, decided: Decided, limit: int | None
+    ) -> tuple[LogitProcessor, Parameters, dict[str, Any] | None]:
         """Make the processor that serves a request, its parameters and its ``custom_params``."""
         made = decided.processor()
-        serving, params = serve(made, decided.params)
+        whole = None if limit is None else limit + decided.resumed
+        serving, params = serve(made, decided.params, whole)
         own = None
         if decided.processor.dense and not self.rules.is_empty:
             own = made.plain(params)

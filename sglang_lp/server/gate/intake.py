@@ -170,7 +170,6 @@ class Intake:
             custom_params,
             found.get(BUDGET_FIELD),
             found.get(EFFORT),
-            self.limit,
             self.reasoning,
             resumed,
         )

@@ -40,6 +40,7 @@ class TestContract(ProcessorContract):
         },
         {"thinking_budget": 3, **IDS, "eos_token_ids": [2, *range(9, 49)]},
         {"thinking_budget": -1, **MANY, "soft_thinking_budget": 3, "min_thinking_tokens": 2},
+        {**MANY, "min_answer_tokens": 6, "answer_room": 2, "eos_token_ids": [*range(9, 49)]},
     )
     invalid_params = (
         ({"thinking_budget": 5, **IDS, "thinking_start_token_ids": [1]}, "thinking_start_token_id"),

@@ -362,15 +362,37 @@ def test_for_another_model_a_copy_is_decided_on_anew(guard):
         guard.admit(Intake(BAN, PARAMS))
 
 
-@pytest.mark.parametrize(("room", "limits"), [({}, [50]), ({"answer_room": 9}, [50, 60])])
-def test_the_limit_of_an_answer_counts_where_the_rules_leave_room_for_it(monkeypatch, room, limits):
-    guard = Guard(Policy(ceilings={"thinking_budget": Ceiling(at_most=64)}, effort=room or None))
+def test_requests_that_differ_in_their_limit_are_decided_on_once_and_have_their_own_room(
+    monkeypatch,
+):
+    guard = Guard(Policy(effort={"answer_room": 9}))
     asked = counted(guard, monkeypatch)
     params = {"thinking_budget": 9, "thinking_start_token_id": 1, "thinking_end_token_id": 2}
-    for limit in (50, 50, 60):
-        guard.admit(Intake(ThinkingBudgetLogitProcessor.to_str(), params, limit=limit))
+    payload = ThinkingBudgetLogitProcessor.to_str()
+    admitted = [guard.admit(Intake(payload, params, limit=limit)) for limit in (50, 50, 60)]
 
-    assert [one.limit for one in asked] == limits
+    assert len(asked) == 1
+    assert [one.params.close_by for one in admitted] == [40, 40, 50]
+
+
+def test_resumed_tokens_count_for_the_room_of_the_answer_in_a_chain_as_well():
+    ids = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
+    guard = Guard(
+        Policy(
+            defaults=Chosen(processor="ThinkingBudgetLogitProcessor", params=ids),
+            always=(Chosen(processor="DisallowedTokensLogitsProcessor", params=PARAMS),),
+            effort={"answer_room": 9},
+        )
+    )
+    guard.rules.fit(ServedModel(None, 50))
+
+    params = {"thinking_budget": 9, "resumed_tokens": 4}
+    intake = Intake(None, params, limit=50, prompt_tokens=6)
+    admitted = guard.admit(intake)
+
+    (_, budget), (_, _) = admitted.params.links
+    assert admitted.beside.resumed == 4
+    assert budget.close_by == 50 + 4 - 9 - 1
 
 
 def test_copies_of_a_class_without_a_schema_share_nothing_that_it_may_change(foreign, monkeypatch):
