@@ -61,6 +61,7 @@ def make_schema() -> dict[str, Any]:
         "properties": {
             **dict.fromkeys(LEVELS, tokens),
             "answer_room": {**tokens, "minimum": 0},
+            "min_answer_tokens": {**tokens, "minimum": 0},
             "fields": switch,
         },
         "additionalProperties": False,
