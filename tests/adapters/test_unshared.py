@@ -214,7 +214,8 @@ def make_guard(found):
 
 def admit(guard, given):
     """Return processor, parameters and own fields, as the scheduler's gate gets them."""
-    return guard._make(guard._decide(Intake("it", deepcopy(given)), deepcopy(given), 0))
+    decided = guard._decide(Intake("it", deepcopy(given)), deepcopy(given), 0)
+        return guard._make(decided, None)
 
 
 def play(made, given):

@@ -273,7 +273,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         given = {name: getattr(params, name) for name in params.__struct_fields__}
         found: dict[str, Any] = {"tool_start_token_ids": tools or None, "finder": finder}
         if params.min_answer_tokens and served.tokenizer is not None:
-            with suppress(RequestError):  # the bytes of its tokens are unknown: each one counts
+            with suppress(RequestError):  # no bytes are known: each token counts
                 found["blank"] = vocabulary_of(served.tokenizer).blank
         return FittedParams(**{**given, **found})
 
@@ -407,7 +407,7 @@ def _fewest(request: Request) -> int:
 
 
 def _why_outside(params: BudgetParams, progress: Progress) -> str:
-    """Say what holds outside of blocks; nothing if everything is free."""
+    """Return the reasons of the edits outside of blocks, empty if there are none."""
     reasons = []
     if progress.owed:
         reasons.append(f"the answer lacks {progress.owed} of {params.min_answer_tokens} tokens")
