@@ -215,7 +215,7 @@ def make_guard(found):
 def admit(guard, given):
     """Return processor, parameters and own fields, as the scheduler's gate gets them."""
     decided = guard._decide(Intake("it", deepcopy(given)), deepcopy(given), 0)
-        return guard._make(decided, None)
+    return guard._make(decided, None)
 
 
 def play(made, given):
