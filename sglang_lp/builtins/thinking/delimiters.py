@@ -14,7 +14,9 @@ from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.encoding import encode
 
 #: The start and the end of thinking in the models with a reasoning parser in SGLang 0.5.23
-#: (parser/reasoning_parser.py), and in Seed-OSS (vLLM 0.33, reasoning/seedoss_reasoning_parser.py).
+#: (parser/reasoning_parser.py; of K2 Horizon at high effort), and in models without: Seed-OSS
+#: (vLLM 0.33, reasoning/seedoss_reasoning_parser.py), LongCat and PLaMo 3 (vLLM's reasoning
+#: parsers), Solar Open 2 (the example of its model card).
 PAIRS = (
     ("<think>", "</think>"),
     ("◁think▷", "◁/think▷"),
@@ -27,10 +29,16 @@ PAIRS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ("<ifm|think>", "</ifm|think>"),
+    (" to=self<|message|>", "<|eom|>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("<|think:start|>", "<|think:end|>"),
+    ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
 )
 
-#: Control tokens inside a longer delimiter, such as ``<|channel|>`` and ``<|channel>``.
-_CONTROL = re.compile(r"<\|\w+\|?>|<\w+\|>")
+#: Control tokens inside a longer delimiter, such as ``<|channel|>`` and ``<|channel>``; PLaMo's
+#: delimiters have two, around a word.
+_CONTROL = re.compile(r"<\|\w+\|?>|<\w+\|>|<\|plamo:\w+_|:plamo\|>")
 
 
 _Pair = tuple[str, tuple[int, ...], str, tuple[int, ...]]

@@ -18,7 +18,7 @@ class Qwen3ThinkingBudgetLogitProcessor(ThinkingBudgetLogitProcessor, family=kno
 class Qwen3_5ThinkingBudgetLogitProcessor(  # noqa: N801 - not Qwen 35
     ThinkingBudgetLogitProcessor, family=known.QWEN3_5
 ):
-    """A thinking budget for Qwen3.5 and Qwen3.6."""
+    """A thinking budget for Qwen3.5, Qwen3.6 and Qwen3.8."""
 
     __module__ = "sglang_lp.builtins"
 

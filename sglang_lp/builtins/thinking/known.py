@@ -56,7 +56,7 @@ QWEN3 = Family(
 
 QWEN3_5 = Family(
     processor="Qwen3_5ThinkingBudgetLogitProcessor",
-    models="Qwen3.5, Qwen3.6",
+    models="Qwen3.5, Qwen3.6, Qwen3.8",
     start="<think>",
     start_ids=(248068,),
     end="</think>",
