@@ -73,6 +73,8 @@ class LogitProcessor:
             remaining tokens keep their relative probabilities. SGLang's ``return_sampling_mask``
             needs this of every processor. A class that overrides ``edit`` has to set it again; a
             class where it depends on the parameters sets it in :meth:`serving`.
+        finishes: Whether :meth:`edit` may end the answer (``edits.finish``). A beam search takes no
+            such processor. A class where it depends on the parameters sets it in :meth:`serving`.
         example: ``custom_params`` to show in the documentation.
     """
 
@@ -84,6 +86,7 @@ class LogitProcessor:
     makes_object: bool = False
     early: bool = False
     exclusion_only: bool = False
+    finishes: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__``, and so may read SGLang's request.
@@ -120,7 +123,8 @@ class LogitProcessor:
     def serving(self, params: Any) -> LogitProcessor:  # noqa: ARG002 - for a class that overrides it
         """Return the processor for a request with these parameters, by default ``self``.
 
-        Override it where ``needs``, ``tolerates_lag`` or ``exclusion_only`` depend on parameters.
+        Override it where ``needs``, ``tolerates_lag``, ``exclusion_only`` or ``finishes`` depend on
+        parameters.
 
         Args:
             params: Parsed parameters.

@@ -48,6 +48,13 @@ def _find_imported(name: str) -> type[LogitProcessor]:
     )
 
 
+def links_of(processor: LogitProcessor) -> list[tuple[str, LogitProcessor]]:
+    """Return the links of a chain, or a processor by itself, each with its name for messages."""
+    if isinstance(processor, ChainLogitProcessor):
+        return processor.links_by_name()
+    return [(processor.name, processor)]
+
+
 class ChainLogitProcessor(LogitProcessor):
     """Run several processors, the links, on one request.
 
@@ -307,6 +314,7 @@ class ChainLogitProcessor(LogitProcessor):
             chain.needs = max(chain.needs, History.POSITION)
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.early = all(processor.early for processor in processors)
+        chain.finishes = any(processor.finishes for processor in processors)
         chain.exclusion_only = all(processor.exclusion_only for processor in processors)
         chain.reads_prompt = any(processor.reads_prompt for processor in processors)
         chain.makes_object = any(processor.makes_object for processor in processors)

@@ -13,6 +13,8 @@ from sglang_lp.errors import InstallError
 OLDEST = "0.5.20"
 #: The newest one.
 NEWEST = "0.5.23"
+#: The first version with a beam search.
+BEAM_SEARCH = "0.5.23"
 #: Environment variable; with ``1`` the operator takes a version that no test ran on.
 ALLOW_UNTESTED = "SGLANG_LP_ALLOW_UNTESTED"
 
@@ -56,3 +58,11 @@ def _is_tested(installed: str) -> bool:
     from packaging.version import Version  # comes with SGLang
 
     return Version(OLDEST) <= Version(installed) <= Version(NEWEST)
+
+
+@cache
+def has_beam_search() -> bool:
+    """Tell whether the installed SGLang has the beam search that hooks know."""
+    from packaging.version import Version  # comes with SGLang
+
+    return Version(version("sglang")) >= Version(BEAM_SEARCH)

@@ -35,13 +35,20 @@ Rule = Callable[[list[int], list[int], "torch.Tensor"], "torch.Tensor"]
 TOLERANCE = 1e-3
 
 
-def rule(processor: Any, params: Mapping[str, Any], tokenizer: Any = None) -> Rule:
+def rule(
+    processor: Any,
+    params: Mapping[str, Any],
+    tokenizer: Any = None,
+    *,
+    forced: float | None = None,
+) -> Rule:
     """Return a processor's rule: by its documentation, or by a new instance at each token.
 
     Args:
         processor: Its class.
         params: Its parameters.
         tokenizer: The model's, if it is not the tiny one.
+        forced: What a forced token gets; ``None`` to leave it.
     """
     if processor is CatalogueLogitProcessor:
         processor = serving()
@@ -57,6 +64,7 @@ def rule(processor: Any, params: Mapping[str, Any], tokenizer: Any = None) -> Ru
         done = documented(params, prompt, history)
         if isinstance(done, int):
             row[:done] = row[done + 1 :] = float("-inf")
+            row[done] = row[done] if forced is None else forced
         elif isinstance(done, Mapping):
             for token_id, bias in done.items():
                 row[token_id] += bias

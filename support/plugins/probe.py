@@ -25,6 +25,7 @@ class _Touches:
 
 
 _DISALLOWED = wire.payload_for("sglang_lp.builtins", "DisallowedTokensLogitsProcessor")
+_LOOPS = wire.payload_for("sglang_lp.builtins", "LoopBreakerLogitProcessor")
 
 #: Beginning of a request's id -> the payload and the parameters that the scheduler gets.
 SMUGGLED: dict[str, tuple[str | None, Any]] = {
@@ -37,7 +38,7 @@ SMUGGLED: dict[str, tuple[str | None, Any]] = {
     "outside the vocabulary": (_DISALLOWED, {"token_ids": [1 << 30]}),
     "own key": (_DISALLOWED, {"token_ids": [5], "__sglang_reasoning_in_grammar": 1}),
     "own key, no processor": (None, {"__sglang_reasoning_end_token_ids": [[1]]}),
-    "beam search": (_DISALLOWED, {"token_ids": [5]}),
+    "beam search": (_LOOPS, {"action": "end"}),
 }
 
 

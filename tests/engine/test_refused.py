@@ -89,5 +89,5 @@ def test_a_request_without_a_processor_passes_whatever_the_algorithm(admitted):
 
 
 def test_beam_search_is_named(admitted):
-    with pytest.raises(Unsupported, match=r"^beam_width: expected 1"):
-        admitted(DisallowedTokensLogitsProcessor, {"token_ids": [5]}, beam_width=2)
+    with pytest.raises(Unsupported, match=r"^beam_width: expected 1 with LoopBreaker"):
+        admitted(LoopBreakerLogitProcessor, {"action": "end"}, beam_width=2)

@@ -97,6 +97,7 @@ UNBOUNDED = {
     "params._log_old_name": "old names that classes declare",
     "reasons._truncation": "no argument",
     "sglang_class.as_processor": "classes that the operator allowed",
+    "versions.has_beam_search": "no argument",
     "versions.untested": "no argument",
     "vllm_names._is_installed": "no argument",
     "vllm_names._modules": "no argument",

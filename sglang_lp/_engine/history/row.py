@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from sglang_lp._engine.apply.plan_builder import precompile
@@ -233,6 +234,23 @@ class Row:
         self._set_persistent(None, None)
         request.state = self.processor.start(request)
         self.state = _RESUMING if self.resumed else _RUNNING
+
+    def fork(self, host: Host, output_ids: Sequence[int]) -> Row:
+        """Return a row for another answer that has the same tokens so far.
+
+        Args:
+            host: Host of the other answer.
+            output_ids: The generated tokens that this host will return.
+        """
+        row = copy(self)
+        row.host, row._output_ids = host, output_ids  # noqa: SLF001 - a copy of itself
+        row.request = request = copy(self.request)
+        row.tokens = request.output_ids = self.tokens[:]
+        row.edit_log = copy(self.edit_log)
+        row.version = clock.next_version()
+        if self.needs is not _NONE:
+            request.state = self.processor.fork(request)
+        return row
 
     # Each step
 

@@ -135,6 +135,7 @@ class CatalogueLogitProcessor(LogitProcessor):
     __module__ = "sglang_lp.builtins"
     early = True
     exclusion_only = True
+    finishes = True
     example: ClassVar[Mapping[str, Any]] = {
         "catalogue": "products",
         "subset": ["fresh", "eu|uk"],

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
@@ -118,6 +118,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     __module__ = "sglang_lp.builtins"
     early = True
     exclusion_only = True
+    finishes = True
     example: ClassVar[Mapping[str, Any]] = {"preset": "reasoning", "action": "end"}
 
     class Params(Parameters, frozen=True):
@@ -160,6 +161,12 @@ class LoopBreakerLogitProcessor(LogitProcessor):
                     "min_pattern_size: expected at most max_pattern_size, which is "
                     f"{self.max_pattern_size}, got {self.min_pattern_size}"
                 )
+
+    def serving(self, params: Any) -> Self:
+        """Return a processor that knows whether it may end the answer."""
+        made = type(self)()
+        made.finishes = params.action is not Action.BAN
+        return made
 
     def start(self, request: Request) -> _Loops:
         """Begin with no output."""

@@ -48,13 +48,13 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
     ends only that request.
     """
     meta_info = out["meta_info"]
-    reason = meta_info["finish_reason"]
-    report, raw = reason.pop(REPORT, None), reason.pop(RAW, None)
-    if report is not None:
-        meta_info[REPORT] = orjson.loads(report)
-        if raw is not None:
-            meta_info[REPORT][RAW] = orjson.loads(raw)
+    for beam in meta_info.get("beam_results", ())[1:]:
+        _move(beam["meta_info"])
+    if _move(meta_info):
+        for beam in meta_info.get("beam_results", ())[:1]:  # the answer itself is the best beam
+            beam["meta_info"][REPORT] = meta_info[REPORT]
         return
+    reason = meta_info["finish_reason"]
     if not getattr(state.obj, _RUNS, False) or not meta_info.get("completion_tokens", 1):
         return
     if reason["type"] == "abort" or manager.server_args.disaggregation_mode == "prefill":
@@ -66,3 +66,15 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
         "status_code": HTTPStatus.INTERNAL_SERVER_ERROR,
         "err_type": "InternalServerError",
     }
+
+
+def _move(meta_info: dict[str, Any]) -> bool:
+    """Move the report of one answer out of its finish reason; return whether there is one."""
+    reason = meta_info["finish_reason"]
+    report, raw = reason.pop(REPORT, None), reason.pop(RAW, None)
+    if report is None:
+        return False
+    meta_info[REPORT] = orjson.loads(report)
+    if raw is not None:
+        meta_info[REPORT][RAW] = orjson.loads(raw)
+    return True

@@ -169,12 +169,12 @@ class Guard:
             payload, name = self._look_up(intake.payload)
             try:
                 if intake.payload is not None:
-                    self.server.check_calls(name, intake)
+                    self.server.check_calls(name)
                 decided = self._decide(intake, custom_params, beside.resumed)
                 if decided is None:
                     return None
                 if intake.payload is None:
-                    self.server.check_calls(name, intake)
+                    self.server.check_calls(name)
                 beside = beside._replace(resumed=decided.resumed)
                 processor, params, own = self._make(decided, intake.limit)
                 self.server.check_honours(name, processor, intake, beside)

@@ -150,6 +150,11 @@ class Intake:
         )
 
     @property
+    def searches_beams(self) -> bool:
+        """Whether the request is a beam search: one beam is none."""
+        return self.beam_width is not None and self.beam_width > 1
+
+    @property
     def names_anything(self) -> bool:
         """Whether the client names a processor, a parameter, a budget or a level of effort."""
         if self.payload is not None:

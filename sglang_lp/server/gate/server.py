@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sglang_lp.builtins import ChainLogitProcessor
-from sglang_lp.errors import PolicyError, RequestError, Unsupported, shown
+from sglang_lp.builtins.chain import links_of
+from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.params import RAW, RESUMED
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
+from sglang_lp.server.gate.beam_search import check_beams
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.text.encoding import encode
 
@@ -130,12 +131,11 @@ class Server:
                 f"({self.diffusion}), which does not call custom logit processors"
             )
 
-    def check_calls(self, name: str, intake: Intake) -> None:
+    def check_calls(self, name: str) -> None:
         """Refuse a request whose processor SGLang would not call.
 
         Args:
             name: Of the processor, for the message.
-            intake: The request.
 
         Raises:
             Unsupported: With the reason.
@@ -145,11 +145,6 @@ class Server:
                 f"custom_logit_processor: expected none, got {name}: this server runs a diffusion "
                 f"language model ({self.diffusion}), which does not call it; send the request to "
                 "another one"
-            )
-        if intake.beam_width is not None and intake.beam_width > 1:
-            raise Unsupported(
-                "beam_width: expected 1 with custom_logit_processor, got "
-                f"{shown(intake.beam_width)}; leave out one of them"
             )
 
     def check_honours(
@@ -166,6 +161,8 @@ class Server:
         Raises:
             RequestError: With the reason.
         """
+        if intake.searches_beams:
+            check_beams(intake.beam_width, processor)
         if intake.masked:
             _check_mask(processor)
         if beside.resumed:
@@ -232,10 +229,7 @@ def _check_mask(processor: LogitProcessor) -> None:
     Raises:
         Unsupported: A processor does more.
     """
-    links = [(processor.name, processor)]
-    if isinstance(processor, ChainLogitProcessor):
-        links = processor.links_by_name()
-    for name, link in links:
+    for name, link in links_of(processor):
         if link.dense or not link.exclusion_only:
             raise Unsupported(
                 "return_sampling_mask: expected processors that only ban, allow and force tokens, "

@@ -22,6 +22,7 @@ from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.gate.reserved_keys import MAKING, check_stands
+from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
 
@@ -120,7 +121,8 @@ class SchedulerGate:
         # SGLang left the request out if there was no processor, or no dict.
         if not is_same or not isinstance(given, dict) or "__req__" not in given:
             given = _own_params(req, own if own is not None else given or {})
-        host = SglangHost(given["__req__"], self._pending, admitted.names)
+        kind = BeamHost if intake.searches_beams else SglangHost
+        host = kind(given["__req__"], self._pending, admitted.names)
         host.policy = guard.fingerprint
         host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)
         host.resumed = admitted.beside.resumed

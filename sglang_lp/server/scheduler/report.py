@@ -5,7 +5,7 @@ The report travels as JSON text in SGLang's finish reason, so it reaches only it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -16,7 +16,13 @@ from sglang_lp.server.scheduler.raw_logprobs import tell
 from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT
 from sglang_lp.wire.names import REPORT
 
-__all__ = ["report"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sglang_lp._engine.history.edit_log import EditLog
+    from sglang_lp._engine.history.row import Row
+
+__all__ = ["count", "describe", "put", "report"]
 
 
 def report(req: Any) -> None:
@@ -34,11 +40,30 @@ def report(req: Any) -> None:
         return
     kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
-    prompt_ids, resumed_ids = row.split_prompt(req.origin_input_ids)
+    text = describe(row, req.origin_input_ids, output_ids, row.edit_log)
+    count(text, req.finished_reason)
+    put(req.finished_reason, text)
+    if row.host.raw is not None:
+        tell(req.finished_reason, row.host.raw)
+
+
+def describe(
+    row: Row, all_prompt_ids: Sequence[int], output_ids: Sequence[int], edit_log: EditLog
+) -> str:
+    """Return the report of one answer as JSON.
+
+    Args:
+        row: Row of the request.
+        all_prompt_ids: Token ids of the prompt and of the tokens that the request resumes.
+        output_ids: Token ids of the answer.
+        edit_log: Its edits; closed here.
+
+    Raises:
+        ProcessorFault: As for :func:`report`.
+    """
+    prompt_ids, resumed_ids = row.split_prompt(all_prompt_ids)
     whole = [*resumed_ids, *output_ids] if resumed_ids else output_ids
-    edit_log = row.edit_log
     edit_log.finish(whole)
-    metrics = writing()
     known = {
         "processors": [*getattr(row.host, "names", ())],
         "policy": getattr(row.host, "policy", None),
@@ -47,19 +72,32 @@ def report(req: Any) -> None:
     try:
         forced = edit_log.forced.before(len(whole))
         own = row.processor.report(row.request.params, prompt_ids, whole, forced)
-        text = orjson.dumps({**known, **own, **known}).decode()
+        return orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code
         fault = as_fault(row.name, "in its report", error)
+        metrics = writing()
         if metrics is not None:
             metrics.fail(labels_of(known["processors"]), "processor")
         raise fault from None
+
+
+def count(text: str, reason: Any) -> None:
+    """Count the end of a request in the metrics.
+
+    Args:
+        text: Its report.
+        reason: SGLang's finish reason.
+    """
+    metrics = writing()
     if metrics is not None:
         metrics.finish(
             orjson.loads(text),
-            fault=getattr(req.finished_reason, FAULT, None),
-            contradicts=getattr(req.finished_reason, CONTRADICTS, False),
+            fault=getattr(reason, FAULT, None),
+            contradicts=getattr(reason, CONTRADICTS, False),
         )
-    said = {**req.finished_reason.to_json(), REPORT: text}
-    req.finished_reason.to_json = said.copy  # SGLang calls only dict.copy, no plugin code
-    if row.host.raw is not None:
-        tell(req.finished_reason, row.host.raw)
+
+
+def put(reason: Any, text: str) -> None:
+    """Put a report into SGLang's finish reason."""
+    said = {**reason.to_json(), REPORT: text}
+    reason.to_json = said.copy  # SGLang calls only dict.copy, no plugin code

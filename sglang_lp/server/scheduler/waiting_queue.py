@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.history.attached import rows_of
+from sglang_lp.server.scheduler.beams.steps import beams_of
 from sglang_lp.server.scheduler.disaggregated import resume
 
 if TYPE_CHECKING:
@@ -119,7 +120,12 @@ class WaitingQueue:
 
 def _rows_of(queue: Sequence[Any]) -> list[Row | None]:
     # A request for an embedding has no sampling parameters.
-    return rows_of([getattr(req.sampling_params, "custom_params", None) for req in queue])
+    rows = rows_of([getattr(req.sampling_params, "custom_params", None) for req in queue])
+    for index, req in enumerate(queue):
+        beams = beams_of(getattr(req, "beam_group", None))
+        if beams is not None:
+            rows[index] = beams.leader
+    return rows
 
 
 def _joined(queue: list[Any], waiting: set[int], left: list[Any]) -> list[Any]:

@@ -25,9 +25,10 @@ from sglang_lp.server.scheduler import (
     speculation,
     waiting_queue,
 )
+from sglang_lp.server.scheduler.beams import results, steps
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.startup import launch, ngram_worker, workers
-from sglang_lp.server.versions import OLDEST
+from sglang_lp.server.versions import BEAM_SEARCH, OLDEST
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -52,6 +53,7 @@ class Shared:
         self.steps = sampling.Steps(pending)
         self.trees = speculation.TreeSteps(self.steps)
         self.chains = chains.ChainSteps(self.steps)
+        self.beams = steps.BeamSteps()
         self.raw = raw_logprobs.RawSteps(self.steps)
         self.peers = disaggregated.Peers(guard)
 
@@ -114,6 +116,9 @@ _SCHEDULER = _SRT + "managers.scheduler.Scheduler."
 _BATCH = _SRT + "managers.schedule_batch."
 _REQUEST = _BATCH + "Req."
 _DECODE = _SRT + "disaggregation.decode."
+_BEAMS = _SRT + "beam_search."
+_COORDINATOR = _BEAMS + "coordinator.BeamCoordinator."
+_GROUP = _BEAMS + "beam_group.BeamGroup."
 _CHAINS = _SRT + "speculative.dflash_info."
 _CONNECTION = _SRT + "disaggregation.common.conn.CommonKV"
 _CHAT = _OPENAI + "serving_chat.OpenAIServingChat._convert_to_internal_request"
@@ -303,6 +308,30 @@ HOOKS: tuple[Hook, ...] = (
     Hook(_REQUEST + "update_finish_state", "around", lambda _: release.finish),
     Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
     Hook(_SCHEDULER + "_release_aborted_request", "after", lambda _: release.abandon),
+    # Beams.
+    Hook(_COORDINATOR + "validate_and_init", "around", lambda _: steps.attach, since=BEAM_SEARCH),
+    Hook(
+        _BEAMS + "logits_capture.capture_pre_sample_logits",
+        "before",
+        lambda shared: shared.beams.edit,
+        since=BEAM_SEARCH,
+    ),
+    Hook(_COORDINATOR + "_select_group", "before", lambda _: steps.score, since=BEAM_SEARCH),
+    Hook(_GROUP + "advance_frontier", "before", lambda _: steps.grow, since=BEAM_SEARCH),
+    Hook(
+        _COORDINATOR + "commit_prefill",
+        "before",
+        lambda _: steps.end_failed_prefill,
+        since=BEAM_SEARCH,
+    ),
+    Hook(_COORDINATOR + "commit_decode", "before", lambda _: steps.end_failed, since=BEAM_SEARCH),
+    Hook(_COORDINATOR + "_retire_group", "after", lambda _: results.finish, since=BEAM_SEARCH),
+    Hook(
+        _BEAMS + "output.pack_beam_search_output",
+        "after",
+        lambda _: results.tell,
+        since=BEAM_SEARCH,
+    ),
     # Prefill and decode apart.
     Hook(_SCHEDULER + "_retire_aborted_prefill_result", "around", lambda _: disaggregated.retire),
     Hook(
@@ -417,6 +446,33 @@ ATTRIBUTES = (
             *("to_finish", "tokenizer", "vocab_size"),
         ),
     ),
+    Uses(_REQUEST[:-1], ("beam_group",), since=BEAM_SEARCH),
+    Uses(_BATCH + "ScheduleBatch", ("beam_tail",), since=BEAM_SEARCH),
+    Uses(
+        _GROUP[:-1],
+        (
+            *("beam_width", "leader", "max_new_tokens", "num_committed", "num_generated"),
+            "num_return",
+        ),
+        since=BEAM_SEARCH,
+    ),
+    Uses(
+        _BEAMS + "joint_select.SelectResult",
+        (
+            *("fin_cum_logprobs", "new_cum_logprobs", "next_tokens", "num_finished"),
+            *("num_survivors", "parent_idx"),
+        ),
+        since=BEAM_SEARCH,
+    ),
+    Uses(_BEAMS + "beam_group.BeamResult", ("cum_logprob", "tokens"), since=BEAM_SEARCH),
+    Uses(_BEAMS + "batch_tail.BeamTail", ("entries", "num_base_rows"), since=BEAM_SEARCH),
+    Uses(
+        _BEAMS + "batch_tail.BeamTailEntry",
+        ("end", "group", "leader_idx", "start"),
+        since=BEAM_SEARCH,
+    ),
+    Uses(_SRT + "managers.io_struct.BeamSearchOutput", ("sequences",), since=BEAM_SEARCH),
+    Uses(_BEAMS + "types.BeamSearchSequence", ("finish_reason",), since=BEAM_SEARCH),
     Uses(_BATCH + "ReqKvInfo", ("kv_committed_len",)),
     Uses(_BATCH + "FINISH_ABORT", ("message", "status_code")),
     Uses(

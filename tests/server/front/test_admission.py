@@ -14,6 +14,7 @@ from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     DRYLogitProcessor,
     ForcedSequenceLogitProcessor,
+    LoopBreakerLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
@@ -116,26 +117,33 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
     assert sum(counts.values()) == 1
 
 
-BEAMS = "beam_width: expected 1 with custom_logit_processor, got {}; leave out one of them"
+LOOPS = LoopBreakerLogitProcessor.to_str()
+BEAMS = (
+    "beam_width: expected 1 with LoopBreakerLogitProcessor, got 2: it may end the answer, and "
+    "cannot end one beam of several; leave out one of them"
+)
 
 
-@pytest.mark.parametrize("width", [2, 1.5])
-def test_beam_search_is_refused_and_counted(guard, width):
+@pytest.mark.parametrize(
+    ("width", "why"), [(2, BEAMS), (1.5, "beam_width: expected a whole number, got 1.5")]
+)
+def test_beams_that_a_processor_cannot_follow_are_refused_and_counted(guard, width, why):
     guard.gate = Gate.SCHEDULER
     counted = []
     guard.audit = SimpleNamespace(refused=lambda *refusal: counted.append(refusal))
     with pytest.raises(Unsupported) as caught:
         Admission(guard).admit(
-            tokenized(PAYLOAD, GOOD, beam_width=width), manager(), SimpleNamespace()
+            tokenized(LOOPS, {"action": "end"}, beam_width=width), manager(), SimpleNamespace()
         )
 
-    assert str(caught.value) == BEAMS.format(width)
+    assert str(caught.value) == why
     assert counted == [(Gate.ADMISSION, caught.value)]
 
 
 @pytest.mark.parametrize("sampling", [{}, *({"beam_width": width} for width in (None, 0, 1))])
 def test_one_beam_is_no_beam_search(guard, sampling):
-    Admission(guard).admit(tokenized(PAYLOAD, GOOD, **sampling), manager(), SimpleNamespace())
+    request = tokenized(LOOPS, {"action": "end"}, **sampling)
+    Admission(guard).admit(request, manager(), SimpleNamespace())
 
     assert not guard.audit.counts
 
@@ -346,11 +354,11 @@ def test_a_stream_on_a_speculative_server_is_refused(guard):
 
 @pytest.mark.parametrize(
     ("width", "expected"),
-    [(2, (400, BEAMS.format(2))), (1, (200, None)), (None, (200, None)), ("2", (200, None))],
+    [(2, (400, BEAMS)), (1, (200, None)), (None, (200, None)), ("2", (200, None))],
 )
 def test_a_stream_of_a_beam_search_is_refused(guard, width, expected):
     # A width that is no number is SGLang's to refuse.
-    request = streaming(PAYLOAD, {**with_params(GOOD)[0], "beam_width": width})
+    request = streaming(LOOPS, {**with_params({"action": "end"})[0], "beam_width": width})
 
     assert answer(guard, request) == expected
 

@@ -18,13 +18,18 @@ from sglang_lp import wire
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
-from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
+from sglang_lp.builtins import (
+    DisallowedTokensLogitsProcessor,
+    DRYLogitProcessor,
+    LoopBreakerLogitProcessor,
+)
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import DECIDED, Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
 from sglang_lp.server.scheduler import gate
+from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.gate import (
     InertProcessor,
     NoLoads,
@@ -32,6 +37,7 @@ from sglang_lp.server.scheduler.gate import (
     refuse_to_load,
 )
 from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sglang_host import SglangHost
 from sglang_lp.trust import Gate, Policy
 from support.fakes.requests import Req
 
@@ -387,14 +393,23 @@ def test_a_row_knows_under_what_its_request_was_admitted(guard):
     assert [type(host.raw) for host in hosts] == [type(None), RawLogprobs]
 
 
-# A beam search has more rows than requests: every request of its step would have ended.
-def test_a_beam_search_with_a_processor_ends_alone(guard):
-    req = Req(PAYLOAD, {"token_ids": [7]})
+def test_a_beam_search_whose_beams_cannot_be_followed_ends_alone(guard):
+    req = Req(LoopBreakerLogitProcessor.to_str(), {"action": "end"})
     req.sampling_params.beam_width = 2
     admit(guard, req)
 
     assert "beam_width: expected 1" in req.ended[0]
     assert req.custom_logit_processor is None
+
+
+@pytest.mark.parametrize(("width", "host"), [(None, SglangHost), (1, SglangHost), (2, BeamHost)])
+def test_each_beam_of_a_beam_search_has_a_host(guard, width, host):
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    req.sampling_params.beam_width = width
+    admit(guard, req)
+
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert type(row.host) is host
 
 
 def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):

@@ -1,0 +1,57 @@
+"""Which processors a beam search takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sglang_lp.builtins.chain import links_of
+from sglang_lp.errors import Unsupported, shown
+from sglang_lp.policy.thinking import is_thinking_budget
+from sglang_lp.request import History
+from sglang_lp.server.versions import BEAM_SEARCH, has_beam_search
+
+if TYPE_CHECKING:
+    from sglang_lp.processor import LogitProcessor
+
+__all__ = ["check_beams"]
+
+
+def check_beams(width: object, processor: LogitProcessor) -> None:
+    """Refuse a processor that could not edit each beam exactly.
+
+    Args:
+        width: The request's ``beam_width``, more than 1.
+        processor: Serves the request.
+
+    Raises:
+        Unsupported: With the reason.
+    """
+    if not isinstance(width, int):
+        raise Unsupported(f"beam_width: expected a whole number, got {shown(width)}")
+    if not has_beam_search():
+        raise _refused(
+            width, processor.name, f"only SGLang {BEAM_SEARCH} and newer search beams with it"
+        )
+    for name, link in links_of(processor):
+        why = _why_not(link)
+        if why is not None:
+            raise _refused(width, name, why)
+
+
+def _refused(width: int, name: str, why: str) -> Unsupported:
+    return Unsupported(
+        f"beam_width: expected 1 with {name}, got {width}: {why}; leave out one of them"
+    )
+
+
+def _why_not(processor: LogitProcessor) -> str | None:
+    """Return why one processor cannot follow beams, or ``None`` if it can."""
+    if is_thinking_budget(type(processor)):
+        return "it counts the thinking of one answer"
+    if processor.reads_request:
+        return "it reads SGLang's request itself, which does not have the tokens of each beam"
+    if processor.finishes:
+        return "it may end the answer, and cannot end one beam of several"
+    if processor.needs is not History.NONE and not processor.can_fork:
+        return "its state cannot be forked, which following a beam takes (can_fork)"
+    return None

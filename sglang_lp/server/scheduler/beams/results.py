@@ -1,0 +1,78 @@
+"""The answers of a beam search: dead beams are dropped, the others get their report."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.errors import ProcessorFault
+from sglang_lp.faults import from_signal
+from sglang_lp.server.scheduler.beams.steps import Beams, release
+from sglang_lp.server.scheduler.reasons import abort
+from sglang_lp.server.scheduler.report import count, describe, put
+from sglang_lp.wire.names import REPORT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["finish", "tell"]
+
+logger = logging.getLogger(__name__)
+
+#: Attribute of SGLang's ``BeamGroup``: the report of each answer, best first.
+_REPORTS = "sglang_lp_reports"
+
+_FAILED = "internal error of sglang-lp: the answers of a beam search could not be reported"
+
+
+def finish(_result: None, _coordinator: Any, group: Any) -> None:
+    """Write the reports of a search that is over, and release its rows.
+
+    A hook after SGLang's own end of a group, which comes once. A search that ends without a finish
+    reason was aborted in SGLang's queue, and SGLang has answered it.
+    """
+    beams = release(group)
+    if beams is None:
+        return
+    leader = group.leader
+    try:
+        if leader.finished_reason is not None:
+            _finish(group, leader, beams)
+    except BaseException as error:
+        if from_signal(error):
+            raise
+        if not isinstance(error, ProcessorFault):
+            logger.exception(_FAILED)
+            error = ProcessorFault(_FAILED)
+        group.final_results = []
+        leader.finished_reason = abort(error)
+
+
+def _finish(group: Any, leader: Any, beams: Beams) -> None:
+    alive = [one for one in group.final_results if one.cum_logprob > -math.inf]
+    group.final_results = alive
+    answers: Sequence[Sequence[int]] = [one.tokens for one in alive[: group.num_return]]
+    prompt_ids = leader.origin_input_ids
+    reports = [
+        describe(beams.leader, prompt_ids, answer, beams.tree.edit_log(answer))
+        for answer in answers or [()]
+    ]
+    setattr(group, _REPORTS, reports)
+    if not answers:
+        put(leader.finished_reason, reports[0])
+    count(reports[0], leader.finished_reason)
+
+
+def tell(output: Any, req: Any) -> None:
+    """Put the report of each answer into its finish reason: a hook after SGLang packed them.
+
+    Args:
+        output: SGLang's ``BeamSearchOutput``, or ``None`` for a search without answers.
+        req: The leader.
+    """
+    reports = getattr(req.beam_group, _REPORTS, None)
+    if output is None or reports is None:
+        return
+    for sequence, report in zip(output.sequences, reports, strict=True):
+        sequence.finish_reason = {**sequence.finish_reason, REPORT: report}

@@ -1,0 +1,53 @@
+"""How far SGLang's search of one request is, and the error that ends it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.server.scheduler.reasons import abort
+
+if TYPE_CHECKING:
+    from sglang_lp.errors import SglangLpError
+
+logger = logging.getLogger(__name__)
+
+
+class Search:
+    """A beam search with processors.
+
+    Args:
+        group: SGLang's ``BeamGroup``.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._error: tuple[int, SglangLpError] | None = None
+
+    @property
+    def position(self) -> int:
+        """Number of tokens of each beam before the token that is selected now."""
+        return int(self._group.num_generated)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the token that is selected now can become part of an answer."""
+        return self._error is None and self.position < self._group.max_new_tokens
+
+    def fail(self, error: SglangLpError) -> None:
+        """End the request with an error, unless it ends with a token before this step's.
+
+        With overlap scheduling nobody knows yet whether the step before was the last.
+        """
+        if self._error is None:
+            self._error = self.position, error
+            logger.warning("request ended: %s", error)
+
+    def end_if_failed(self) -> None:
+        """Let SGLang abort the request, if it commits the step that failed next."""
+        if self._error is None:
+            return
+        position, error = self._error
+        leader = self._group.leader
+        if self._group.num_committed >= position and leader.to_finish is None:
+            leader.to_finish = abort(error)

@@ -1,0 +1,263 @@
+"""The steps of beam searches: edits before SGLang selects, and what it selects.
+
+SGLang ranks continuations, and continues or completes the best. A continuation that edits exclude
+has the score ``-inf``. If there are fewer possible continuations than beams, such continuations
+take the places that are left. They are dead: their own continuations score ``-inf`` as well, no
+processor edits them, and no answer has them. Their rows keep finite logits, so no score is NaN.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp._engine.apply.device import index_on, send
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import rows_of
+from sglang_lp.faults import as_fault
+from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.scheduler.beams.beam_host import BeamHost
+from sglang_lp.server.scheduler.beams.search import Search
+from sglang_lp.server.scheduler.beams.tree import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.history.row import Row
+
+__all__ = [
+    "BeamSteps",
+    "Beams",
+    "attach",
+    "beams_of",
+    "end_failed",
+    "end_failed_prefill",
+    "grow",
+    "release",
+    "score",
+]
+
+logger = logging.getLogger(__name__)
+
+#: Attribute of SGLang's ``BeamGroup``: its beams, freed with the group.
+_BEAMS = "sglang_lp_beams"
+
+
+class Beams:
+    """The beams of one request with processors.
+
+    Args:
+        group: SGLang's ``BeamGroup``.
+        row: As ``leader``.
+        custom_params: As the attribute.
+
+    Attributes:
+        search: How far SGLang is.
+        tree: The rows.
+        leader: The row of the request itself, which the gate made.
+        custom_params: SGLang's ``custom_params`` of the request.
+        lost: For each beam how much larger SGLang takes its logprobs to be than they are, because
+            it normalizes the edited logits; shape ``(beams, 1)``, float32.
+    """
+
+    def __init__(self, group: Any, row: Row, custom_params: Any) -> None:
+        self.search = Search(group)
+        self.tree = Tree(row, group.beam_width)
+        self.leader = row
+        self.custom_params = custom_params
+        self.lost: torch.Tensor | None = None
+
+
+def beams_of(group: Any) -> Beams | None:
+    """Return the beams of SGLang's ``BeamGroup``; ``None`` for a search without processors."""
+    return getattr(group, _BEAMS, None)
+
+
+def release(group: Any) -> Beams | None:
+    """Detach the beams of a search that is over, and return them."""
+    beams: Beams | None = vars(group).pop(_BEAMS, None)
+    return beams
+
+
+def attach(
+    original: Callable[..., str | None], coordinator: Any, req: Any, recv_req: Any
+) -> str | None:
+    """Attach the processors of a request to its group: a hook around SGLang's own checks.
+
+    SGLang replaces the sampling parameters of the request, and with them ``custom_params``.
+    """
+    custom_params = req.sampling_params.custom_params
+    error = original(coordinator, req, recv_req)
+    (row,) = rows_of([custom_params])
+    if error is None and row is not None and isinstance(row.host, BeamHost):
+        beams = Beams(req.beam_group, row, custom_params)
+        row.host.search = beams.search
+        setattr(req.beam_group, _BEAMS, beams)
+        req.custom_logit_processor = None  # the sampler would edit the leader once more
+    return error
+
+
+class BeamSteps:
+    """Steps of the beam searches of one scheduler process.
+
+    No step raises: an error ends only the beam searches of the step.
+    """
+
+    def __init__(self) -> None:
+        self._batch = Batch()
+        #: The rows of the last step, and their parameters; a batch that sleeps needs the same list.
+        self._rows: list[Row | None] = []
+        self._custom_params: list[Any] = []
+
+    def edit(self, batch: Any, forward_batch: Any, logits_output: Any) -> None:
+        """Edit the logits of all beams in place, before SGLang keeps them for the selection."""
+        logits = None if logits_output is None else logits_output.next_token_logits
+        if batch is None or logits is None:
+            return
+        if batch.beam_tail is None and not forward_batch.forward_mode.is_extend():
+            return
+        placed = [*_placed(batch)]
+        if not placed:
+            return
+        try:
+            self._edit(logits, placed)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            fault = as_fault("sglang-lp", "in a step of a beam search", error)
+            for beams, _ in placed:
+                beams.search.fail(fault)
+
+    def _edit(self, logits: torch.Tensor, placed: Sequence[tuple[Beams, Sequence[int]]]) -> None:
+        began = perf_counter()
+        awaited = any(beams.tree.waits for beams, _ in placed)
+        rows: list[Row | None] = [None] * len(logits)
+        custom_params: list[Any] = [None] * len(logits)
+        for beams, places in placed:
+            beams.tree.follow()
+            for place, row in zip(places, beams.tree.rows, strict=True):
+                rows[place], custom_params[place] = row, beams.custom_params
+        if rows != self._rows:
+            self._rows, self._custom_params = rows, custom_params
+        edited = [place for _, places in placed for place in places]
+        indices = index_on(logits.device, edited)
+        before = _totals(logits, indices)
+        if not self._batch.step_asleep(logits, self._custom_params, 1):
+            self._batch.step(logits, rows, self._custom_params)
+        lost = _lost(before, _totals(logits, indices), [rows[place] for place in edited])
+        done = 0
+        for beams, places in placed:
+            beams.lost = lost[done : done + len(places)]
+            done += len(places)
+            beams.tree.keep_edits(beams.search.position)
+        metrics = writing()
+        if metrics is not None:
+            metrics.step(perf_counter() - began, awaited=awaited)
+
+
+def _placed(batch: Any) -> Iterator[tuple[Beams, Sequence[int]]]:
+    """Yield the beams that SGLang selects for in this step, with the rows of their logits."""
+    if batch.beam_tail is None:
+        for index, req in enumerate(batch.reqs):
+            group = req.beam_group
+            beams = None if group is None else beams_of(group)
+            if beams is not None and group.num_generated == 0:
+                yield beams, (index,)
+        return
+    base = batch.beam_tail.num_base_rows
+    for entry in batch.beam_tail.entries:
+        beams = beams_of(entry.group)
+        if beams is not None:
+            yield beams, (entry.leader_idx, *range(base + entry.start, base + entry.end))
+
+
+def _totals(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of the sum of the exponentials of some rows, shape ``(rows, 1)``."""
+    return logits.index_select(0, places).float().logsumexp(-1, keepdim=True)
+
+
+def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None]) -> torch.Tensor:
+    """Return how much of a logprob SGLang's normalization of edited rows adds to it.
+
+    It adds nothing to a token that is forced, whose logit is 0.0 among logits of ``-inf``; and rows
+    that processors computed whole are taken as they are.
+
+    Args:
+        before: Totals of the rows before the edits.
+        after: Totals after the edits.
+        rows: The row of each, ``None`` for a dead beam.
+    """
+    import torch
+
+    keeps = after == 0
+    if any(row is not None and row.dense for row in rows):
+        whole = torch.tensor([row is not None and row.dense for row in rows])
+        keeps |= send(whole, after.device)[:, None]
+    return (before - after).masked_fill(keeps, 0.0)
+
+
+def score(
+    coordinator: Any, group: Any, top_logprobs: torch.Tensor, *args: Any, **kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Score by the model's own logprobs: a hook before SGLang selects the beams of a group.
+
+    Args:
+        coordinator: SGLang's ``BeamCoordinator``.
+        group: SGLang's ``BeamGroup``.
+        top_logprobs: Logprobs of the best continuations of each beam, as SGLang normalized them.
+        args: SGLang's other arguments.
+        kwargs: As ``args``.
+    """
+    beams = beams_of(group)
+    if beams is None or beams.lost is None:
+        return None
+    return (coordinator, group, top_logprobs - beams.lost, *args), kwargs
+
+
+def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Take over what SGLang selected: a hook before it continues with these beams.
+
+    SGLang ends a search with fewer beams than asked for. Dead beams do not count for it: the
+    search goes on as long as one beam is alive, and ends with the last.
+
+    Args:
+        group: SGLang's ``BeamGroup``.
+        sel: SGLang's ``SelectResult``, changed in place without a wait for the device.
+    """
+    beams = beams_of(group)
+    if beams is None:
+        return
+    import torch
+
+    scores, ends = sel.new_cum_logprobs, sel.fin_cum_logprobs
+    survives = _before(scores, sel.num_survivors)
+    finishes = _before(ends, sel.num_finished)
+    alive = survives & (scores > -math.inf)
+    possible = alive.sum() + (finishes & (ends > -math.inf)).sum()
+    scarce = possible < sel.num_survivors + sel.num_finished
+    left = torch.where(scarce, len(scores), sel.num_survivors)
+    sel.num_survivors = torch.where(alive.any(), left, 0)
+    sel.new_cum_logprobs = scores.masked_fill(~alive, -math.inf)
+    beams.tree.grow(torch.stack([sel.parent_idx, sel.next_tokens, alive.long()]))
+
+
+def _before(values: Any, count: Any) -> Any:
+    """Return which places come before a number of places on the device."""
+    import torch
+
+    return torch.arange(len(values), device=values.device) < count
+
+
+def end_failed_prefill(_coordinator: Any, req: Any, *_args: Any, **_kwargs: Any) -> None:
+    """End a search whose processor failed, before SGLang commits the leader's first step."""
+    beams = beams_of(req.beam_group)
+    if beams is not None:
+        beams.search.end_if_failed()
+
+
+def end_failed(_coordinator: Any, batch: Any) -> None:
+    """End the searches whose processor failed, before SGLang commits their step."""
+    for req in batch.reqs:
+        if req.beam_group is not None:
+            end_failed_prefill(_coordinator, req)
