@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import orjson
 import pytest
 import torch
 from sglang.srt.beam_search import coordinator
 from sglang.srt.beam_search.beam_group import BeamGroup, BeamGroupState
+from sglang.srt.beam_search.joint_select import SelectResult
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, FINISH_MATCHED_TOKEN
 
-from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp._engine.history.attached import rows_of
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
     ChoiceLogitProcessor,
@@ -24,11 +25,15 @@ from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     MinLengthLogitProcessor,
 )
-from sglang_lp.server.gate.guard import Guard
+from sglang_lp.params import Parameters
+from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.request import History
+from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.beams import results, steps
-from sglang_lp.server.scheduler.gate import SchedulerGate
+from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.trust import Policy
+from sglang_lp.wire.names import REPORT
+from support.fakes.gpu import FakeGpu
 from support.fakes.requests import Req
 from support.oracles.beams import search
 from support.oracles.greedy import rule
@@ -59,33 +64,30 @@ class Played:
         overlap: Whether a step is launched before the step before is committed.
     """
 
-    def __init__(self, processor, params, *, width, stops=(), overlap=False, length=LENGTH):
+    def __init__(self, processor, params, *, width, stops=(), overlap=False):
+        self.begin(processor, params, width, stops)
+        self.steps = steps.BeamSteps()
+        self._play(overlap=overlap)
+
+    def begin(self, processor, params, width, stops=()):
         self.req = Req(prompt=PROMPT)
         self.group = self.req.beam_group = BeamGroup(
-            beam_width=width, stop_token_ids=stops, max_new_tokens=length
+            beam_width=width, stop_token_ids=stops, max_new_tokens=LENGTH
         )
         self.group.leader = self.req
-        self.steps = steps.BeamSteps()
-        self.seen = []
         if processor is not None:
             self._admit(processor, params, width)
-        self._play(overlap=overlap)
 
     def _admit(self, processor, params, width):
         req = self.req
-        req.custom_logit_processor = processor.to_str()
-        req.sampling_params.custom_params = {**params, "__req__": req}
+        served = ServedModel.of(None, VOCAB_SIZE, [1])
+        serving, parsed = prepare(processor(), params, served)
+        host = BeamHost(req, PendingResults(), [processor.__name__])
+        given = {**params, "__req__": req}
+        attach_row(given, serving, parsed, host)
+        req.sampling_params.custom_params = given
         req.sampling_params.beam_width = width
-        guard = (
-            Guard(Policy(processors=[f"{__name__}:{processor.__qualname__}"]))
-            if (processor.__module__ == __name__)
-            else Guard(Policy.default())
-        )
-        guard.vocab_size = req.vocab_size = VOCAB_SIZE
-        SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
-        assert req.ended is None, req.ended
         assert steps.attach(lambda *_: None, None, req, None) is None
-        (self.row,) = rows_of([req.sampling_params.custom_params])
 
     def _play(self, *, overlap):
         group, histories, tick = self.group, [[*PROMPT]], 0
@@ -95,9 +97,10 @@ class Played:
             self._commit(tick - 1 if overlap else tick)
             tick += 1
             assert tick < LENGTH + 5
-        self.output = SimpleNamespace(
-            sequences=[SimpleNamespace(finish_reason={}) for _ in group.final_results]
-        )
+        self.output = None
+        if group.final_results:  # as SGLang packs them
+            answers = [SimpleNamespace(finish_reason={}) for _ in group.final_results]
+            self.output = SimpleNamespace(sequences=answers)
         results.tell(self.output, self.req)
 
     def _launch(self, histories, tick):
@@ -111,7 +114,6 @@ class Played:
         batch = SimpleNamespace(beam_tail=tail, reqs=[self.req])
         forward = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: first))
         self.steps.edit(batch, forward, SimpleNamespace(next_token_logits=logits))
-        self.seen.append(logits)
         found = coordinator._rows_topk_logprobs([logits[:1], logits[1:]], group.num_candidates)
         args = (None, group, *found, tick)
         scored = steps.score(*args)
@@ -189,3 +191,151 @@ def test_answers_are_those_of_a_search_in_float64(processor, params, stops, over
         scores = [score for _, score in played.answers]
         assert scores == pytest.approx([one.score for one in expected], abs=1e-4)
         assert all(map(math.isfinite, scores))
+
+
+class Steers(LogitProcessor):
+    """Force a token after the token 7, and ban some after an even token."""
+
+    def edit(self, request, edits):
+        if not request.output_ids:
+            return
+        last = request.output_ids[-1]
+        if last == 7:
+            edits.force(8)
+        elif last % 2 == 0:
+            edits.ban([last, 7])
+
+
+def steered(_prompt, history, row):
+    row = row.clone()
+    if history and history[-1] == 7:
+        row[:] = float("-inf")
+        row[8] = 0.0
+    elif history and history[-1] % 2 == 0:
+        row[[history[-1], 7]] = float("-inf")
+    return row
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_each_answer_has_the_report_of_its_own_tokens(overlap):
+    played = Played(Steers, {}, width=12, stops=[5], overlap=overlap)
+    expected = search(model, PROMPT, steered, width=12, length=LENGTH, stops=[5])
+
+    assert [tokens for tokens, _ in played.answers] == [one.tokens for one in expected]
+    kinds = set()
+    for beam, sequence in zip(expected, played.output.sequences, strict=True):
+        report = orjson.loads(sequence.finish_reason[REPORT])
+        before = [None, *beam.tokens[:-1]]
+        forced = {at for at, last in enumerate(before) if last == 7}
+        edited = {at for at, last in enumerate(before) if last is not None and last % 2 == 0}
+        assert report["processors"] == ["Steers"]
+        assert {at for span in report["forced_at"] for at in range(*span)} == forced
+        assert {at for span in report["edited"] for at in range(*span)} == edited
+        kinds |= {bool(forced), bool(edited)}
+    assert kinds == {True, False}
+
+
+class Fails(LogitProcessor):
+    """Raise, or end the answer, in one beam of several at the third token."""
+
+    class Params(Parameters, frozen=True):
+        last: int
+        ends: bool = False
+
+    def edit(self, request, edits):
+        if request.position == 2 and request.output_ids[-1] == request.params.last:
+            if request.params.ends:
+                edits.finish("enough")
+                return
+            raise ValueError("no")
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("ends", "status"), [(False, 500), (True, 400)])
+def test_what_fails_in_one_beam_ends_the_request_with_its_status(overlap, ends, status):
+    free = Played(None, {}, width=4, overlap=overlap)
+    last = free.answers[-1][0][1]
+    played = Played(Fails, {"last": last, "ends": ends}, width=4, overlap=overlap)
+
+    assert played.answers == []
+    assert played.req.finished_reason.status_code == status
+    report = orjson.loads(played.req.finished_reason.to_json()[REPORT])
+    assert report["processors"] == ["Fails"]
+    never = Played(Fails, {"last": -1}, width=4, overlap=overlap)
+    assert never.answers == free.answers
+
+
+class EndsAndFails(LogitProcessor):
+    """Leave stop tokens only at the third token, and fail behind the end."""
+
+    needs = History.POSITION
+
+    def edit(self, request, edits):
+        if request.position == 2:
+            edits.allow_only([1, 5])
+        elif request.position > 2:
+            raise ValueError("behind the end")
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_fails_behind_the_end_of_all_beams_fails_nothing(overlap):
+    played = Played(EndsAndFails, {}, width=4, stops=[1, 5], overlap=overlap)
+
+    assert len(played.answers) == 4
+    assert all(len(tokens) == 3 and tokens[-1] in {1, 5} for tokens, _ in played.answers)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_beams_that_leave_no_token_end_the_request(overlap):
+    params = {"token_ids": [*range(VOCAB_SIZE)]}
+    played = Played(DisallowedTokensLogitsProcessor, params, width=2, overlap=overlap)
+
+    assert played.answers == []
+    assert played.req.finished_reason.status_code in {400, 500}
+
+
+def test_the_rows_of_a_search_go_with_it():
+    played = Played(Steers, {}, width=3)
+
+    assert steps.beams_of(played.group) is None
+    assert played.req.custom_logit_processor is None
+
+
+@pytest.mark.parametrize("searches", [1, 5])
+@pytest.mark.parametrize(
+    ("processor", "params"),
+    [
+        (DisallowedTokensLogitsProcessor, {"token_ids": [3]}),
+        (MinLengthLogitProcessor, {"min_tokens": 4, "eos_token_ids": [1]}),
+    ],
+)
+def test_without_tokens_a_step_never_waits_for_the_device(processor, params, searches):
+    width, gpu, running = 8, FakeGpu(), steps.BeamSteps()
+    batch = SimpleNamespace(beam_tail=SimpleNamespace(num_base_rows=searches, entries=[]), reqs=[])
+    for index in range(searches):
+        one = Played.__new__(Played)
+        one.begin(processor, params, width)
+        start = index * (width - 1)
+        batch.beam_tail.entries.append(
+            SimpleNamespace(group=one.group, leader_idx=index, start=start, end=start + width - 1)
+        )
+        batch.reqs.append(one.req)
+    logits = gpu.tensor(searches * width, VOCAB_SIZE)
+    scores, ends = gpu.tensor(width), gpu.tensor(2 * width)
+    numbers = [gpu.tensor(width, dtype=torch.int64) for _ in range(2)]
+    count = gpu.tensor(1, dtype=torch.int64)
+    with gpu.counting():
+        for entry in batch.beam_tail.entries:
+            sel = SelectResult(numbers[0], numbers[1], scores, count, ends, ends, ends, count)
+            steps.grow(entry.group, sel)
+            entry.group.num_generated = 1
+        assert gpu.waits == 0
+        assert sum(gpu.kernels.values()) <= 22 * searches
+        gpu.clear()
+        running.edit(batch, None, SimpleNamespace(next_token_logits=logits))
+        assert gpu.waits == 0
+        assert sum(gpu.kernels.values()) <= 15
+
+    assert [steps.beams_of(req.beam_group).search.goes_on for req in batch.reqs] == [
+        True
+    ] * searches

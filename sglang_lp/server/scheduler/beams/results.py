@@ -74,5 +74,5 @@ def tell(output: Any, req: Any) -> None:
     reports = getattr(req.beam_group, _REPORTS, None)
     if output is None or reports is None:
         return
-    for sequence, report in zip(output.sequences, reports, strict=True):
+    for sequence, report in zip(output.sequences, reports, strict=False):  # SGLang's thread
         sequence.finish_reason = {**sequence.finish_reason, REPORT: report}
