@@ -21,15 +21,15 @@ class AtMost(LogitProcessor):
         token_ids: TokenIdSet
         at_most: NonNegativeInt
 
-    def start(self, request: Request) -> int:
+    def start(self, request: Request[Params, int]) -> int:
         """Begin to count; the prompt does not."""
         return 0
 
-    def advance(self, request: Request, token_ids: Sequence[int]) -> None:
+    def advance(self, request: Request[Params, int], token_ids: Sequence[int]) -> None:
         """Count generated tokens: every token comes here exactly once."""
         request.state += sum(token_id in request.params.token_ids for token_id in token_ids)
 
-    def edit(self, request: Request, edits: Edits) -> None:
+    def edit(self, request: Request[Params, int], edits: Edits) -> None:
         """Ban them once there are enough."""
         if request.state >= request.params.at_most:
             edits.ban(request.params.token_ids)

@@ -101,6 +101,7 @@ class LogitProcessor:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        _check_params(cls)
         if "edit" in vars(cls):
             cls.early = vars(cls).get("early", False)
             cls.exclusion_only = vars(cls).get("exclusion_only", False)
@@ -386,7 +387,7 @@ class LogitProcessor:
     @classmethod
     def fit_params(
         cls,
-        params: Parameters,
+        params: Any,
         served: ServedModel,  # noqa: ARG003 - for a class that overrides it
     ) -> Parameters:
         """Check parsed parameters against the served model, and resolve texts to tokens.
@@ -394,14 +395,20 @@ class LogitProcessor:
         Called on the server once per process for a request and its copies. It must take
         microseconds, so an override caches the answers of a tokenizer.
 
+        :func:`sglang_lp.text.vocabulary.token_texts` says what each token of ``served.tokenizer``
+        spells.
+
         Args:
             params: Parsed parameters.
             served: The served model, as far as it is known.
 
+        Returns:
+            Parameters of the same type.
+
         Raises:
             InvalidParameter: The parameters are for another model, or a text cannot be resolved.
         """
-        return params
+        return params  # type: ignore[no-any-return]
 
     @classmethod
     def limit_params(
@@ -427,6 +434,33 @@ class LogitProcessor:
             params: Parsed and fitted; equal requests share them.
         """
         return unshared(params)
+
+
+def _check_params(cls: type[LogitProcessor]) -> None:
+    """Check the schema of a new class.
+
+    Raises:
+        TypeError: ``Params`` has another name, is no ``Parameters``, or can change.
+    """
+    own = vars(cls).get("Params")
+    if own is None:
+        for name, nested in vars(cls).items():
+            is_schema = isinstance(nested, type) and issubclass(nested, Parameters)
+            if is_schema and not name.startswith("_"):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: expected the name Params, by which the parameters of "
+                    "a processor are found; rename the class"
+                )
+        return
+    if not (isinstance(own, type) and issubclass(own, Parameters)):
+        raise TypeError(
+            f"{cls.__name__}.Params: expected a subclass of sglang_lp.Parameters, got {own!r}"
+        )
+    if not own.__struct_config__.frozen:
+        raise TypeError(
+            f"{cls.__name__}.Params: expected frozen=True, because equal requests share their "
+            "parameters; write class Params(Parameters, frozen=True)"
+        )
 
 
 def serve(

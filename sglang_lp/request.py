@@ -5,12 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypeVar
 
-    from sglang_lp.params import Parameters
+    _Params = TypeVar("_Params", default=Any)
+    _State = TypeVar("_State", default=Any)
+else:
+    from typing import TypeVar
+
+    _Params, _State = TypeVar("_Params"), TypeVar("_State")
 
 __all__ = ["Answer", "History", "Request"]
 
@@ -41,8 +47,11 @@ class Answer(Protocol):
         """Wait for the device, and return the answer."""
 
 
-class Request:
+class Request(Generic[_Params, _State]):
     """The parameters, history and state of one request.
+
+    ``Request[Params, int]`` in an annotation tells editors and type checkers the types of
+    ``params`` and ``state``.
 
     Attributes:
         params: The processor's parsed ``Params``. Not set (``None``) for a class without a schema.
@@ -71,16 +80,15 @@ class Request:
         "tokenizer",
     )
 
-    def __init__(
-        self, params: Parameters | None, *, may_lag: bool = False, tokenizer: Any = None
-    ) -> None:
-        self.params: Any = params
+    def __init__(self, params: Any, *, may_lag: bool = False, tokenizer: Any = None) -> None:
+        self.params: _Params = params
         self.prompt_ids: Sequence[int] = _NO_TOKENS
         self.output_ids: Sequence[int] = _NO_TOKENS
         self.position = 0
         self.exact = True
         self.may_lag = may_lag
-        self.state: Any = None
+        # "start" returns the state before the first method reads it.
+        self.state: _State = None  # type: ignore[assignment]
         self.tokenizer = tokenizer
 
     @property

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, Recording, prepare
+from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
+from sglang_lp.testing.cases import Case
 from sglang_lp.testing.deciding import decided_as_on_a_gpu
-from sglang_lp.testing.requests import FakeRequest
+from sglang_lp.testing.failures import bits, check, check_rows, same_bits
 
 if TYPE_CHECKING:
     import torch
@@ -25,27 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["ProcessorContract"]
 
 
-class _Case(NamedTuple):
-    """A request in the middle of its decode."""
-
-    params: Mapping[str, Any]
-    prompt_ids: Sequence[int]
-    output_ids: Sequence[int]
-    tokenizer: Any
-    eos_token_ids: Sequence[int]
-
-    def request(self, *, served: bool = False) -> FakeRequest:
-        return FakeRequest(
-            self.prompt_ids,
-            served=served,
-            tokenizer=self.tokenizer,
-            eos_token_ids=self.eos_token_ids,
-        )
-
-    def custom_params(self) -> dict[str, Any]:
-        request = self.request()
-        request.output_ids.extend(self.output_ids)
-        return request.custom_params(self.params)
+_NOTHING_SHARED = (
+    "keep nothing on self, on the class or in a module: state belongs to request.state"
+)
 
 
 class ProcessorContract:
@@ -58,7 +42,8 @@ class ProcessorContract:
             valid_params = ({"eos_token_ids": [2], "min_tokens": 5},)
             invalid_params = (({"eos_token_ids": [-1]}, "eos_token_ids"),)
 
-    Works with pytest and with anything else that calls methods named ``test_*``.
+    A failure shows the expected and the actual edits, the request, its step and a hint. Works with
+    pytest and with anything else that calls methods named ``test_*``.
 
     Attributes:
         processor: The class to test.
@@ -79,6 +64,23 @@ class ProcessorContract:
     tokenizer: ClassVar[Any] = None
     eos_token_ids: ClassVar[Sequence[int]] = ()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a test class that lacks what it tests, before each of its tests fails.
+
+        Raises:
+            TypeError: ``processor`` or ``valid_params`` is missing or empty.
+        """
+        super().__init_subclass__(**kwargs)
+        if not cls.__name__.startswith("Test"):
+            return
+        if not isinstance(getattr(cls, "processor", None), type):
+            raise TypeError(f"{cls.__name__}.processor: expected the class to test")
+        if not getattr(cls, "valid_params", ()):
+            raise TypeError(
+                f"{cls.__name__}.valid_params: expected the custom_params of one request or more, "
+                'as in ({"token_ids": [2]},)'
+            )
+
     # Parameters and payload
 
     def test_takes_valid_parameters_as_json_carries_them(self) -> None:
@@ -86,7 +88,7 @@ class ProcessorContract:
         for params in self.valid_params:
             here = self.processor.parse_params(params, self.vocab_size)
             there = self.processor.parse_params(json.loads(json.dumps(params)), self.vocab_size)
-            _check(here == there, f"{params} changes on its way through JSON")
+            check(here == there, f"{params} changes on its way through JSON")
 
     def test_names_the_parameter_that_it_refuses(self) -> None:
         """Invalid parameters, and unknown ones, are refused with a message that names them."""
@@ -96,16 +98,16 @@ class ProcessorContract:
             try:
                 self.processor.parse_params(params, self.vocab_size)
             except InvalidParameter as error:
-                _check(name in str(error), f"{params}: {error} does not name {name!r}")
+                check(name in str(error), f"{params}: {error} does not name {name!r}")
             else:
                 raise AssertionError(f"{params} was taken, expected InvalidParameter")
 
     def test_its_payload_leads_back_to_it(self) -> None:
         """``to_str`` writes SGLang's format, and ``from_str`` finds the class again."""
         payload = self.processor.to_str()
-        _check([*json.loads(payload)] == ["callable"], "the payload is not SGLang's")
+        check([*json.loads(payload)] == ["callable"], "the payload is not SGLang's")
         found = type(self.processor.from_str(payload))
-        _check(found is self.processor, f"the payload leads to {found}")
+        check(found is self.processor, f"the payload leads to {found}")
 
     # Logits
 
@@ -114,9 +116,9 @@ class ProcessorContract:
         for vocab_size in (self.vocab_size, self.vocab_size + 1, self.vocab_size | 127):
             for before in self._every_type(len(self._cases()), vocab_size):
                 after = self._edited(self._cases(), before)
-                _check(after.shape == before.shape, f"{before.shape} became {after.shape}")
-                _check(after.dtype == before.dtype, f"{before.dtype} became {after.dtype}")
-                _check(after.device == before.device, f"{before.device} became {after.device}")
+                check(after.shape == before.shape, f"{before.shape} became {after.shape}")
+                check(after.dtype == before.dtype, f"{before.dtype} became {after.dtype}")
+                check(after.device == before.device, f"{before.device} became {after.device}")
 
     def test_edits_in_place(self) -> None:
         """The same tensor is returned, unless the class overrides ``__call__``."""
@@ -124,13 +126,13 @@ class ProcessorContract:
             return
         logits = _random_logits(len(self._cases()), self.vocab_size)
         after = self.processor()(logits, [case.custom_params() for case in self._cases()])
-        _check(after is logits, "it returned another tensor than it was given")
+        check(after is logits, "it returned another tensor than it was given")
 
     def test_no_batch_at_all(self) -> None:
         """Logits without ``custom_param_list`` do not change."""
         logits = _random_logits(2, self.vocab_size)
         for after in (self.processor()(logits.clone()), self.processor()(logits.clone(), [])):
-            _check(_same_bits(after, logits), "logits without custom_param_list were edited")
+            check(same_bits(after, logits), "logits without custom_param_list were edited")
 
     def test_leaves_rows_without_parameters_alone(self) -> None:
         """A row with ``None`` does not change."""
@@ -138,9 +140,16 @@ class ProcessorContract:
         for before in self._every_type(len(cases) * 2, self.vocab_size):
             mixed = [params for case in cases for params in (None, case.custom_params())]
             after = self.processor()(before.clone(), mixed)
-            _check(_same_bits(after[::2], before[::2]), "a row without parameters was edited")
+            check(same_bits(after[::2], before[::2]), "a row without parameters was edited")
             alone = self._edited(cases, before[1::2].contiguous())
-            _check(_same_bits(after[1::2], alone), "a row depends on one without parameters")
+            check_rows(
+                "a row depends on a row without parameters",
+                cases,
+                before[1::2],
+                after[1::2],
+                alone,
+                _NOTHING_SHARED,
+            )
 
     def test_no_row_depends_on_another(self) -> None:
         """A batch gives what its rows give one by one, in any order, whatever their parameters."""
@@ -149,10 +158,24 @@ class ProcessorContract:
             after = self._edited(cases, before)
             for i, case in enumerate(cases):
                 alone = self._edited([case], before[i : i + 1])
-                _check(_same_bits(after[i : i + 1], alone), f"row {i} depends on the others")
+                check_rows(
+                    f"row {i} of a batch is not what it is by itself",
+                    [case],
+                    before[i : i + 1],
+                    after[i : i + 1],
+                    alone,
+                    _NOTHING_SHARED,
+                )
             order = random.Random(1).sample(range(len(cases)), len(cases))  # noqa: S311 - no secret
             shuffled = self._edited([cases[i] for i in order], before[order])
-            _check(_same_bits(shuffled, after[order]), "rows depend on their order")
+            check_rows(
+                "rows depend on their order",
+                [cases[i] for i in order],
+                before[order],
+                shuffled,
+                after[order],
+                _NOTHING_SHARED,
+            )
 
     def test_keeps_the_bits_of_what_it_does_not_edit(self) -> None:
         """A logit without an edit keeps its bits: adding 0.0 would turn -0.0 into 0.0."""
@@ -160,16 +183,16 @@ class ProcessorContract:
         for before in self._every_type(len(cases), self.vocab_size):
             before[:, ::3] = -0.0
             after = self._edited(cases, before)
-            rewritten = (after == before) & (_bits(after) != _bits(before))
+            rewritten = (after == before) & (bits(after) != bits(before))
             # Forcing a token makes its logit 0.0, and every other one -inf.
             forced = after.isfinite().sum(-1, keepdim=True) == 1
-            _check(not (rewritten & ~forced).any(), "entries that do not change were rewritten")
+            check(not (rewritten & ~forced).any(), "entries that do not change were rewritten")
 
     def test_leaves_every_row_a_token(self) -> None:
         """No row without a finite logit, and neither NaN nor +inf."""
         for before in self._every_type(len(self._cases()), self.vocab_size):
             highest = self._edited(self._cases(), before).amax(-1)
-            _check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
+            check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
 
     def test_only_excludes_tokens_if_it_says_so(self) -> None:
         """With ``exclusion_only`` one token is left, or logits keep their bits or are ``-inf``."""
@@ -181,8 +204,8 @@ class ProcessorContract:
             before = _random_logits(1, self.vocab_size)
             after = self._edited([case], before)
             left = after.isfinite()
-            kept = bool((_bits(after) == _bits(before))[left].all())
-            _check(kept or int(left.sum()) == 1, f"{case.params}: it changes what it leaves")
+            kept = bool((bits(after) == bits(before))[left].all())
+            check(kept or int(left.sum()) == 1, f"{case.params}: it changes what it leaves")
 
     def test_a_gpu_decides_as_a_cpu(self) -> None:
         """Questions about logits have the same answer on the host and on the device."""
@@ -190,7 +213,14 @@ class ProcessorContract:
             expected = self._edited(self._cases(), before)
             with decided_as_on_a_gpu():
                 after = self._edited(self._cases(), before)
-            _check(_same_bits(after, expected), "the device decides otherwise than the host")
+            check_rows(
+                "the device decides otherwise than the host",
+                self._cases(),
+                before,
+                after,
+                expected,
+                "ask with is_among_top() or top(); do not read request.logits to decide",
+            )
 
     def test_respects_the_layout_of_the_logits(self) -> None:
         """Rows may be part of a wider, padded tensor; the padding does not change."""
@@ -207,9 +237,16 @@ class ProcessorContract:
             view.copy_(before)
             untouched = wide.clone()
             after = self.processor()(view, [case.custom_params() for case in cases])
-            _check(_same_bits(after, expected), "the result depends on the layout")
+            check_rows(
+                "the result depends on the layout of the logits",
+                cases,
+                before,
+                after,
+                expected,
+                "index rows and tokens; do not view or flatten the logits",
+            )
             view.copy_(before)
-            _check(_same_bits(wide, untouched), "it wrote outside its rows")
+            check(same_bits(wide, untouched), "it wrote outside its rows")
 
     # History
 
@@ -225,7 +262,14 @@ class ProcessorContract:
             self.processor()(before.clone(), requests),
             self._edited(cases, before),
         ):
-            _check(_same_bits(again, first), "called again, it does something else")
+            check_rows(
+                "called again for the same step, it makes other edits",
+                cases,
+                before,
+                again,
+                first,
+                "edit() may be called again for a step: change state in advance() only",
+            )
 
     def test_step_by_step_is_the_same_as_at_once(self) -> None:
         """A decode token by token ends where a request with that history begins.
@@ -239,9 +283,13 @@ class ProcessorContract:
             for position in range(len(case.output_ids) + 1):
                 after = self.processor()(before.clone(), [custom_params])
                 so_far = case._replace(output_ids=case.output_ids[:position])
-                _check(
-                    _same_bits(after, self._edited([so_far], before)),
-                    f"{case.params}: step {position} of a decode is not what its history gives",
+                check_rows(
+                    f"step {position} of a decode is not what its history gives",
+                    [so_far],
+                    before,
+                    after,
+                    self._edited([so_far], before),
+                    self._hint_on_steps(),
                 )
                 if position < len(case.output_ids):
                     request.append(case.output_ids[position])
@@ -264,10 +312,14 @@ class ProcessorContract:
                 self.processor()(before.clone(), [custom_params])
                 request.append(token_id)
             after = self.processor()(before.clone(), [custom_params])
-            _check(request.to_finish is None, f"{case.params}: {request.to_finish}")
-            _check(
-                _same_bits(after, self._edited([case], before)),
-                f"{case.params}: a retraction changes the result",
+            check(request.to_finish is None, f"{case.params}: {request.to_finish}")
+            check_rows(
+                "a retraction changes the edits",
+                [case],
+                before,
+                after,
+                self._edited([case], before),
+                "edit() must not change state; where it does, override rewind()",
             )
 
     def test_goes_on_where_an_answer_was_cut(self) -> None:
@@ -286,9 +338,13 @@ class ProcessorContract:
                 host.resumed = cut
                 attach_row(custom_params, serving, params, host)
                 after = self.processor()(before.clone(), [custom_params])
-                _check(
-                    _same_bits(after, self._edited([case], before)),
-                    f"{case.params}: cut after {cut} tokens it goes on in another way",
+                check_rows(
+                    f"cut after {cut} tokens and resumed, the answer has other edits",
+                    [case],
+                    before,
+                    after,
+                    self._edited([case], before),
+                    "count tokens in advance(): request.prompt_ids holds resumed tokens too",
                 )
 
     def test_a_fork_is_thrown_away_without_trace(self) -> None:
@@ -311,10 +367,14 @@ class ProcessorContract:
                 after = before.clone()
                 Batch().step(after, rows, [custom_params], drafts=_returning(drafts), width=width)
                 for node, length in enumerate(lengths):
-                    _check(
-                        _same_bits(after[node], expected[node]),
-                        f"{case.params}: {length - known} drafted tokens after {known} others "
-                        "are not edited as if they had come",
+                    check_rows(
+                        f"{length - known} drafted tokens after {known} others are not edited as "
+                        "if they had come",
+                        [histories[node]],
+                        before[node : node + 1],
+                        after[node : node + 1],
+                        expected[node : node + 1],
+                        "fork() must copy every part of the state that advance() changes",
                     )
 
     def test_keeps_nothing_on_the_instance(self) -> None:
@@ -324,9 +384,13 @@ class ProcessorContract:
         before = _random_logits(1, self.vocab_size)
         for case in cases:
             after = used(before.clone(), [case.custom_params()])
-            _check(
-                _same_bits(after, self._edited([case], before)),
-                "the result depends on requests that the instance served before",
+            check_rows(
+                "the edits depend on requests that the instance served before",
+                [case],
+                before,
+                after,
+                self._edited([case], before),
+                _NOTHING_SHARED,
             )
 
     def test_another_processor_can_run_it(self) -> None:
@@ -345,11 +409,28 @@ class ProcessorContract:
         cases = self._cases()
         before = _random_logits(len(cases), self.vocab_size)
         after = Runs()(before.clone(), [case.custom_params() for case in cases])
-        _check(_same_bits(after, self._edited(cases, before)), "run by another it edits otherwise")
+        check_rows(
+            "run by another processor, as in a chain, it makes other edits",
+            cases,
+            before,
+            after,
+            self._edited(cases, before),
+            "declare edits on the argument of edit() only",
+        )
 
     # Helpers
 
-    def _cases(self) -> list[_Case]:
+    def _hint_on_steps(self) -> str:
+        if self.processor.needs == History.NONE:
+            return (
+                "needs = History.NONE: edit() is called once for a request; a rule that reads "
+                "tokens or positions needs History.TOKENS or History.POSITION"
+            )
+        if self.processor.needs == History.POSITION:
+            return "needs = History.POSITION: advance() gets no tokens; set History.TOKENS"
+        return "the state must follow from start() and advance(); check wake_at() as well"
+
+    def _cases(self) -> list[Case]:
         """Make requests with random histories, the same at every call."""
         rng = random.Random(0)  # noqa: S311 - no secret
         cases = []
@@ -360,11 +441,11 @@ class ProcessorContract:
                 prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
                 output_ids = rng.choices(pool, k=length)
                 cases.append(
-                    _Case(params, prompt_ids, output_ids, self.tokenizer, self.eos_token_ids)
+                    Case(params, prompt_ids, output_ids, self.tokenizer, self.eos_token_ids)
                 )
         return cases
 
-    def _edited(self, cases: Sequence[_Case], logits: torch.Tensor | None = None) -> torch.Tensor:
+    def _edited(self, cases: Sequence[Case], logits: torch.Tensor | None = None) -> torch.Tensor:
         """Return the logits after a new instance edited new requests; ``logits`` do not change."""
         if logits is None:
             logits = _random_logits(len(cases), self.vocab_size)
@@ -378,11 +459,6 @@ class ProcessorContract:
 
 def _returning(drafts: Drafts) -> Callable[[], Drafts]:
     return lambda: drafts
-
-
-def _check(ok: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
-    if not ok:
-        raise AssertionError(message)
 
 
 def _forked_twice(token_ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
@@ -411,14 +487,3 @@ def _random_logits(rows: int, vocab_size: int, dtype: str = "float32") -> torch.
 
     logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 4
     return logits.to(getattr(torch, dtype))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(kind)
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and bool((_bits(a) == _bits(b)).all())

@@ -40,6 +40,11 @@ class Transcript(NamedTuple):
     seen: list[list[int]]
     logits: list[torch.Tensor]
 
+    def __repr__(self) -> str:
+        """Return the tokens; of the rest only its size."""
+        width = len(self.logits[0]) if self.logits else 0
+        return f"Transcript(token_ids={self.token_ids}, logits={len(self.logits)} rows of {width})"
+
 
 def run(  # noqa: PLR0913 - a decode has this many parts
     processor: type[LogitProcessor],

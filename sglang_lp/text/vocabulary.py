@@ -123,6 +123,31 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     return found
 
 
+def token_texts(tokenizer: Any) -> Sequence[str]:
+    """Return the text of every token of a tokenizer, by id; made once and kept.
+
+    A special token has an empty text. A token with a part of a character has U+FFFD there.
+
+    Args:
+        tokenizer: The served model's: ``served.tokenizer`` in ``fit_params``, ``request.tokenizer``
+            elsewhere.
+
+    Raises:
+        RequestError: There is no tokenizer, or the bytes of its tokens are unknown.
+    """
+    if tokenizer is None:
+        raise RequestError(
+            "this server has no tokenizer (--skip-tokenizer-init), so it cannot tell what a token "
+            "says; send token ids to a processor that takes them"
+        )
+    return _texts(vocabulary_of(tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _texts(vocabulary: Vocabulary) -> Sequence[str]:
+    return [token.decode(errors="replace") for token in vocabulary.tokens]
+
+
 def byte_runs_of(tokenizer: Any) -> ByteRuns:
     """Return the byte runs of a tokenizer's vocabulary; empty if its tokens' bytes are unknown.
 

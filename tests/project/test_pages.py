@@ -46,12 +46,19 @@ def test_the_toml_and_the_commands_are_valid(page, capsys):
 
 
 def test_ten_minutes_for_a_processor_end_with_one_that_passes_its_tests(tmp_path):
-    written, tried, contract = blocks(ROOT / "docs" / "start" / "processor.md", "python")
+    page = ROOT / "docs" / "start" / "processor.md"
+    written, tried, contract, letters, tried_letters = blocks(page, "python")
     (tmp_path / "own_processor.py").write_text(written)
     (tmp_path / "try.py").write_text(tried)
     (tmp_path / "test_own_processor.py").write_text(contract)
+    (tmp_path / "no_letters.py").write_text(letters)
+    (tmp_path / "try_letters.py").write_text(tried_letters)
 
-    for command in (["try.py"], ["-m", "pytest", "-q", "test_own_processor.py"]):
+    for command in (
+        ["try.py"],
+        ["-m", "pytest", "-q", "test_own_processor.py"],
+        ["try_letters.py"],
+    ):
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tmp_path,
