@@ -139,6 +139,11 @@ class Rules:
         return type(payload) is str and payload in self._profiles
 
     @property
+    def profile_names(self) -> Iterable[str]:
+        """The names of the profiles."""
+        return self._profiles
+
+    @property
     def reads_effort(self) -> bool:
         """Whether the efforts of requests count."""
         return self._decisions.reads_effort
@@ -326,7 +331,8 @@ class Rules:
                 raise InvalidParameter(
                     asked.payload,
                     None,
-                    f"this profile lets a request set {allowed}, got {shown(name)}{where}",
+                    f"this profile lets a request set {allowed}, got {shown(name)}{where}"
+                    f"{did_you_mean(name, profile.may_set)}",
                 )
         links, base = [], None
         for processor, params in profile.choices:

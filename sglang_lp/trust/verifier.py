@@ -71,10 +71,13 @@ class Verifier:
         #: Allowed classes by the pickle in a payload, for texts with other white space.
         self._by_pickle: dict[bytes, Allowed] = {}
         self._allowed: list[Allowed] = []
+        #: Names that clients may write in place of a payload, one for each class.
+        self.names: list[str] = []
         for processor, names, short_name in listed.classes:
             module, name = names[0]
             allowed = Allowed(f"{module}:{name}", processor, wire.payload_for(module, name))
             self._allowed.append(allowed)
+            self.names.append(short_name or allowed.name)
             if short_name is not None:
                 self._by_text[short_name] = allowed
             for module, name in names:

@@ -66,3 +66,69 @@ def test_parameters_that_nothing_takes_are_refused(server, params, why, stream):
     several = generate(params, text=["a", "b"])
     del several["input_ids"]
     assert server.post("/generate", several).status == 400
+
+
+# Fields in the wrong place, and names that are nearly right
+
+
+NEARLY = [
+    ("custom_logits_processor", "BadWordsLogitProcessor", "did you mean 'custom_logit_processor'"),
+    ("logit_processor", "BadWordsLogitProcessor", "did you mean 'custom_logit_processor'"),
+    ("extra_body", {"custom_params": {"thinking_budget": 4}}, "an argument of the openai client"),
+    ("custom_logit_processor", "BadWords", "did you mean 'BadWordsLogitProcessor'"),
+]
+ENDPOINTS = {
+    "/generate": {"text": "a"},
+    CHAT: {"messages": MESSAGES, "max_tokens": 3},
+    COMPLETION: {"prompt": "a", "max_tokens": 3},
+    "/v1/responses": {"input": "a", "max_output_tokens": 3},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
+}
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize(("name", "value", "why"), NEARLY)
+def test_what_is_nearly_right_is_refused_with_what_is_right(server, path, name, value, why):
+    for stream in (False, True):
+        body = {"model": "tiny", **ENDPOINTS[path], name: value, "stream": stream}
+        refused = post(server, path, body)
+        assert why in refused.text
+        late = stream and path == "/v1/responses" and name == "custom_logit_processor"
+        assert refused.status_code == (200 if late else 400)
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_a_field_in_the_wrong_place_is_refused_with_the_right_one(server, path):
+    wrong = {"custom_params": {"words": ["a"]}}
+    wrong = wrong if path == "/generate" else {"sampling_params": wrong}
+    why = "in sampling_params on /generate" if path == "/generate" else "at the top of the body"
+    for stream in (False, True):
+        body = {"model": "tiny", **ENDPOINTS[path], **wrong, "stream": stream}
+        refused = post(server, path, body)
+        assert (refused.status_code, why in refused.text) == (400, True), refused.text
+
+
+# The usual fields where SGLang's types have none
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_a_processor_is_taken_where_sglangs_types_drop_it(server, path):
+    forced = {
+        "custom_logit_processor": "ForcedSequenceLogitProcessor",
+        "custom_params": {"text": "xyz"},
+    }
+    body = {"model": "tiny", **ENDPOINTS[path], **forced}
+    whole = post(server, path, body)
+    assert whole.status_code == 200, whole.text
+    assert whole.headers[HEADER] == "ForcedSequenceLogitProcessor"
+    assert "xyz" in whole.text
+    stream = post(server, path, {**body, "stream": True})
+    assert stream.headers[HEADER] == "ForcedSequenceLogitProcessor"
+    wrong = post(server, path, {**body, "custom_params": {"text": 5}})
+    assert wrong.status_code == 400
+    twice = post(server, path, {**body, "metadata": {"sglang_lp": "LoopBreakerLogitProcessor"}})
+    assert twice.status_code == 400
+    assert "expected one processor" in twice.text

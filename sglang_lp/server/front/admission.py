@@ -14,6 +14,7 @@ from sglang_lp.server.front.fields import take_max_thinking_tokens
 from sglang_lp.server.front.header import ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.front.places import check_generate
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
@@ -43,6 +44,7 @@ class Admission:
     def admit(self, tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a request that SGLang has tokenized."""
         with standing_in(manager, obj):
+            check_generate(obj)
             check_ids(manager, obj, getattr(tokenized, "input_ids", None))
             if self._admit_tokenized(manager, tokenized):
                 expect(obj)
@@ -50,6 +52,7 @@ class Admission:
     def admit_list(self, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check every request of a list before SGLang sends the first to the scheduler."""
         with standing_in(manager, obj):
+            check_generate(obj)
             check_prompts(manager, obj)
             self._admit_list(manager, obj)
 
@@ -82,6 +85,7 @@ class Admission:
             return  # a body that SGLang has normalized was admitted before its first answer
         try:
             with standing_in(manager, obj):
+                check_generate(obj)
                 check_prompts(manager, obj)
                 self._admit_stream(manager, obj)
         except RequestError as error:

@@ -23,6 +23,7 @@ from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
 from sglang_lp.policy.decisions import LEVELS
+from sglang_lp.server.front.places import check_openai
 from sglang_lp.server.gate.reasoning_parser import may_begin_inside
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
@@ -32,6 +33,7 @@ from sglang_lp.server.gate.reserved_keys import (
     add_given,
     add_own,
 )
+from sglang_lp.server.gate.routed_form import GIVEN_TWICE
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -71,8 +73,12 @@ class Field(NamedTuple):
 MISSING: Any = object()
 XARGS = "vllm_xargs"
 
-#: Attribute that holds the budget on SGLang's form of a response, which refuses unknown fields.
-_KEPT = "sglang_lp_budget"
+#: The two fields of a request for a processor.
+_PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
+
+#: Attribute that holds the fields found in its body on SGLang's form of a response, which refuses
+#: unknown fields.
+_KEPT = "sglang_lp_found"
 
 
 def _get(source: Any, name: str) -> Any:
@@ -146,6 +152,9 @@ FIELDS = (
     Field("thinking_budget_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("reasoning.max_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking.budget_tokens", _BUDGETS, BUDGET_FIELD, _enabled_tokens, _reads_fields),
+    # SGLang's form of a response has no such fields.
+    Field(_PROCESSOR, (At.RESPONSE,), _PROCESSOR, _parameters, _always),
+    Field(_PARAMS, (At.RESPONSE,), _PARAMS, _parameters, _always),
     Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
     Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),
     # SGLang's form of a chat has "max" for "xhigh".
@@ -181,25 +190,28 @@ class Reader:
         """Read the body of a completion before SGLang turns it into its own form."""
         self._read_body(At.COMPLETION, serving, request, raw_request)
 
-    def keep_budget(self, serving: Any, request: Any, raw_request: Any = None) -> None:
-        """Keep the budget in the body of a response for :meth:`read_response_form`."""
+    def keep_response(self, serving: Any, request: Any, raw_request: Any = None) -> None:
+        """Keep the fields in the body of a response for :meth:`read_response_form`."""
         try:
-            budget = self._found(At.RESPONSE, _body(raw_request)).get(BUDGET_FIELD)
+            found = self._found_in_body(At.RESPONSE, serving, raw_request)
+            _check_given(found, request)
         except RequestError as error:  # SGLang would answer it with HTTP 500 here
             from fastapi import HTTPException
 
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
-        if budget is not None and _runs_processors(serving):
-            object.__setattr__(request, _KEPT, budget)  # the type's own setter would refuse
+        if found:
+            object.__setattr__(request, _KEPT, found)  # the type's own setter would refuse
 
     def read_response_form(
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
     ) -> None:
         """Read a response after SGLang has built its sampling parameters."""
-        found = self._found(At.RESPONSE_FORM, request)
-        budget = getattr(request, _KEPT, None)
-        if budget is not None:
-            found[BUDGET_FIELD] = budget
+        found = {**self._found(At.RESPONSE_FORM, request), **getattr(request, _KEPT, {})}
+        if _PARAMS in found:
+            given, known = found.pop(_PARAMS), sampling.get("custom_params")
+            sampling["custom_params"] = _with(given, known or {})
+        if _PROCESSOR in found:
+            found[ROUTED] = found.pop(_PROCESSOR)
         if found:
             sampling["custom_params"] = _with(sampling.get("custom_params"), found)
 
@@ -227,14 +239,29 @@ class Reader:
         chat_request.custom_params = _with(chat_request.custom_params, found)
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
-        found = self._found(at, _body(raw_request))
+        body = _body(raw_request)
+        found = self._found_in_body(at, serving, raw_request)
+        if isinstance(body, Mapping):
+            _take_dropped(request, body)
         if XARGS in found:
             known, xargs = request.custom_params or {}, found.pop(XARGS)
             request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
-        if BUDGET_FIELD in found and not _runs_processors(serving):
-            del found[BUDGET_FIELD]  # SGLang handles this budget itself
         if found:
             request.custom_params = _with(request.custom_params, found)
+
+    def _found_in_body(self, at: At, serving: Any, raw_request: Any) -> dict[str, Any]:
+        """Return the values of the fields found in a body, by their keys.
+
+        Raises:
+            RequestError: A value is wrong, or a field is misspelled or in the wrong place.
+        """
+        body = _body(raw_request)
+        found = self._found(at, body)
+        if _runs_processors(serving):
+            check_openai(body)
+        else:
+            found.pop(BUDGET_FIELD, None)  # SGLang handles this budget itself
+        return found
 
     def _found(self, at: At, source: Any) -> dict[str, Any]:
         """Return the values of the fields found in a body or a form, by their keys."""
@@ -245,6 +272,35 @@ class Reader:
                 if value is not MISSING:
                     found[field.key] = value
         return found
+
+
+def _check_given(found: Mapping[str, Any], request: Any) -> None:
+    """Check the processor and the parameters in the body of a response.
+
+    Raises:
+        RequestError: The parameters are no object, or ``metadata`` names a processor as well.
+    """
+    if _PROCESSOR in found and _get(getattr(request, "metadata", None), wire.ENTRY) is not MISSING:
+        raise RequestError(GIVEN_TWICE)
+    if not isinstance(found.get(_PARAMS, {}), Mapping):
+        raise RequestError(f"{_PARAMS}: expected an object, got {shown(found[_PARAMS])}")
+
+
+def _take_dropped(request: Any, body: Mapping[str, Any]) -> None:
+    """Take processor and parameters of an Anthropic message, whose type has no such fields.
+
+    Args:
+        request: The chat that SGLang has made of the message; or a chat, which has its fields.
+        body: The body of the message.
+    """
+    if request.custom_logit_processor is None:
+        request.custom_logit_processor = body.get(_PROCESSOR)
+    given, known = body.get(_PARAMS), request.custom_params
+    is_taken = (
+        isinstance(given, Mapping) and isinstance(known, Mapping) and given.items() <= known.items()
+    )
+    if given is not None and not is_taken:
+        request.custom_params = _with(given, known or {})
 
 
 def _with(custom_params: Any, found: Mapping[str, Any]) -> Any:

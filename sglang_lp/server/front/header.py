@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
+from sglang_lp.server.front.places import BodyKeeper
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
 from sglang_lp.wire.names import HEADER, POLICY_HEADER
@@ -98,3 +99,4 @@ def add_middleware(app: Any, fingerprint: str) -> None:
     """
     app.add_middleware(AnswerHeader, fingerprint=fingerprint)
     app.add_middleware(AnswerReports)
+    app.add_middleware(BodyKeeper)

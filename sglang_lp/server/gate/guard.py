@@ -13,7 +13,7 @@ from sglang_lp.adapters import as_processor
 from sglang_lp.adapters.arguments import Arguments
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.copies import Latest, packed
-from sglang_lp.errors import RequestError
+from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, did_you_mean
 from sglang_lp.faults import as_fault
 from sglang_lp.params import Beside, take_beside
 from sglang_lp.policy import Decided, Rules
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sglang_lp.served_model import ServedModel
     from sglang_lp.server.gate.intake import Intake
     from sglang_lp.trust import Policy
+    from sglang_lp.trust.verifier import Allowed
 
 #: Different requests of which more copies may come.
 _MOST_COPIED = 8
@@ -95,7 +96,7 @@ class Guard:
         self._policy = policy
         self.verifier = Verifier(policy)
         self._limited: Callable[[type], type] = cache(
-            lambda chain: chain.limited_to(lambda name: as_processor(self.verifier.resolve(name)))
+            lambda chain: chain.limited_to(lambda name: as_processor(self._allowed(name).processor))
         )
         with policy.named():
             self.rules = Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
@@ -196,7 +197,7 @@ class Guard:
 
     def _find(self, payload: Any) -> type:
         """Return the class of a request's payload."""
-        kind = self.verifier.lookup(payload).processor
+        kind = self._allowed(payload).processor
         return self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind
 
     def _look_up(self, payload: Any) -> tuple[str, str]:
@@ -209,8 +210,25 @@ class Guard:
             return DECIDED, _ASKED if self.rules.is_empty else "what the operator decided"
         if self.rules.has_profile(payload):
             return payload, payload
-        allowed = self.verifier.lookup(payload)
+        allowed = self._allowed(payload)
         return allowed.payload, allowed.name
+
+    def _allowed(self, payload: Any) -> Allowed:
+        """Return the allowed class of a payload.
+
+        Raises:
+            PayloadRefused: It is not allowed. The message suggests the nearest name that is.
+        """
+        try:
+            return self.verifier.lookup(payload)
+        except PayloadRefused as refused:
+            names = [*self.verifier.names, *self.rules.profile_names]
+            hint = did_you_mean(payload, names, cutoff=0.5)
+            if refused.reason != RefusalReason.UNKNOWN_NAME or not hint:
+                raise
+            raise PayloadRefused(
+                str(refused).rpartition("; ")[0] + hint, reason=refused.reason, size=refused.size
+            ) from None
 
     def _decide(self, intake: Intake, custom_params: Any, resumed: int) -> Decided | None:
         """Return what a request runs, decided on once for equal requests.

@@ -8,7 +8,13 @@ from sglang_lp import wire
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
 
-__all__ = ["unfold"]
+__all__ = ["GIVEN_TWICE", "unfold"]
+
+#: The refusal of a request that names a processor in its own field and in ``metadata``.
+GIVEN_TWICE = (
+    "custom_logit_processor: expected one processor, got another one in "
+    f'metadata["{wire.ENTRY}"]; give it once'
+)
 
 
 def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
@@ -26,10 +32,7 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
     """
     if isinstance(custom_params, dict) and ROUTED in custom_params:
         if payload is not None:
-            raise RequestError(
-                f"custom_logit_processor: expected one processor, got another one in "
-                f'metadata["{wire.ENTRY}"]; give it once'
-            )
+            raise RequestError(GIVEN_TWICE)
         payload = custom_params[ROUTED]
         custom_params = {key: custom_params[key] for key in custom_params if key != ROUTED}
         if type(payload) is not str:

@@ -179,8 +179,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         _CREATE_RESPONSES,
         "before",
-        lambda shared: shared.reader.keep_budget,
-        serves=partial(is_read, At.RESPONSE),
+        lambda shared: shared.reader.keep_response,
     ),
     Hook(_RESPONSES, "after", lambda shared: shared.reader.read_response_form),
     Hook(

@@ -139,11 +139,56 @@ class Response(SimpleNamespace):
 
 def test_the_budget_of_a_response_reaches_its_sampling_parameters():
     response, reader = Response(), Reader(PLAIN)
-    reader.keep_budget(serving(), response, SimpleNamespace(_json={"thinking_budget": 4}))
+    reader.keep_response(serving(), response, SimpleNamespace(_json={"thinking_budget": 4}))
     sampling = {}
     reader.read_response_form(sampling, response)
 
     assert sampling["custom_params"] == {BUDGET_FIELD: 4}
+
+
+def test_processor_and_parameters_of_a_response_reach_its_sampling_parameters():
+    response, reader = Response(), Reader(PLAIN)
+    body = {"custom_logit_processor": "X", "custom_params": {"a": 1}, "thinking_budget": 4}
+    reader.keep_response(serving(), response, SimpleNamespace(_json=body))
+    sampling = {"custom_params": add_own(None, EFFORT, "low")}
+    reader.read_response_form(sampling, response)
+
+    assert sampling["custom_params"] == {"a": 1, EFFORT: "low", ROUTED: "X", BUDGET_FIELD: 4}
+    check_origin(sampling["custom_params"])
+
+
+@pytest.mark.parametrize(
+    ("body", "metadata", "why"),
+    [
+        ({"custom_logit_processor": "X"}, {"sglang_lp": "Y"}, "expected one processor, got anoth"),
+        ({"custom_params": [1]}, None, "custom_params: expected an object, got list of 1"),
+        ({"extra_body": {"a": 1}}, None, "extra_body: no field"),
+    ],
+)
+def test_a_response_that_says_something_else_is_refused(body, metadata, why):
+    from fastapi import HTTPException
+
+    response = Response(metadata=metadata)
+    with pytest.raises(HTTPException, match=why):
+        Reader(PLAIN).keep_response(serving(), response, SimpleNamespace(_json=body))
+
+
+def test_processor_and_parameters_of_a_message_are_taken_from_its_body():
+    body = {"custom_logit_processor": "X", "custom_params": {"a": 1}}
+    for own in (None, add_own(None, EFFORT, "low")):
+        chat = SimpleNamespace(custom_params=own, custom_logit_processor=None)
+        Reader(PLAIN).read_chat(serving(), chat, SimpleNamespace(_json=body))
+
+        assert chat.custom_logit_processor == "X"
+        assert chat.custom_params == {"a": 1, **(own or {})}
+        check_origin(chat.custom_params)
+    spoofed = SimpleNamespace(
+        custom_params=add_own(None, EFFORT, "low"), custom_logit_processor=None
+    )
+    body = SimpleNamespace(_json={"custom_params": {EFFORT: "high"}})
+    Reader(PLAIN).read_chat(serving(), spoofed, body)
+    with pytest.raises(Unsupported, match="is SGLang's own"):
+        check_origin(spoofed.custom_params)
 
 
 def test_the_wrong_budget_of_a_response_is_the_clients_fault():
@@ -151,7 +196,7 @@ def test_the_wrong_budget_of_a_response_is_the_clients_fault():
 
     body = SimpleNamespace(_json={"thinking_budget": "4"})
     with pytest.raises(HTTPException, match="expected a whole number") as refusal:
-        Reader(PLAIN).keep_budget(serving(), Response(), body)
+        Reader(PLAIN).keep_response(serving(), Response(), body)
     assert refusal.value.status_code == 400
 
 

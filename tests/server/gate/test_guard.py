@@ -17,7 +17,7 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
-from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate import guard as guard_module
@@ -436,3 +436,30 @@ def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
         ", as prefill and decode are on two servers, and SGLang hands no logits of the first "
         "token over; score the answer as a prompt"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("BadWords", "BadWordsLogitProcessor"),
+        ("BadWordLogitProcessor", "BadWordsLogitProcessor"),
+        ("suport", "support"),
+        ("sglang_lp.builtins:BadWords", "BadWordsLogitProcessor"),
+        ("xyz", None),
+        # It runs for every request, and no client may know of it.
+        ("AtMos", None),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest_that_the_server_allows(name, suggested):
+    always = Chosen(
+        processor="examples.own_processor:AtMost", params={"token_ids": [1], "at_most": 1}
+    )
+    brief = Profile(processors=(Chosen(processor="LoopBreakerLogitProcessor"),))
+    guard = Guard(Policy(always=(always,), profiles={"support": brief}))
+
+    with pytest.raises(PayloadRefused) as refused:
+        guard.admit(Intake(name))
+
+    assert refused.value.reason == "unknown_name"
+    hint = f"; did you mean '{suggested}'?" if suggested else "; correct the name, or ask the"
+    assert hint in str(refused.value)

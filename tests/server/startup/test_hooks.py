@@ -82,7 +82,7 @@ def test_every_public_method_of_what_hooks_share_is_a_hook(registry, tmp_path, m
 def test_fields_are_read_where_the_policy_has_them(registry):
     put_in_place()
 
-    always = {"read_chat", "read_completion", "keep_budget", "read_response_form"}
+    always = {"read_chat", "read_completion", "keep_response", "read_response_form"}
     assert methods_of(registry, Reader) == always
 
 
