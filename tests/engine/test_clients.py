@@ -79,10 +79,10 @@ NEARLY = [
 ]
 ENDPOINTS = {
     "/generate": {"text": "a"},
-    CHAT: {"messages": MESSAGES, "max_tokens": 3},
+    CHAT: {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
     COMPLETION: {"prompt": "a", "max_tokens": 3},
     "/v1/responses": {"input": "a", "max_output_tokens": 3},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
+    "/v1/messages": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
 }
 
 
@@ -91,7 +91,7 @@ ENDPOINTS = {
 @pytest.mark.parametrize(("name", "value", "why"), NEARLY)
 def test_what_is_nearly_right_is_refused_with_what_is_right(server, path, name, value, why):
     for stream in (False, True):
-        body = {"model": "tiny", **ENDPOINTS[path], name: value, "stream": stream}
+        body = {**ENDPOINTS[path], name: value, "stream": stream}
         refused = post(server, path, body)
         assert why in refused.text
         late = stream and path == "/v1/responses" and name == "custom_logit_processor"
@@ -105,7 +105,7 @@ def test_a_field_in_the_wrong_place_is_refused_with_the_right_one(server, path):
     wrong = wrong if path == "/generate" else {"sampling_params": wrong}
     why = "in sampling_params on /generate" if path == "/generate" else "at the top of the body"
     for stream in (False, True):
-        body = {"model": "tiny", **ENDPOINTS[path], **wrong, "stream": stream}
+        body = {**ENDPOINTS[path], **wrong, "stream": stream}
         refused = post(server, path, body)
         assert (refused.status_code, why in refused.text) == (400, True), refused.text
 
@@ -120,7 +120,7 @@ def test_a_processor_is_taken_where_sglangs_types_drop_it(server, path):
         "custom_logit_processor": "ForcedSequenceLogitProcessor",
         "custom_params": {"text": "xyz"},
     }
-    body = {"model": "tiny", **ENDPOINTS[path], **forced}
+    body = {**ENDPOINTS[path], **forced}
     whole = post(server, path, body)
     assert whole.status_code == 200, whole.text
     assert whole.headers[HEADER] == "ForcedSequenceLogitProcessor"

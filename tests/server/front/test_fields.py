@@ -64,10 +64,10 @@ def test_a_place_is_read_where_the_policy_needs_a_field_of_it():
     def places(guard):
         return {at for at in At if is_read(at, guard)}
 
-    always = {At.CHAT, At.COMPLETION, At.RESPONSE_FORM}
+    always = {At.CHAT, At.COMPLETION, At.RESPONSE, At.RESPONSE_FORM}
     silent = Guard(Policy(effort={"fields": False}))
     assert places(silent) == always
-    assert places(PLAIN) == {*always, At.RESPONSE}
+    assert places(PLAIN) == always
     assert places(WITH_EFFORT) == {*At}
 
 

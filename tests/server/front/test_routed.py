@@ -26,6 +26,11 @@ PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
 GOOD = {"token_ids": [99]}
 WHOLE = wire.fold(BANS, GOOD)
 READER = Reader(Guard(Policy.default()))
+SERVING = SimpleNamespace(
+    tokenizer_manager=SimpleNamespace(
+        server_args=SimpleNamespace(enable_custom_logit_processor=True)
+    )
+)
 #: What must not pass, whichever way it comes.
 BAD = {
     "a token of no vocabulary": wire.fold(BANS, {"token_ids": [100]}),
@@ -83,14 +88,14 @@ def test_other_metadata_is_left_alone(metadata):
     ):
         chat = SimpleNamespace(custom_params=None, custom_logit_processor=None)
         for read in (READER.read_chat, READER.read_completion):
-            read(None, chat, raw)
+            read(SERVING, chat, raw)
             assert chat.custom_params is None
 
 
 def test_the_entry_is_kept_beside_what_the_request_has():
     chat = SimpleNamespace(custom_params={"a": 1}, custom_logit_processor=None)
     raw = SimpleNamespace(_json={"metadata": {"sglang_lp": WHOLE, "user": "7"}})
-    READER.read_chat(None, chat, raw)
+    READER.read_chat(SERVING, chat, raw)
 
     assert chat.custom_params == {"a": 1, ROUTED: WHOLE}
     check_origin(chat.custom_params)

@@ -444,7 +444,6 @@ def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
         ("BadWords", "BadWordsLogitProcessor"),
         ("BadWordLogitProcessor", "BadWordsLogitProcessor"),
         ("suport", "support"),
-        ("sglang_lp.builtins:BadWords", "BadWordsLogitProcessor"),
         ("xyz", None),
         # It runs for every request, and no client may know of it.
         ("AtMos", None),
