@@ -86,7 +86,7 @@ class Server:
             tokenizer=tokenizer(),
         )
         scheduler.learn(Gate.SCHEDULER, self._manager)
-        self._admit_list, self._admit = Admission(front).admit_list, Admission(front).admit
+        self._check_list, self._admit = Admission(front).check_list, Admission(front).admit
         pending = PendingResults()
         arrivals = Arrivals()
         self._admit_req = SchedulerGate(scheduler, pending, arrivals).admit_req
@@ -121,7 +121,8 @@ class Server:
                 sampling_params=[{"custom_params": params} for params in texts],
                 max_thinking_tokens=None,
             )
-            self._admit_list(self._manager, listed)
+            for _ in self._check_list(self._manager, listed):
+                pass
         for params in texts:
             sampling_params = SimpleNamespace(custom_params=params, n=copies)
             tokenized = SimpleNamespace(

@@ -55,7 +55,8 @@ def admit():
         texts = [(NAME, {"custom_params": one}) for one in given]
         obj = SimpleNamespace(max_thinking_tokens=None, input_ids=None)
         Slow.made = 0
-        Admission(guard)._admit_body(SERVED, obj, texts, copies)
+        for _ in Admission(guard)._check_body(SERVED, obj, texts, copies):
+            pass
 
     return admitting
 

@@ -7,9 +7,15 @@ from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.copies import packed
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
 from sglang_lp.flat_json import read_flat
-from sglang_lp.server.front.bounds import check_copies, check_entries, check_making
+from sglang_lp.server.front.bounds import (
+    check_copies,
+    check_entries,
+    check_making,
+    check_streamed,
+)
 from sglang_lp.server.front.fields import take_max_thinking_tokens
 from sglang_lp.server.front.header import ran
 from sglang_lp.server.front.meta_info import expect
@@ -22,7 +28,7 @@ from sglang_lp.server.gate.reserved_keys import MAKING, add_own
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from sglang_lp.server.gate.guard import Admitted, Guard
 
@@ -32,7 +38,7 @@ _MADE_IN = 100
 
 
 class Admission:
-    """Admits requests in the HTTP process. Its public methods are hooks.
+    """Admits requests in the HTTP process. ``admit`` and ``admit_stream`` are hooks.
 
     Args:
         guard: The guard of this process.
@@ -49,14 +55,19 @@ class Admission:
             if self._admit_tokenized(manager, tokenized):
                 expect(obj)
 
-    def admit_list(self, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Check every request of a list before SGLang sends the first to the scheduler."""
+    def check_list(self, manager: Any, obj: Any) -> Iterator[None]:
+        """Check every request of a list, and yield between two of them.
+
+        Args:
+            manager: SGLang's ``TokenizerManager``.
+            obj: The list as SGLang has normalized it.
+        """
         with standing_in(manager, obj):
             check_generate(obj)
             check_prompts(manager, obj)
-            self._admit_list(manager, obj)
+            yield from self._check_list(manager, obj)
 
-    def _admit_list(self, manager: Any, obj: Any) -> None:
+    def _check_list(self, manager: Any, obj: Any) -> Iterator[None]:
         """Check the processors of a list."""
         # SGLang has normalized the body. A body for embeddings has no processors.
         payloads = getattr(obj, "custom_logit_processor", None)
@@ -74,7 +85,7 @@ class Admission:
                 "prompt"
             )
         texts = [*zip(payloads[:size], samplings[:size], strict=True)]
-        self._admit_body(manager, obj, texts, getattr(obj, "parallel_sample_num", 1))
+        yield from self._check_body(manager, obj, texts, getattr(obj, "parallel_sample_num", 1))
 
     def admit_stream(self, manager: Any, obj: Any) -> None:
         """Check a streaming request before SGLang sends its HTTP status.
@@ -108,7 +119,8 @@ class Admission:
         if not isinstance(payloads, list):
             payloads = [payloads] * len(samplings)  # as SGLang does later
         texts = [*zip(payloads, samplings, strict=False)]
-        self._admit_body(manager, obj, texts, _copies(samplings))
+        for _ in self._check_body(manager, obj, texts, _copies(samplings), streamed=True):
+            pass  # SGLang waits for the check, and so do all requests
 
     def _admit_tokenized(self, manager: Any, tokenized: Any) -> bool:
         """Check one request, and return whether a processor runs on it."""
@@ -144,19 +156,31 @@ class Admission:
         sampling.custom_params = custom_params
         return admitted is not None
 
-    def _admit_body(
-        self, manager: Any, obj: Any, texts: Sequence[tuple[Any, Any]], copies: int
-    ) -> None:
-        """Check the texts of one body. Equal texts are checked once.
+    def _check_body(
+        self,
+        manager: Any,
+        obj: Any,
+        texts: Sequence[tuple[Any, Any]],
+        copies: int,
+        *,
+        streamed: bool = False,
+    ) -> Iterator[None]:
+        """Check the texts of one body, and yield between two. Equal texts are checked once.
 
         Args:
             manager: SGLang's ``TokenizerManager``.
             obj: The body, a ``GenerateReqInput``.
             texts: Payload and sampling parameters of each text, as SGLang got them.
             copies: Number of copies of each text (``n``).
+            streamed: Whether the check goes through them in one go.
         """
         seconds, objects = 0.0, 0
-        for intake, count in self._intakes(manager, obj, texts, copies).items():
+        intakes = yield from self._intakes(manager, obj, texts, copies)
+        if streamed:
+            with self._guard.counting():
+                check_streamed(len({(packed(one.payload), one.packed) for one in intakes}))
+        for intake, count in intakes.items():
+            yield
             admitted = self._admit(manager, intake)
             if admitted is not None and admitted.making:
                 seconds += admitted.making * count * copies
@@ -166,7 +190,7 @@ class Admission:
 
     def _intakes(
         self, manager: Any, obj: Any, texts: Sequence[tuple[Any, Any]], copies: int
-    ) -> Mapping[Intake, int]:
+    ) -> Generator[None, None, Mapping[Intake, int]]:
         """Return the intakes of the texts of one body, and how many texts have each."""
         unfolded: dict[tuple[int, int], tuple[tuple[Any, Any], dict[str, Any]]] = {}
         keys = [(id(payload), id(sampling)) for payload, sampling in texts]
@@ -177,6 +201,7 @@ class Admission:
                 with self._guard.counting():
                     found = unfold_sent(payload, _custom_params(obj, merged))
                 unfolded[key] = found, merged
+                yield
         # First, so that the checks below never go through an oversized body.
         check_entries([unfolded[key][0][1] for key in keys], copies)
         masks = per_text(getattr(obj, "return_sampling_mask", None))
@@ -197,6 +222,7 @@ class Admission:
                 *unfolded[key], masked=masked, logprobs=logprobs, prompt_tokens=tokens
             )
             intakes[intake] += count
+            yield
         return intakes
 
     def _admit(self, manager: Any, intake: Intake) -> Admitted | None:

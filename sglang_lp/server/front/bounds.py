@@ -24,10 +24,14 @@ MAX_DIFFERENT = 65_536
 #: The scheduler gets every copy, and compares them to find that they are equal.
 MAX_COPIED = 16_777_216
 
-
 #: Most seconds that the constructors of adapted classes may take for one HTTP request, over all
 #: of its texts and copies: the scheduler makes an object for each.
 MAX_MAKING = 2.0
+
+
+#: Most texts of one streamed HTTP request whose processors or parameters differ. They are checked
+#: in one go, before SGLang sends the status of the answer; other lists are checked in slices.
+MAX_STREAMED = 1_024
 
 
 def entries(custom_params: object) -> int:
@@ -113,6 +117,22 @@ def check_making(seconds: float, objects: int) -> None:
             f"custom_logit_processor: expected texts and copies (n) of one HTTP request for which "
             f"the constructors of its adapted classes take at most {MAX_MAKING:g} s in all, got "
             f"{seconds:.2g} s for the first {objects}; send several requests, or ask for less"
+        )
+
+
+def check_streamed(different: int) -> None:
+    """Check how many requests one streamed HTTP request has that are not equal.
+
+    Args:
+        different: Number of texts whose processors or parameters differ.
+
+    Raises:
+        RequestError: More than ``MAX_STREAMED``.
+    """
+    if different > MAX_STREAMED:
+        raise RequestError(
+            f"stream: expected at most {MAX_STREAMED} texts in one HTTP request whose processors "
+            f"or parameters differ, got {different}; set stream to false or send several requests"
         )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp.server.front import admission, fields, meta_info, reports
+from sglang_lp.server.front import admission, fields, lists, meta_info, reports
 from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
@@ -47,6 +47,7 @@ class Shared:
         # In the HTTP process.
         self.reader = fields.Reader(guard)
         self.admission = admission.Admission(guard)
+        self.lists = lists.Lists(self.admission)
         # In the scheduler.
         self.gate = gate.SchedulerGate(guard, pending, arrivals)
         self.waiting_queue = waiting_queue.WaitingQueue(guard, arrivals)
@@ -216,9 +217,10 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         _MANAGER + "_handle_batch_request",
-        "before",
-        lambda shared: shared.admission.admit_list,
+        "around",
+        lambda shared: shared.lists.admit,
     ),
+    Hook(_MANAGER + "abort_request", "around", lambda shared: shared.lists.abort),
     Hook(
         _MANAGER + "_create_tokenized_object",
         "after",
@@ -384,8 +386,8 @@ ATTRIBUTES = (
     Uses(
         _MANAGER[:-1],
         (
-            *("generate_request", "model_config", "preferred_sampling_params", "server_args"),
-            "tokenizer",
+            *("abort_request", "generate_request", "model_config", "preferred_sampling_params"),
+            *("server_args", "tokenizer"),
         ),
     ),
     Uses(_SRT + "managers.tokenizer_manager.ReqState", ("obj",)),

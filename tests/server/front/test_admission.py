@@ -421,6 +421,16 @@ def test_a_stream_that_sglang_has_begun_with_was_admitted(guard, monkeypatch):
 # A list, before anything of it was dispatched
 
 
+def list_check(guard):
+    """Return the whole check of a list."""
+
+    def check(manager, request, *_):
+        for _ in Admission(guard).check_list(manager, request):
+            pass
+
+    return check
+
+
 def listed(payloads, samplings, copies=1):
     """Return a list of requests as SGLang normalizes it."""
     return SimpleNamespace(
@@ -436,7 +446,7 @@ def listed(payloads, samplings, copies=1):
 @pytest.mark.parametrize(("payload", "params"), [(EVIL, GOOD), (PAYLOAD, BAD), (None, OWN)])
 def test_a_list_is_refused_if_any_of_it_is(guard, payload, params, at):
     payloads, samplings = [PAYLOAD] * 3, with_params(GOOD, GOOD, GOOD)
-    check = Admission(guard).admit_list
+    check = list_check(guard)
     assert check(manager(), listed(payloads, samplings), "request", {}) is None
     payloads[at], samplings[at] = payload, with_params(params)[0]
 
@@ -448,7 +458,7 @@ def test_a_list_with_too_few_of_anything_is_refused(guard):
     few = listed([PAYLOAD] * 3, with_params(GOOD, GOOD))
 
     with pytest.raises(RequestError) as refusal:
-        Admission(guard).admit_list(manager(), few)
+        list_check(guard)(manager(), few)
     assert str(refusal.value) == (
         "custom_logit_processor: expected 3 entries, and as many of sampling_params, got 3 and 2; "
         "give one for each prompt"
@@ -458,19 +468,19 @@ def test_a_list_with_too_few_of_anything_is_refused(guard):
 def test_what_requests_of_a_list_share_is_checked_once(guard, monkeypatch):
     checked = []
     monkeypatch.setattr(guard, "admit", checked.append)
-    Admission(guard).admit_list(manager(), listed([PAYLOAD] * 100, with_params(GOOD) * 100))
+    list_check(guard)(manager(), listed([PAYLOAD] * 100, with_params(GOOD) * 100))
 
     assert checked == [Intake(PAYLOAD, GOOD)]
 
 
 def test_a_list_for_embeddings_has_no_processors(guard):
-    assert Admission(guard).admit_list(None, SimpleNamespace()) is None
+    assert list_check(guard)(None, SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize(("texts", "copies"), [(1, 9), (9, 1), (3, 3)])
 def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
     most = {"token_ids": [5] * (MAX_ENTRIES // 8)}
-    check = Admission(guard).admit_list
+    check = list_check(guard)
     fits, larger = (listed([PAYLOAD] * n, with_params(most) * n, 1) for n in (8, 9))
     assert check(manager(), fits) is None
     with pytest.raises(RequestError, match=r"at most 262144 entries .* got 294912 over all"):
@@ -526,8 +536,8 @@ def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
     ]
 
 
-@pytest.mark.parametrize("ask", ["admit_list", "admit_stream"])
-def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, streamed):
     given = {"custom_params": GOOD}
     samplings = [
         given,
@@ -540,12 +550,11 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, ask):
         *[given] * 4,
     ]
     obj = listed([PAYLOAD] * len(samplings), samplings)
-    if ask == "admit_stream":
-        obj.text = None
+    obj.text = None
     obj.return_sampling_mask = [*[False] * 7, True, False, False, False]
     obj.return_logprob = [*[False] * 8, True, False, False]
     obj.input_ids = [[1, 2]] * 9 + [[1, 2, 3], None]
-    getattr(Admission(guard), ask)(manager(), obj)
+    (Admission(guard).admit_stream if streamed else list_check(guard))(manager(), obj)
 
     assert asked == [
         asking(prompt_tokens=2),
@@ -605,7 +614,7 @@ def test_only_a_request_that_generates_gets_what_the_operator_decided(asked, gua
 def test_each_of_a_list_without_processors_gets_what_the_operator_decided(asked, decides):
     request = listed([None, None], with_params(None, GOOD))
     request.custom_logit_processor = None
-    Admission(decides).admit_list(manager(), request)
+    list_check(decides)(manager(), request)
 
     assert asked == [asking(payload=None, custom_params=None), asking(payload=None)]
 
@@ -613,7 +622,7 @@ def test_each_of_a_list_without_processors_gets_what_the_operator_decided(asked,
 def test_a_list_that_does_not_say_so_has_no_copies(guard, asked):
     request = listed([PAYLOAD], with_params(LONG))
     del request.parallel_sample_num
-    Admission(guard).admit_list(manager(), request)
+    list_check(guard)(manager(), request)
 
     assert len(asked) == 1
 
@@ -633,14 +642,14 @@ def test_whatever_is_refused_may_be_waited_for(guard, monkeypatch):
         streaming(PAYLOAD, with_params(GOOD)[0]),
     )
     Admission(guard).admit(tokenized(PAYLOAD, GOOD), served, one)
-    Admission(guard).admit_list(served, several)
+    list_check(guard)(served, several)
     Admission(guard).admit_stream(served, stream)
 
     assert waiting == [(served, one), (served, several), (served, stream)]
 
 
 def test_a_list_without_processors_is_looked_at_where_it_has_parameters(guard):
-    check = Admission(guard).admit_list
+    check = list_check(guard)
     for sampling in (None, 5, "text", *with_params(None, {})):
         request = listed([None], [sampling])
         request.custom_logit_processor = None
@@ -654,7 +663,7 @@ def test_a_list_without_processors_is_looked_at_where_it_has_parameters(guard):
 
 def test_each_of_a_list_that_has_no_processor_is_looked_at_beside_one_that_has(guard, monkeypatch):
     monkeypatch.setenv("SGLANG_USE_PICKLE_IPC", "0")
-    check = Admission(guard).admit_list
+    check = list_check(guard)
     fine, nested = with_params({"thinking_budget": -1}, {"a": {"b": {}}})
     check(manager(), listed([PAYLOAD, None, None], [*with_params(GOOD), fine, fine]))
     with pytest.raises(RequestError, match=r"^custom_params: expected an object of"):
@@ -915,10 +924,10 @@ def test_each_prompt_of_a_list_is_checked_for_its_own_sampling_mask(guard):
         batch_size=2,
         max_thinking_tokens=None,
     )
-    Admission(guard).admit_list(manager(), obj)
+    list_check(guard)(manager(), obj)
     obj.return_sampling_mask = [False, True]
     with pytest.raises(RequestError, match=r"^return_sampling_mask: "):
-        Admission(guard).admit_list(manager(), obj)
+        list_check(guard)(manager(), obj)
 
 
 # Resumed answers

@@ -70,7 +70,7 @@ def test_every_way_in_is_checked_without_a_processor(input_ids):
 
     admission, obj = Admission(Guard(Policy())), body(input_ids)
     with pytest.raises(RequestError, match=r"^input_ids: "):
-        admission.admit_list(SERVED, obj)
+        next(admission.check_list(SERVED, obj))
     with pytest.raises(HTTPException) as caught:
         admission.admit_stream(SERVED, obj)
     assert caught.value.status_code == 400

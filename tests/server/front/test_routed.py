@@ -241,11 +241,11 @@ def test_a_list_is_checked_before_any_of_it_is_dispatched(guard, entry):
             parallel_sample_num=1,
         )
 
-    Admission(guard).admit_list(served(), listed(WHOLE))
+    assert [*Admission(guard).check_list(served(), listed(WHOLE))]
     many = wire.fold(BANS, {"token_ids": [1] * (MAX_ENTRIES // 2)})
     for text in (*BAD.values(), many):
         with pytest.raises(RequestError):
-            Admission(guard).admit_list(served(), listed(text))
+            [*Admission(guard).check_list(served(), listed(text))]
 
 
 # The scheduler

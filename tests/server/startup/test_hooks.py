@@ -14,6 +14,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server import versions
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.fields import Reader
+from sglang_lp.server.front.lists import Lists
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.disaggregated import Peers
 from sglang_lp.server.scheduler.gate import NoLoads, SchedulerGate, refuse_to_load
@@ -74,9 +75,10 @@ def test_every_public_method_of_what_hooks_share_is_a_hook(registry, tmp_path, m
     monkeypatch.setenv(installation.POLICY_VARIABLE, str(policy))
     put_in_place()
 
-    kinds = Admission, Launch, Peers, RawSteps, Reader, SchedulerGate, TreeSteps, WaitingQueue
+    kinds = Launch, Lists, Peers, RawSteps, Reader, SchedulerGate, TreeSteps, WaitingQueue
     for kind in kinds:
         assert methods_of(registry, kind) == {name for name in vars(kind) if name[0] != "_"}
+    assert methods_of(registry, Admission) == {"admit", "admit_stream"}
 
 
 def test_fields_are_read_where_the_policy_has_them(registry):
