@@ -49,6 +49,8 @@ class Steps:
     def __init__(self, pending: PendingResults) -> None:
         self.verified: Any = None
         self.raw: RawRows | None = None
+        #: SGLang's ``SamplingBatchInfo`` of a verify step that was edited, until the step is over.
+        self._edited: Any = None
         self._batch = Batch()
         self._pending = pending
 
@@ -64,6 +66,8 @@ class Steps:
         info = sampling_batch_info
         if self.verified is not None:
             return  # too early: drafted tokens are not passed here, and penalties follow
+        if info is self._edited:
+            return  # a verify step that also calls processors itself
         self.raw = None
         try:
             began = perf_counter()
@@ -103,6 +107,7 @@ class Steps:
             drafts: Reads the drafted tokens.
         """
         self.verified = self.raw = None
+        self._edited = info
         try:
             began = perf_counter()
             self._pending.begin()
@@ -122,7 +127,7 @@ class Steps:
 
     def end_unseen(self, *_step: Any, **_kwargs: Any) -> None:
         """End requests with processors whose drafts were verified in a step without hooks."""
-        info, self.verified = self.verified, None
+        info, self.verified, self._edited = self.verified, None, None
         if info is not None:
             _end_all(info, Unsupported(_UNSEEN))
 

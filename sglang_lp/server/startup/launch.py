@@ -49,6 +49,8 @@ def _asks_for_rust(_server_args: Any) -> bool:
     return bool(envs.SGLANG_RUST_SERVER.get())
 
 
+_RUST = "SGLang's Rust front end drops custom logit processors without a word"
+
 #: All of them; ``docs/deploying.md`` has them beside what is served. An encoder
 #: (``--encoder-only``) samples nothing, so there is nothing to guard.
 REFUSED = (
@@ -64,7 +66,7 @@ REFUSED = (
     ),
     Refused(
         "SGLANG_RUST_SERVER=1",
-        "SGLang's Rust front end drops custom logit processors without a word",
+        _RUST,
         _asks_for_rust,
     ),
     Refused(
@@ -174,6 +176,8 @@ class Launch:
 
     def learn_scheduler(self, _info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         """Learn about the server in a scheduler that is ready, and make adapted classes."""
+        if getattr(scheduler, "rust_server", None) is not None:
+            refuse(f"this scheduler runs a Rust server: {_RUST}")
         self._learn(Gate.SCHEDULER, scheduler)
         self._pending.scheduler = scheduler
         # One rank counts, and the others of the same requests do not.

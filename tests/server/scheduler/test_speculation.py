@@ -207,6 +207,31 @@ def test_drafts_that_processors_have_seen_end_nothing():
     assert ended(info) == [None, None]
 
 
+def test_a_verify_step_that_also_calls_processors_edits_once():
+    """SGLang's pull request 27769: ``apply_custom_logit_processor`` behind the grammar's mask."""
+    made, info = served()
+    batch = step()
+    batch.sampling_info, info.grammars = info, None
+    TreeSteps(made).capture(None, None, batch, is_verify=True)
+    logits = sample(TreeSteps(made).verify, batch)
+    edited = logits.clone()
+    made.run(logits, info, num_tokens_in_batch=WIDTH)
+    made.end_unseen(None, "scheduler", batch)
+
+    assert edited[:, 0].tolist() == [-torch.inf] * (2 * WIDTH)
+    assert torch.equal(logits, edited)
+    assert ended(info) == [None, None]
+
+
+def test_drafts_that_only_sglang_calls_processors_for_end_their_requests(caplog):
+    made, info = served()
+    info.grammars = None
+    made.run(torch.zeros(2 * WIDTH, 5), info, num_tokens_in_batch=WIDTH)
+
+    assert all(one.status_code == 500 for one in ended(info))
+    assert "verifies drafted tokens in a step that sglang-lp does not know" in caplog.text
+
+
 @pytest.mark.parametrize("logits", [None, torch.zeros(2, 5), torch.zeros(1, 5)])
 def test_a_verify_step_that_does_not_show_the_logits_of_every_node_ends_its_requests(
     caplog, logits

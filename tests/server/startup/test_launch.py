@@ -226,6 +226,29 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(
     assert installation.schedulers_are_guarded
 
 
+def test_a_scheduler_that_runs_a_rust_server_does_not_serve(guard, capfd):
+    served = SimpleNamespace(rust_server=object())
+    with pytest.raises(SystemExit) as end:
+        Launch(guard, PendingResults()).learn_scheduler({}, served)
+
+    assert end.value.code == 78
+    assert "runs a Rust server: SGLang's Rust front end drops" in capfd.readouterr().err
+
+
+def test_sglang_itself_refuses_its_watermark_beside_processors():
+    hook = pytest.importorskip("sglang.srt.arg_groups.validation_hook")
+    check = getattr(hook, "check_watermark_server_args", None)
+    if check is None:
+        pytest.skip("this SGLang has no watermark")
+    given = {"enable_watermark": True, "device": "cuda", "watermark_config": None}
+    given |= dict.fromkeys(("watermark_key", "watermark_key_b"))
+    given |= {"watermark_context_window": 4, "watermark_max_probability": 1.0}
+    given |= {"watermark_mixing_probability": 0.5}
+    given |= dict.fromkeys(("watermark_default_enabled", "watermark_enforce_all"), False)
+    with pytest.raises(ValueError, match="incompatible with --enable-custom-logit-processor"):
+        check(SimpleNamespace(**given, enable_custom_logit_processor=True))
+
+
 @pytest.mark.parametrize("tokenizer", [None, "its tokenizer"])
 def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
     served = SimpleNamespace(
