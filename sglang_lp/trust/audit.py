@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextvars import ContextVar
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 import orjson
 
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 
-__all__ = ["Audit", "Gate", "Limits", "reason_of"]
+__all__ = ["Asking", "Audit", "Gate", "Limits", "asking", "reason_of", "safe_id"]
 
 logger = logging.getLogger("sglang_lp.audit")
 
@@ -36,6 +40,28 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
 
+class Asking(NamedTuple):
+    """The request that a gate checks, as far as a line may name it.
+
+    Attributes:
+        endpoint: Its route, such as ``/generate``; ``None`` outside of HTTP.
+        rid: Its id, as :func:`safe_id` returns it.
+    """
+
+    endpoint: str | None = None
+    rid: str | None = None
+
+
+_UNKNOWN = Asking()
+#: The request that this context checks.
+asking: ContextVar[Asking] = ContextVar("sglang_lp_asking", default=_UNKNOWN)
+
+#: Ids that SGLang makes. A client may send an id of its own.
+_OWN_ID = re.compile(r"(resp_|chatcmpl-|cmpl-)?[0-9a-f]{32}")
+#: The place of a link, before the name of its parameter.
+_PLACE = re.compile(r"\A[0-9]{1,2}\.")
+
+
 class Gate(StrEnum):
     """The check that refused a request."""
 
@@ -52,6 +78,9 @@ class Audit:
 
     - ``event``: ``"refused"``.
     - ``gate``, ``reason``: Stable codes.
+    - ``endpoint``, ``rid``: Of the request, see :class:`Asking`.
+    - ``processor``, ``parameter``: Those that do not fit; null if there are none, or if a client
+      made up the name.
     - ``digest``: SHA-256 of the decoded pickle, null if nothing was decoded.
     - ``size``: Characters of the payload.
     - ``count``: Refusals at this gate for this reason since the process began.
@@ -60,12 +89,20 @@ class Audit:
     Args:
         lines_per_minute: Rate at which lines are logged, and the number logged at once.
         clock: Seconds, monotonic.
+        names: Processors and parameters that a line may name.
 
     Attributes:
         counts: Refusals since the process began, by gate and reason.
     """
 
-    def __init__(self, lines_per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        lines_per_minute: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        names: frozenset[str] = frozenset(),
+    ) -> None:
+        self._names = names
         self._burst = float(lines_per_minute)
         self._clock = clock
         self._tokens = self._burst
@@ -99,12 +136,39 @@ class Audit:
             "event": "refused",
             "gate": gate.value,
             "reason": reason,
+            "endpoint": asking.get().endpoint,
+            "rid": asking.get().rid,
+            "processor": self.processor_of(error),
+            "parameter": self._known(getattr(error, "parameter", None)),
             "digest": getattr(error, "digest", None),
             "size": getattr(error, "size", None),
             "count": count,
             "suppressed": suppressed,
         }
         logger.warning("%s", orjson.dumps(line).decode())
+
+    def processor_of(self, error: RequestError) -> str | None:
+        """Return the processor that a refusal is about, if it is one that the operator knows."""
+        return self._known(getattr(error, "processor", None))
+
+    def _known(self, name: str | None) -> str | None:
+        return name if name is not None and _PLACE.sub("", name) in self._names else None
+
+
+def safe_id(rid: object) -> str | None:
+    """Return the id of a request for the log: SGLang's own, or a digest of a client's.
+
+    Args:
+        rid: SGLang's; ``None`` if the request has none yet.
+
+    Returns:
+        The id that SGLang made; of any other text ``sha256:`` and 16 hex digits; else ``None``.
+    """
+    if not isinstance(rid, str) or not rid:
+        return None
+    if _OWN_ID.fullmatch(rid):
+        return rid
+    return f"sha256:{hashlib.sha256(rid.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def reason_of(error: RequestError) -> str:

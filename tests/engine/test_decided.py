@@ -417,9 +417,35 @@ def test_the_metrics_count_what_was_sent(server):
         f'sglang_lp_requests_total{{processor="{THINK}"}}': 3,
         f'sglang_lp_requests_total{{processor="{DRY}"}}': 1,
         'sglang_lp_requests_total{processor="AllowedTokensLogitProcessor"}': 1,
-        'sglang_lp_refusals_total{gate="admission",reason="invalid_parameter"}': 1,
+        f'sglang_lp_refusals_total{{gate="admission",processor="{DRY}",'
+        'reason="invalid_parameter"}': 1,
         'sglang_lp_thinking_blocks_total{ended="budget"}': 3,
         "sglang_lp_thinking_tokens_total": 12 + 3 + 20,
         "sglang_lp_forced_tokens_total": 3,
     }
     assert grown["sglang_lp_step_seconds_count"] >= 3 * 48 - 3
+
+
+def test_the_log_says_what_guards_the_server_and_which_request_was_refused(server):
+    body = generate(DRY, {"dry_multiplier": 2.0})
+    refused = [server.post("/generate", body), server.post("/generate", {**body, "rid": "Bob"})]
+    assert [reply.status for reply in refused] == [400, 400]
+
+    log = server.log.read_text()
+    assert log.count("guards this server, SGLang ") == 1
+    states = re.search(r"hooks: (\d+) of (\d+) live", log)
+    assert states
+    assert int(states[1]) == int(states[2]) > 40
+    made, given = [orjson.loads(one) for one in re.findall(r'\{"event":"refused".*\}', log)][-2:]
+    assert re.fullmatch(r"[0-9a-f]{32}", made["rid"])
+    assert given["rid"].startswith("sha256:")
+    for line in (made, given):
+        named = [line[key] for key in ("gate", "endpoint", "processor", "parameter")]
+        assert named == ["admission", "/generate", DRY, "dry_multiplier"]
+
+
+def test_the_log_says_which_request_ended_and_why(server):
+    server.post("/generate", generate("AllowedTokensLogitProcessor", {"token_ids": [FREQUENT[0]]}))
+
+    ended = re.findall(r"request ([0-9a-f]{32}) ended: (.*)", server.log.read_text())
+    assert "contradicts what this server's operator decided" in ended[-1][1]

@@ -343,7 +343,7 @@ def test_a_request_refused_for_drafts_is_told_once(caplog):
     for _ in range(3):
         batch.step(torch.zeros(2, VOCAB), rows_of([params] * 2), [params] * 2, repeated=True)
 
-    assert len([r for r in caplog.records if "request ended" in r.message]) == 1
+    assert len([r for r in caplog.records if " ended: " in r.message]) == 1
 
 
 def test_without_a_server_repeated_rows_are_an_error():

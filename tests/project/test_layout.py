@@ -65,6 +65,8 @@ CIRCLES = []
 STATE = {
     "http._open": "opens URLs without following redirects; never changes",
     "cite_from_prompt._prompts": "prompts that were read, while a request of them lives",
+    "audit._UNKNOWN": "a tuple; never changes",
+    "audit.asking": "a context variable: one value per request",
     "clock.clock": "one clock for a process, see its module",
     "copies.shared_by_copies": "a decorator",
     "cpu._latest_dtype": "the dtype of a server's logits, which never changes",
@@ -73,6 +75,7 @@ STATE = {
     "finder._searched": "prompts that were read, while a request of them lives",
     "flat_json._flat": "a decoder; never changes",
     "header._answering": "a context variable: one value per HTTP request",
+    "header._scope": "a context variable: one value per HTTP request",
     "ids._known": "lists of ids by identity, each as long as its parameters live",
     "ids._latest": "lists of ids of one request, for its copies",
     "installation.guard": "the one guard of a process",

@@ -1,14 +1,20 @@
 """Every refusal is counted; few are logged; no line holds a client's text."""
 
+import contextvars
 import json
 import logging
+import re
 import threading
+import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sglang_lp import wire
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Unsupported
 from sglang_lp.trust import Audit, Gate, Policy, Verifier
+from sglang_lp.trust.audit import Asking, asking, safe_id
 
 
 class Clock:
@@ -46,6 +52,10 @@ def test_a_line_says_what_was_refused_where_and_why(caplog):
             "event": "refused",
             "gate": "admission",
             "reason": "not_allowed",
+            "endpoint": None,
+            "rid": None,
+            "processor": None,
+            "parameter": None,
             "digest": wire.digest(evil),
             "size": len(wire.encode(evil)),
             "count": 1,
@@ -75,7 +85,7 @@ def test_what_was_not_decoded_has_a_size_and_no_digest(payload, size, caplog):
 
 
 def test_a_line_never_holds_text_of_the_client(caplog):
-    audit = Audit(60)
+    audit = Audit(60, names=frozenset({"P"}))
     for hostile in ("evil\n{forged: line}", "\x1b[31m", "\ud800", "x" * 5000):
         audit.refused(Gate.SCHEDULER, InvalidParameter("P", hostile, hostile))
         audit.refused(Gate.SCHEDULER, Unsupported(hostile))
@@ -85,8 +95,66 @@ def test_a_line_never_holds_text_of_the_client(caplog):
         assert line.isascii()
         assert line.isprintable()
         assert "evil" not in line
-        assert len(line) < 200
+        assert len(line) < 280
     assert {line["reason"] for line in lines(caplog)} == {"invalid_parameter", "unsupported"}
+
+
+@pytest.mark.parametrize(
+    ("processor", "parameter", "named"),
+    [
+        ("P", "words", ("P", "words")),
+        ("P", "0.words", ("P", "0.words")),
+        ("P", "12.words", ("P", "12.words")),
+        ("P", "123.words", ("P", None)),
+        ("P", "0.evil", ("P", None)),
+        ("P", "words\n", ("P", None)),
+        ("P", "\u0660.words", ("P", None)),
+        ("P", None, ("P", None)),
+        ("evil", "words", (None, "words")),
+    ],
+)
+def test_a_line_names_only_processors_and_parameters_that_the_operator_knows(
+    processor, parameter, named, caplog
+):
+    audit = Audit(60, names=frozenset({"P", "words"}))
+    error = InvalidParameter(processor, parameter, "wrong")
+    audit.refused(Gate.ADMISSION, error)
+
+    (line,) = lines(caplog)
+    assert (line["processor"], line["parameter"]) == named
+    assert audit.processor_of(error) == named[0]
+
+
+def test_a_line_names_the_request_of_its_context(caplog):
+    def refuse(rid):
+        asking.set(Asking("/generate", safe_id(rid)))
+        Audit(60).refused(Gate.ADMISSION, REFUSED)
+
+    for rid in ("0" * 32, None):
+        contextvars.copy_context().run(refuse, rid)
+    Audit(60).refused(Gate.ADMISSION, REFUSED)
+
+    assert [(line["endpoint"], line["rid"]) for line in lines(caplog)] == [
+        ("/generate", "0" * 32),
+        ("/generate", None),
+        (None, None),
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["", "resp_", "chatcmpl-", "cmpl-"])
+def test_an_id_that_sglang_made_is_shown(prefix):
+    rid = prefix + uuid.uuid4().hex
+    assert safe_id(rid) == rid
+
+
+@given(st.one_of(st.text(min_size=1), st.just("evil_" + "0" * 32), st.just("0" * 32 + "\n")))
+def test_any_other_id_is_shown_as_a_digest(rid):
+    assert re.fullmatch(r"sha256:[0-9a-f]{16}", safe_id(rid))
+
+
+@pytest.mark.parametrize("rid", [None, "", 7, ["0" * 32]])
+def test_what_is_no_id_is_left_out(rid):
+    assert safe_id(rid) is None
 
 
 def test_lines_are_limited_and_what_was_left_out_is_counted(caplog):

@@ -17,7 +17,7 @@ from sglang_lp.server.front.bounds import (
     check_streamed,
 )
 from sglang_lp.server.front.fields import take_max_thinking_tokens
-from sglang_lp.server.front.header import ran
+from sglang_lp.server.front.header import endpoint, ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import standing_in
 from sglang_lp.server.front.places import check_generate
@@ -26,6 +26,7 @@ from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfol
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
 from sglang_lp.trust import Gate
+from sglang_lp.trust.audit import Asking, asking, safe_id
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ class Admission:
 
     def admit(self, tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a request that SGLang has tokenized."""
+        _note(getattr(tokenized, "rid", None))
         with standing_in(manager, obj):
             check_generate(obj)
             check_ids(manager, obj, getattr(tokenized, "input_ids", None))
@@ -62,6 +64,7 @@ class Admission:
             manager: SGLang's ``TokenizerManager``.
             obj: The list as SGLang has normalized it.
         """
+        _note(None)  # each of its requests has an id of its own
         with standing_in(manager, obj):
             check_generate(obj)
             check_prompts(manager, obj)
@@ -94,6 +97,7 @@ class Admission:
         """
         if hasattr(obj, "is_single"):
             return  # a body that SGLang has normalized was admitted before its first answer
+        _note(getattr(obj, "rid", None))
         try:
             with standing_in(manager, obj):
                 check_generate(obj)
@@ -254,6 +258,11 @@ class Admission:
             raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
         ran(admitted.names if admitted is not None else ())
         return admitted
+
+
+def _note(rid: Any) -> None:
+    """Name the request to the audit trail."""
+    asking.set(Asking(endpoint(), safe_id(rid)))
 
 
 def _has_params(sampling: Any) -> bool:

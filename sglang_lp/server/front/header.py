@@ -5,7 +5,7 @@ A stream's header is sent before its first token, so it can say no more.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +21,16 @@ _MOST_HELD = 8
 _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
     "sglang_lp_answering", default=None
 )
+
+
+#: The ASGI scope of the HTTP request that is being answered.
+_scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
+
+
+def endpoint() -> str | None:
+    """Return the route of the HTTP request that is being answered, as its app spells it."""
+    scope = _scope.get()
+    return None if scope is None else getattr(scope.get("route"), "path", None)
 
 
 def ran(names: Iterable[str]) -> None:
@@ -83,11 +93,12 @@ class AnswerHeader:
                     one["headers"] = [*one.get("headers", ()), *added]
                 await send(one)
 
-        token = _answering.set(answering)
+        token, token_of_scope = _answering.set(answering), _scope.set(scope)
         try:
             await self._app(scope, receive, sending)
         finally:
             _answering.reset(token)
+            _scope.reset(token_of_scope)
 
 
 def add_middleware(app: Any, fingerprint: str) -> None:

@@ -28,13 +28,12 @@ from sglang_lp.trust import Audit, Gate, Verifier
 from sglang_lp.trust.audit import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from sglang_lp.params import Parameters
     from sglang_lp.served_model import ServedModel
     from sglang_lp.server.gate.intake import Intake
-    from sglang_lp.trust import Policy
-    from sglang_lp.trust.verifier import Allowed
+    from sglang_lp.trust import Allowed, Policy
 
 #: Different requests of which more copies may come.
 _MOST_COPIED = 8
@@ -84,6 +83,7 @@ class Guard:
         policy: In force.
 
     Attributes:
+        policy: In force.
         gate: Which gate this process has, for the audit trail.
         verifier: Looks up what the policy allows.
         rules: Decide what an allowed request runs.
@@ -93,14 +93,17 @@ class Guard:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self.policy = policy
         self.verifier = Verifier(policy)
         self._limited: Callable[[type], type] = cache(
             lambda chain: chain.limited_to(lambda name: as_processor(self._allowed(name).processor))
         )
         with policy.named():
             self.rules = Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
-        self.audit = Audit(policy.limits.logged_refusals_per_minute)
+        self.audit = Audit(
+            policy.limits.logged_refusals_per_minute,
+            names=frozenset(_names(policy, self.verifier.allowed)),
+        )
         decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
         self.gate = Gate.ADMISSION
@@ -131,7 +134,7 @@ class Guard:
                     if issubclass(one.processor, LogitProcessor):
                         one.processor.warm(vocabulary)
         if not self.rules.is_empty and known != (server.tokenizer, server.vocab_size):
-            with self._policy.named():
+            with self.policy.named():
                 server.check_decisions(process)
                 self.rules.fit(server.model)
 
@@ -192,7 +195,8 @@ class Guard:
             self.audit.refused(self.gate, error)
             metrics = writing()
             if metrics is not None:
-                metrics.refuse(self.gate.value, reason_of(error))
+                processor = self.audit.processor_of(error)
+                metrics.refuse(self.gate.value, reason_of(error), processor or "")
             raise
 
     def _find(self, payload: Any) -> type:
@@ -269,3 +273,12 @@ class Guard:
         if decided.processor.dense and not self.rules.is_empty:
             own = made.plain(params)
         return serving, params, own
+
+
+def _names(policy: Policy, allowed: Iterable[Allowed]) -> Iterator[str]:
+    """Yield the processors, profiles and parameters that a client may be told of."""
+    yield from policy.profiles
+    for one in allowed:
+        yield one.processor.__name__
+        if issubclass(one.processor, LogitProcessor):
+            yield from one.processor.Params.__struct_fields__

@@ -27,7 +27,10 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Requests by processor; none: no processor ran; always: only those of [[always]] ran.",
         ("processor",),
     ),
-    "refusals": ("Refused requests.", ("gate", "reason")),
+    "refusals": (
+        "Refused requests; processor: the class that refused a parameter.",
+        ("gate", "reason", "processor"),
+    ),
     "thinking_blocks": (
         "Thinking blocks by their end: model, tool_call, budget, soft, loop, early_end, open.",
         ("ended",),
@@ -113,9 +116,9 @@ class Metrics:
         for name in names:
             self._counters["faults"].labels(name, kind).inc()
 
-    def refuse(self, gate: str, reason: str) -> None:
-        """Count a refusal."""
-        self._counters["refusals"].labels(gate, reason).inc()
+    def refuse(self, gate: str, reason: str, processor: str) -> None:
+        """Count a refusal; ``processor`` is empty unless a known processor refused a parameter."""
+        self._counters["refusals"].labels(gate, reason, processor).inc()
 
     def fail_early(self, error: BaseException) -> None:
         """Count a request that ended with HTTP 500 before it began."""

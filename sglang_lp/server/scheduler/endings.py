@@ -15,13 +15,10 @@ does not get this token.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sglang_lp.server.scheduler.reasons import is_error, withhold, withhold_unkept
-
-logger = logging.getLogger(__name__)
+from sglang_lp.server.scheduler.reasons import is_error, log_end, withhold, withhold_unkept
 
 #: Attribute of SGLang's request: the decided ends, freed with the request.
 _ENDINGS = "sglang_lp_endings"
@@ -102,6 +99,6 @@ def update_finish_state(
                 req.finished_reason, req.finished_len = one.reason, one.length
             if is_error(one.reason):
                 withhold(req, one.length - 1)
-                logger.warning("request ended: %s", one.reason.message)
+                log_end(req, one.reason.message)
             break
     return None

@@ -23,8 +23,10 @@ from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.gate.reserved_keys import MAKING, check_stands
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
+from sglang_lp.server.scheduler.reasons import log_end
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
+from sglang_lp.trust.audit import Asking, asking, safe_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +65,7 @@ class SchedulerGate:
             metrics = writing()
             if metrics is not None:
                 metrics.fail_early(error)
+            log_end(req, str(fault))
             req.custom_logit_processor = None
             req.set_finish_with_abort(
                 str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
@@ -81,6 +84,7 @@ class SchedulerGate:
         """
         guard = self._guard
         guard.gate = Gate.SCHEDULER
+        asking.set(Asking(rid=safe_id(getattr(req, "rid", None))))
         guard.server.vocab_size = getattr(req, "vocab_size", None) or guard.server.vocab_size
         try:
             self._begin(req)

@@ -18,7 +18,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.foreseen import foreseen
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
-from sglang_lp.server.scheduler.reasons import fail
+from sglang_lp.server.scheduler.reasons import fail, log_end
 from sglang_lp.server.scheduler.speculation import has_processors
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
         if from_signal(error):
             raise
         fault = row.fault(error)
-        logger.warning("request ended: %s", fault)
+        log_end(row.source, str(fault))
         row.wake = NEVER
         fail(row.source, str(fault))
         return ()

@@ -6,15 +6,19 @@ before. An error in them ends the scheduler, like every error in SGLang's own co
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.edits import LENGTH
 from sglang_lp.errors import Contradiction, RequestError, SglangLpError
+from sglang_lp.trust.audit import safe_id
 
 if TYPE_CHECKING:
     from sglang_lp.edits import End
+
+logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's finish reason: what failed, ``"processor"`` or ``"toolkit"``; ``None`` for
 #: an error of the client.
@@ -70,6 +74,16 @@ def _truncation() -> type:
 def is_error(reason: Any) -> bool:
     """Tell whether a finish reason is an error that sglang-lp made."""
     return hasattr(reason, FAULT)
+
+
+def log_end(req: Any, message: str) -> None:
+    """Log that a request ends with an error.
+
+    Args:
+        req: SGLang's request.
+        message: For the client.
+    """
+    logger.warning("request %s ended: %s", safe_id(getattr(req, "rid", None)), message)
 
 
 def withhold_unkept(req: Any) -> None:

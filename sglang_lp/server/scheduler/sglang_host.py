@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.history.host import Host, Seen
 from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError
 from sglang_lp.server.scheduler.endings import end_request
-from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason
+from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason, log_end
+from sglang_lp.trust.audit import safe_id
 
 if TYPE_CHECKING:
     from sglang_lp.edits import End
@@ -72,7 +73,7 @@ class StockHost(Host):
         except ReferenceError:  # SGLang has freed the request
             return
         self.request.to_finish = abort(error)
-        logger.warning("request ended: %s", error)
+        log_end(self.request, str(error))
 
     def finish(self, end: End) -> None:
         if getattr(self.request, "to_finish", end) is None:
@@ -119,7 +120,8 @@ class SglangHost(StockHost):
     def no_token_left(self, at: int, why: str, *, masked: bool) -> SglangLpError:
         if self.contradicts is Contradicts.CLASS and not masked:
             return super().no_token_left(at, why, masked=masked)
-        logger.warning("sglang-lp: no token is left: %s", why)
+        rid = safe_id(getattr(self.request, "rid", None))
+        logger.warning("sglang-lp: no token is left for request %s: %s", rid, why)
         if self.contradicts is Contradicts.POLICY and not masked:
             return ProcessorFault("no token is left by the processors of this server's operator")
         if self.contradicts in {Contradicts.POLICY, Contradicts.BOTH}:

@@ -9,6 +9,7 @@ place. What starts schedulers in another way meets ``sglang_lp.server.startup.fa
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -21,12 +22,16 @@ from sglang_lp.server.gate import metrics
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.foreign import begin
 from sglang_lp.server.startup.installation import installed_guard, refuse
+from sglang_lp.server.startup.start_block import describe_start
 from sglang_lp.server.startup.workers import can_be_guarded, lead_to_guard
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
     from sglang_lp.server.scheduler.pending import PendingResults
+
+
+logger = logging.getLogger(__name__)
 
 
 class Refused(NamedTuple):
@@ -149,6 +154,7 @@ class Launch:
     ) -> Any:
         """Start the scheduler processes through :func:`run_guarded`."""
         installation.schedulers_are_guarded = True
+        logger.info("%s", describe_start(self._guard))
         # A single rank may begin with a newer version of a catalogue than its parent.
         versions = self._guard.server.catalogues.versions if server_args.tp_size > 1 else None
         known = self._guard.fingerprint, versions

@@ -496,9 +496,15 @@ def test_parameters_without_a_schema_are_flat_and_finite(allowing, params):
 
 def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
     with caplog.at_level(logging.WARNING, logger="sglang_lp.audit"):
-        admit(guard, Req(EVIL, {}))
+        for rid in ("0" * 32, "Bob"):
+            req = Req(EVIL, {})
+            req.rid = rid
+            admit(guard, req)
 
-    assert [json.loads(message)["gate"] for message in caplog.messages] == [Gate.SCHEDULER]
+    found = [json.loads(message) for message in caplog.messages]
+    assert [line["gate"] for line in found] == [Gate.SCHEDULER] * 2
+    assert found[0]["rid"] == "0" * 32
+    assert found[1]["rid"].startswith("sha256:")
 
 
 def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):

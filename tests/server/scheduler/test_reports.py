@@ -6,9 +6,11 @@ from array import array
 from itertools import pairwise
 from types import SimpleNamespace
 
+import httpx
 import orjson
 import pytest
 import torch
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +86,27 @@ def test_the_header_says_that_sglang_is_untested_and_a_client_still_finds_the_na
     check_ran(names, said)
     with pytest.raises(NotRun):
         check_ran(["C"], said)
+
+
+def test_the_endpoint_is_the_route_of_the_app_and_not_what_the_client_wrote():
+    seen = []
+    app = FastAPI()
+
+    @app.get("/things/{name}")
+    async def _thing(name: str) -> str:
+        seen.append(header.endpoint())
+        return name
+
+    app.add_middleware(AnswerHeader, fingerprint="f")
+
+    async def asked():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            await client.get("/things/secret")
+
+    asyncio.run(asked())
+    assert seen == ["/things/{name}"]
+    assert header.endpoint() is None
 
 
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]

@@ -1,0 +1,53 @@
+"""The lines that a guarded server logs at its start: which guard runs, and what it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from sglang_lp import builtins
+from sglang_lp.server.startup import installation
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+__all__ = ["describe_start"]
+
+
+def describe_start(guard: Guard) -> str:
+    """Return the guard of a server, its policy and the state of its hooks, as one log message.
+
+    Args:
+        guard: Of the process that starts the schedulers.
+    """
+    return "\n    ".join(_lines(guard))
+
+
+def _lines(guard: Guard) -> Iterator[str]:
+    policy = guard.policy
+    yield f"sglang-lp {version('sglang-lp')} guards this server, SGLang {version('sglang')}"
+    yield f"policy: {policy.source}, fingerprint {guard.fingerprint}"
+    own = [one.name for one in guard.verifier.allowed if one.processor.__module__ != _BUILTINS]
+    kinds = [f"SGLang's own processors: {policy.stock.value}", *own]
+    kinds += [f"{len(policy.pin)} pinned"] if policy.pin else []
+    yield f"allowed: {', '.join([*(['built-ins'] if policy.builtins else []), *kinds])}"
+    if policy.profiles:
+        yield f"profiles: {', '.join(policy.profiles)}"
+    if policy.defaults is not None:
+        yield f"by default: {policy.defaults.processor}"
+    if policy.always:
+        yield f"for every request: {', '.join(chosen.processor for chosen in policy.always)}"
+    if policy.ceilings:
+        limits = [
+            f"{name} at most {one.at_most} ({one.above.value})"
+            for name, one in policy.ceilings.items()
+        ]
+        yield f"ceilings: {', '.join(limits)}"
+    if policy.levels:
+        yield f"effort: {', '.join(f'{name} {budget}' for name, budget in policy.levels.items())}"
+    states = [*installation.status().values()]
+    yield f"hooks: {states.count('live')} of {len(states)} live"
+
+
+_BUILTINS = builtins.__name__

@@ -1,0 +1,51 @@
+"""The log of a guarded server begins with its guard and what the policy allows."""
+
+from importlib.metadata import version
+
+import pytest
+
+from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.start_block import describe_start
+from sglang_lp.trust import Policy
+
+BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [1]})
+OWN = "support.processors.recording:Census"
+
+
+@pytest.fixture
+def _installed(monkeypatch):
+    monkeypatch.setattr(installation, "installed", [("a", None), ("b", None)])
+    monkeypatch.setattr(installation, "_is_live", lambda target, _ours: target == "a")
+
+
+@pytest.mark.usefixtures("_installed")
+def test_the_block_names_the_guard_the_policy_and_all_that_it_decides():
+    policy = Policy(
+        source="/etc/policy.toml",
+        allow=(OWN,),
+        defaults=BAN,
+        always=(BAN,),
+        profiles={"support": Profile(processors=(BAN,))},
+        ceilings={"thinking_budget": Ceiling(at_most=20)},
+        effort={"low": 4, "high": -1},
+    )
+    guard = Guard(policy)
+
+    assert describe_start(guard).split("\n    ") == [
+        f"sglang-lp {version('sglang-lp')} guards this server, SGLang {version('sglang')}",
+        f"policy: /etc/policy.toml, fingerprint {guard.fingerprint}",
+        f"allowed: built-ins, SGLang's own processors: upgrade, {OWN}",
+        "profiles: support",
+        "by default: DisallowedTokensLogitsProcessor",
+        "for every request: DisallowedTokensLogitsProcessor",
+        "ceilings: thinking_budget at most 20 (lower)",
+        "effort: low 4, high -1",
+        "hooks: 1 of 2 live",
+    ]
+
+
+@pytest.mark.usefixtures("_installed")
+def test_without_decisions_the_block_has_four_lines():
+    assert len(describe_start(Guard(Policy.default())).splitlines()) == 4
