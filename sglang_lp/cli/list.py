@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from sglang_lp.cli.terminal import say, say_json
-from sglang_lp.errors import UsageError, shown
+from sglang_lp.errors import SglangLpError, UsageError, shown
 
 #: Columns of a terminal by default.
 _WIDTH = 80
@@ -32,6 +32,9 @@ def add(verbs: Any) -> None:
         action="store_true",
         help="as a page with requests to copy: docs/processors.md",
     )
+    parser.add_argument(
+        "--url", help="print what this server allows instead: its processors and profiles"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -39,6 +42,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp import builtins
     from sglang_lp.cli.describe import summary, write_page
 
+    if arguments.url is not None:
+        if arguments.name or arguments.markdown:
+            raise UsageError("--url: expected neither NAME nor --markdown; it lists a server")
+        return _list_server(arguments.url, as_json=arguments.json)
     if arguments.markdown:
         if arguments.name:
             raise UsageError("--markdown: expected no NAME; the page has all processors")
@@ -114,3 +121,38 @@ def _described(processor: type[Any]) -> dict[str, Any]:
         },
         "example": processor.example,
     }
+
+
+def _list_server(url: str, *, as_json: bool) -> int:
+    """Print what a server allows; return 1 if its guard is not live."""
+    from sglang_lp.cli.http import base_of, request, told
+    from sglang_lp.wire.names import LIST_PATH
+
+    answer = request("GET", base_of(url, "--url"), LIST_PATH)
+    body = answer.body
+    if answer.status not in {200, 503} or not isinstance(body, dict) or "guarded" not in body:
+        raise SglangLpError(
+            f"{LIST_PATH}: expected a list of processors, got {told(answer)}; the server is not "
+            "guarded, or is a router or an older sglang-lp: try a worker's own URL"
+        )
+    if as_json:
+        say_json(body)
+        return 0 if body["guarded"] else 1
+    state = "guarded" if body["guarded"] else "NOT GUARDED: a hook is lost"
+    say(f"{state}, sglang-lp {body['version']}, SGLang {body['sglang']}")
+    say(f"policy {body['policy']}")
+    for one in body["processors"]:
+        say(one["name"])
+        parameters = one["parameters"]
+        names = ["parameters of its own"] if parameters is None else map(_marked, parameters)
+        for line in _filled(", ".join(names) or "no parameters"):
+            say(line)
+    for one in body["profiles"]:
+        say(f"profile {one['name']}")
+        for line in _filled(f"may set {', '.join(one['may_set']) or 'nothing'}"):
+            say(line)
+    return 0 if body["guarded"] else 1
+
+
+def _marked(parameter: dict[str, Any]) -> str:
+    return f"{parameter['name']}{' (required)' if parameter['required'] else ''}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["ENTRY", "HEADER", "POLICY_HEADER", "REPORT"]
+__all__ = ["ENTRY", "HEADER", "LIST_PATH", "POLICY_HEADER", "REPORT"]
 
 #: Key of a request's ``metadata`` that may hold a payload, a name or a routed form.
 ENTRY = "sglang_lp"
 
 #: Header of a response: names of the processors that ran, with commas between them, or ``none``.
 HEADER = "X-SGLang-LP"
+
+#: Path of the endpoint that lists what clients may ask for.
+LIST_PATH = "/sglang_lp"
 
 #: Header of a response: the fingerprint of its server's policy.
 POLICY_HEADER = "X-SGLang-LP-Policy"

@@ -10,6 +10,8 @@ from sglang_lp import builtins
 from sglang_lp.cli import main
 from sglang_lp.cli.describe import find_base, list_parameters
 from sglang_lp.client import attach
+from sglang_lp.wire.names import LIST_PATH
+from support.servers.listening import Answered, listening
 
 PAGE = Path(__file__).parents[2] / "docs" / "processors.md"
 
@@ -90,3 +92,65 @@ def test_nothing_that_is_printed_has_marks_of_a_docstring(capsys):
     assert not {"``", ":class:", ":func:"} & {
         *re.findall("``|:class:|:func:", capsys.readouterr().out)
     }
+
+
+LISTED = {
+    "guarded": True,
+    "version": "1",
+    "sglang": "2",
+    "policy": "f",
+    "processors": [
+        {
+            "name": "A",
+            "parameters": [{"name": "x", "required": True}, {"name": "y", "required": False}],
+        },
+        {"name": "my:B", "parameters": None},
+        {"name": "C", "parameters": []},
+    ],
+    "profiles": [{"name": "support", "may_set": ["x"]}, {"name": "fixed", "may_set": []}],
+}
+
+
+@pytest.mark.parametrize(("guarded", "code"), [(True, 0), (False, 1)])
+def test_the_list_of_a_server_has_its_processors_and_profiles(guarded, code, capsys):
+    def answer(asked):
+        assert (asked.method, asked.path) == ("GET", LIST_PATH)
+        return Answered(200 if guarded else 503, {**LISTED, "guarded": guarded})
+
+    with listening(answer) as url:
+        assert main(["list", "--url", f"{url}/v1"]) == code
+
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("guarded, " if guarded else "NOT GUARDED")
+    assert lines == [
+        "policy f",
+        "A",
+        "    x (required), y",
+        "my:B",
+        "    parameters of its own",
+        "C",
+        "    no parameters",
+        "profile support",
+        "    may set x",
+        "profile fixed",
+        "    may set nothing",
+    ]
+
+
+def test_the_list_of_a_server_is_json_for_a_program(capsys):
+    with listening(lambda _asked: Answered(200, LISTED)) as url:
+        assert main(["list", "--json", "--url", url]) == 0
+    assert json.loads(capsys.readouterr().out) == LISTED
+
+
+@pytest.mark.parametrize("more", ["DRYLogitProcessor", "--markdown"])
+def test_a_server_is_listed_whole(more, capsys):
+    assert main(["list", "--url", "http://127.0.0.1:1", more]) == 2
+    assert "expected neither NAME nor --markdown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answered", [Answered(404), Answered(200, {}), Answered(200, b"<html>")])
+def test_a_server_without_a_list_is_an_error_that_says_what_to_do(answered, capsys):
+    with listening(lambda _asked: answered) as url:
+        assert main(["list", "--url", url]) == 2
+    assert "try a worker's own URL" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.server.gate.metrics import NAMES
-from sglang_lp.wire.names import HEADER, POLICY_HEADER
+from sglang_lp.wire.names import HEADER, LIST_PATH, POLICY_HEADER
 from support.models.tiny_model import EOS, FREQUENT
 from support.servers.asking import openai_client
 from support.servers.configurations import on_servers
@@ -449,3 +449,17 @@ def test_the_log_says_which_request_ended_and_why(server):
 
     ended = re.findall(r"request ([0-9a-f]{32}) ended: (.*)", server.log.read_text())
     assert "contradicts what this server's operator decided" in ended[-1][1]
+
+
+def test_what_is_allowed_can_be_asked(server):
+    answer = httpx.get(server.url + LIST_PATH, trust_env=False)
+    listed = answer.json()
+
+    assert answer.status_code == 200
+    assert listed["guarded"]
+    assert listed["policy"] == answer.headers[POLICY_HEADER]
+    assert DRY in {one["name"] for one in listed["processors"]}
+    assert listed["profiles"] == [
+        {"name": "calm", "may_set": ["thinking_budget"]},
+        {"name": "fixed", "may_set": []},
+    ]

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.errors import PolicyError
 from sglang_lp.faults import show_interrupts
-from sglang_lp.server.front.header import AnswerHeader, add_middleware
+from sglang_lp.server.front.header import AnswerHeader
 from sglang_lp.server.gate import metrics
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.foreign import begin
+from sglang_lp.server.startup.front_app import extend
 from sglang_lp.server.startup.installation import installed_guard, refuse
 from sglang_lp.server.startup.start_block import describe_start
 from sglang_lp.server.startup.workers import can_be_guarded, lead_to_guard
@@ -178,7 +179,7 @@ class Launch:
         app = getattr(front, "app", None)
         if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
             return  # an Engine without HTTP
-        add_middleware(app, self._guard.fingerprint)
+        extend(app, self._guard)
 
     def learn_scheduler(self, _info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         """Learn about the server in a scheduler that is ready, and make adapted classes."""

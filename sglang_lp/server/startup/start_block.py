@@ -1,4 +1,4 @@
-"""The lines that a guarded server logs at its start: which guard runs, and what it allows."""
+"""The first log message of a guarded server: its guard, its policy and its hooks."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import os
 import sys
 from typing import Any
 
-from sglang_lp.server.front.header import add_middleware
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.fail_closed import end
+from sglang_lp.server.startup.front_app import extend
 from sglang_lp.server.startup.installation import installed_guard, refuse
 
 __all__ = ["can_be_guarded", "lead_to_guard", "refuse_to_be_joined"]
@@ -78,5 +78,5 @@ def __getattr__(name: str) -> Any:
     installation.schedulers_are_guarded = True  # the parent has checked
     from sglang.srt.entrypoints.http_server import app
 
-    add_middleware(app, guard.fingerprint)
+    extend(app, guard)
     return app

@@ -1,4 +1,4 @@
-"""The log of a guarded server begins with its guard and what the policy allows."""
+"""The first log message of a guarded server names its guard, its policy and its hooks."""
 
 from importlib.metadata import version
 
