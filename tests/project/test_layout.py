@@ -65,7 +65,6 @@ CIRCLES = []
 STATE = {
     "http._open": "opens URLs without following redirects; never changes",
     "cite_from_prompt._prompts": "prompts that were read, while a request of them lives",
-    "audit._UNKNOWN": "a tuple; never changes",
     "audit.asking": "a context variable: one value per request",
     "clock.clock": "one clock for a process, see its module",
     "copies.shared_by_copies": "a decorator",
