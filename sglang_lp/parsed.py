@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sglang_lp.params import Parameters
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["fit_once", "parse_once"]
+__all__ = ["fit_once", "forget", "parse_once"]
 
 
 class _Known:
@@ -36,7 +36,14 @@ class _Known:
 
 
 #: Keys are class, vocabulary size and packed parameters; 18 is two chains with eight links each.
-_known: Latest[_Known] = Latest(18)
+_MOST = 18
+_known: Latest[_Known] = Latest(_MOST)
+
+
+def forget() -> None:
+    """Drop all parameters, and with them what they were fitted to."""
+    global _known  # noqa: PLW0603 - replaced, because another thread may read the old one
+    _known = Latest(_MOST)
 
 
 def parse_once(

@@ -1,7 +1,7 @@
 """The file of an index: a header of JSON, then each array on a page of its own.
 
-A reader maps the file, so opening it takes no time that grows with the catalogue. A file is
-replaced as a whole: a process that mapped the old file keeps it.
+A reader maps the file, which takes no time that grows with the catalogue, or reads it whole. A
+server reads it whole: a process that mapped a file dies where another one writes into it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sglang_lp.catalogue.index import Arrays, CatalogueError, Index, Shape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["check", "load", "save"]
+__all__ = ["load", "save"]
 
 _MAGIC = b"SGLPCAT1"
 _PAGE = 4096
@@ -106,17 +106,25 @@ def save(index: Index, path: str | Path) -> int:
     return at
 
 
-def load(path: str | Path) -> Index:
-    """Map the index of a file. Its arrays are read when they are used, and cannot be written.
+def load(path: str | Path, *, whole: bool = False) -> Index:
+    """Return the index of a file. Its arrays cannot be written.
 
     Args:
         path: Of the file.
+        whole: Whether to read the file into memory and compare it with its checksums; otherwise
+            it is mapped.
 
     Raises:
-        CatalogueError: The file cannot be read, or is no catalogue.
+        CatalogueError: The file cannot be read, is no catalogue, or is damaged.
     """
-    mapped, header = _open(Path(path))
+    mapped, header = _open(Path(path), whole=whole)
     arrays = {one.name: _array(mapped, one) for one in header.arrays}
+    for one in header.arrays if whole else ():
+        array = arrays[one.name]
+        if array.nbytes and zlib.crc32(array.data.cast("B")) != one.crc:
+            raise CatalogueError(
+                f"catalogue {path}: damaged: {one.name} is not what was written; build it anew"
+            )
     try:
         own = Arrays(*(arrays.pop(name) for name in Arrays._fields))
     except KeyError as error:
@@ -126,24 +134,6 @@ def load(path: str | Path) -> Index:
     return Index(header.shape, own, sets, header.version)
 
 
-def check(path: str | Path) -> None:
-    """Read the whole of a file, and compare it with its checksums.
-
-    Args:
-        path: Of the file.
-
-    Raises:
-        CatalogueError: The file cannot be read, is no catalogue, or is damaged.
-    """
-    mapped, header = _open(Path(path))
-    for one in header.arrays:
-        array = _array(mapped, one)
-        if array.nbytes and zlib.crc32(array.data.cast("B")) != one.crc:
-            raise CatalogueError(
-                f"catalogue {path}: damaged: {one.name} is not what was written; build it anew"
-            )
-
-
 def _named(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, array in index.arrays._asdict().items():
         yield name, np.ascontiguousarray(array)
@@ -151,8 +141,8 @@ def _named(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
         yield f"set:{name}", np.ascontiguousarray(bits)
 
 
-def _open(path: Path) -> tuple[mmap.mmap, _Header]:
-    """Map a file and read its header.
+def _open(path: Path, *, whole: bool) -> tuple[mmap.mmap | bytes, _Header]:
+    """Map or read a file, and parse its header.
 
     Raises:
         CatalogueError: As :func:`load`.
@@ -162,7 +152,7 @@ def _open(path: Path) -> tuple[mmap.mmap, _Header]:
             size = os.fstat(file.fileno()).st_size
             if size < _PAGE:
                 raise CatalogueError(f"catalogue {path}: expected a catalogue, got {size} bytes")
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            mapped = file.read() if whole else mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except OSError as error:
         raise CatalogueError(f"catalogue {path}: cannot be read: {error.strerror}") from error
     length = int.from_bytes(mapped[8:16], "little")
@@ -174,15 +164,15 @@ def _open(path: Path) -> tuple[mmap.mmap, _Header]:
         header = msgspec.json.decode(mapped[16 : 16 + length], type=_Header)
     except msgspec.DecodeError as error:
         raise CatalogueError(f"catalogue {path}: the header cannot be read: {error}") from error
-    if header.size != size:
+    if header.size != len(mapped):
         raise CatalogueError(
-            f"catalogue {path}: expected {header.size} bytes, got {size}: it was cut or is still "
-            "being copied; copy it under another name, then rename it"
+            f"catalogue {path}: expected {header.size} bytes, got {len(mapped)}: it was cut or is "
+            "still being copied; copy it under another name, then rename it"
         )
     return mapped, header
 
 
-def _array(mapped: mmap.mmap, one: _Array) -> NDArray[Any]:
+def _array(mapped: mmap.mmap | bytes, one: _Array) -> NDArray[Any]:
     if one.dtype not in _DTYPES:
         raise CatalogueError(f"array {one.name}: expected a known type, got {one.dtype}")
     dtype = np.dtype(one.dtype)

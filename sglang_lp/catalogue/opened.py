@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
 from sglang_lp.catalogue.allowed import Allowed
-from sglang_lp.catalogue.file import check, load
+from sglang_lp.catalogue.file import load
 from sglang_lp.catalogue.index import CatalogueError
 from sglang_lp.catalogue.sets import Members
 from sglang_lp.copies import Latest
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sglang_lp.catalogue.index import Index
     from sglang_lp.catalogue.source import Source
 
-__all__ = ["Catalogue", "Catalogues"]
+__all__ = ["Catalogue", "Catalogues", "Renewal"]
 
 #: Most combinations of sets whose counts a catalogue keeps: 0.2 bytes an item each.
 _COMBINATIONS = 32
@@ -33,6 +34,7 @@ class Catalogue:
         sets: Names of the sets that requests may name.
         always: Names of the sets that every answer's items are in.
         since: Time at which the process opened this version, in seconds since 1970.
+        users: Objects that live as long as a request of this version.
     """
 
     def __init__(self, name: str, index: Index, source: Source) -> None:
@@ -46,6 +48,7 @@ class Catalogue:
         self.always = tuple((one,) for one in source.always)
         self.sets = frozenset(index.sets if source.sets is None else source.sets)
         self.since = time.time()
+        self.users: WeakSet[object] = WeakSet()
         self._joined: Latest[Allowed] = Latest(_COMBINATIONS)
         missing = sorted({*(source.sets or ()), *source.always} - {*index.sets})
         if missing:
@@ -75,6 +78,9 @@ class Catalogue:
 class Catalogues:
     """The open catalogues of a process.
 
+    A file that takes the place of another is a new version. At most two versions are open: a
+    third waits for the requests of the first.
+
     Attributes:
         now: The newest version of each, by name. Replaced as a whole, never changed.
     """
@@ -89,7 +95,15 @@ class Catalogues:
         Raises:
             CatalogueError: A file cannot be read, is damaged, or does not fit the policy.
         """
-        self._sources, self._folder = sources, folder
+        self._sources = sources
+        self._paths = {name: folder / source.file for name, source in sources.items()}
+        self._vocab_size: int | None = None
+        #: The file that each version was read from, or that was refused; and the file of the
+        #: latest look, which another process may still be writing.
+        self._read = {name: _stamp(path) for name, path in self._paths.items()}
+        self._seen = dict(self._read)
+        #: Requests of the version before the newest one.
+        self._before: dict[str, WeakSet[object]] = {}
         self.now: Mapping[str, Catalogue] = {name: self._open(name) for name in sources}
 
     @property
@@ -97,10 +111,75 @@ class Catalogues:
         """The version of each catalogue, by name."""
         return {name: one.index.version for name, one in self.now.items()}
 
+    def fit(self, vocab_size: int) -> None:
+        """Check the tokens of all items, now and of every later version.
+
+        Args:
+            vocab_size: Number of logits in a row of the served model.
+
+        Raises:
+            CatalogueError: An item has a token that the model does not have.
+        """
+        self._vocab_size = vocab_size
+        for name, one in self.now.items():
+            self._check_tokens(name, one.index)
+
+    def renew(self) -> Iterator[Renewal]:
+        """Open the new versions that are there, and yield what became of each.
+
+        A version that cannot be opened changes nothing. Called again and again by one thread.
+        """
+        for name, path in self._paths.items():
+            stamp, seen = _stamp(path), self._seen[name]
+            self._seen[name] = stamp
+            if stamp in {None, self._read[name]} or stamp != seen or self._before.get(name):
+                continue
+            self._read[name] = stamp
+            try:
+                found = self._open(name)
+            except CatalogueError as error:
+                yield Renewal(name, str(error))
+                continue
+            old = self.now[name]
+            if found.index.version != old.index.version:
+                self._before[name] = old.users
+                self.now = {**self.now, name: found}
+                yield Renewal(name)
+
     def _open(self, name: str) -> Catalogue:
-        path = self._folder / self._sources[name].file
         try:
-            check(path)  # reads the whole file, so that no step waits for a disk
-            return Catalogue(name, load(path), self._sources[name])
+            # Read whole, so that no step waits for a disk.
+            index = load(self._paths[name], whole=True)
+            found = Catalogue(name, index, self._sources[name])
         except CatalogueError as error:
             raise CatalogueError(f"catalogues.{name}: {error}") from None
+        self._check_tokens(name, index)
+        return found
+
+    def _check_tokens(self, name: str, index: Index) -> None:
+        if self._vocab_size is not None and index.shape.vocab_size > self._vocab_size:
+            raise CatalogueError(
+                f"catalogues.{name}: expected token ids of the served model, 0 to "
+                f"{self._vocab_size - 1}, got {index.shape.vocab_size - 1}; build it for this model"
+            )
+
+
+class Renewal(NamedTuple):
+    """What became of a new version.
+
+    Attributes:
+        name: Of the catalogue.
+        problem: Why the version was refused; ``None`` if it is the newest now.
+    """
+
+    name: str
+    problem: str | None = None
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from another one of its name; ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -105,10 +105,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from sglang_lp.catalogue.file import check, load
+    from sglang_lp.catalogue.file import load
 
-    check(arguments.file)
-    index = load(arguments.file)
+    index = load(arguments.file, whole=True)
     say(f"file        whole, version {index.version}")
     if arguments.model is None:
         return 0

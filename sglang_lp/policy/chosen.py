@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp import builtins
 from sglang_lp.adapters import AdaptedProcessor, as_processor
-from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins import CatalogueLogitProcessor, ChainLogitProcessor
 from sglang_lp.errors import PolicyError, did_you_mean, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.params import is_private
@@ -86,13 +86,18 @@ def load_always(chosen: Chosen, where: str) -> LoadedChoice:
     """Import a class that every request gets, and check that it can run with any other.
 
     Raises:
-        PolicyError: As :func:`load_choice`; or it is a thinking budget or a chain.
+        PolicyError: As :func:`load_choice`; or it is a thinking budget, a catalogue or a chain.
     """
     choice = load_choice(chosen, where)
     if is_thinking_budget(choice.processor):
         raise PolicyError(
             f"{where}: a thinking budget is a matter of [defaults] and [ceilings], which know what "
             "requests ask for; put it there"
+        )
+    if issubclass(choice.processor, CatalogueLogitProcessor):
+        raise PolicyError(
+            f"{where}: a catalogue is a matter of [defaults] and [profiles], where each request "
+            "gets its newest version; put it there"
         )
     if issubclass(choice.processor, ChainLogitProcessor):
         raise PolicyError(

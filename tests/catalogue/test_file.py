@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sglang_lp.catalogue.build import PAD, build
-from sglang_lp.catalogue.file import check, load, save
+from sglang_lp.catalogue.file import load, save
 from sglang_lp.catalogue.index import CatalogueError
 
 ITEMS = np.array([[5, 7], [5, 8], [6, 7], [5, 7]], dtype=np.int32)
@@ -40,7 +40,7 @@ def test_a_mapped_index_is_the_one_that_was_built(tmp_path, end):
 
     assert size == (tmp_path / "items.cat").stat().st_size
     assert equal(load(tmp_path / "items.cat"), index)
-    check(tmp_path / "items.cat")
+    load(tmp_path / "items.cat", whole=True)
 
 
 def test_items_of_unequal_length_come_back(tmp_path):
@@ -71,7 +71,7 @@ def test_a_damaged_array_is_named(tmp_path):
     path.write_bytes(raw)
 
     with pytest.raises(CatalogueError, match="damaged: ids is not what was written"):
-        check(path)
+        load(path, whole=True)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
 """The catalogues of a policy, opened: all of them as they should be, or no server."""
 
+from queue import Queue
+
 import numpy as np
 import pytest
 
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.file import save
+from sglang_lp.catalogue.index import CatalogueError
+from sglang_lp.catalogue.opened import Renewal
 from sglang_lp.catalogue.source import MAX_CATALOGUES, Source
+from sglang_lp.catalogue.watching import watch
 from sglang_lp.errors import PolicyError
 from sglang_lp.trust import Policy
 
@@ -92,3 +97,111 @@ def test_names_and_number_of_catalogues_are_bounded():
         Policy(catalogues={"my items": source})
     with pytest.raises(PolicyError, match=f"at most {MAX_CATALOGUES}, got {MAX_CATALOGUES + 1}"):
         Policy(catalogues={f"c{n}": source for n in range(MAX_CATALOGUES + 1)})
+
+
+# New versions
+
+
+def index_of(*items, sets=True):
+    named = {name: np.ones(len(items), bool) for name in SETS} if sets else {}
+    return build(np.array(items, np.int32), sets=named)
+
+
+def looks(catalogues, times=2):
+    """Return what became of new versions at some looks."""
+    return [found for _ in range(times) for found in catalogues.renew()]
+
+
+class User:
+    """Stands for a request of a version."""
+
+
+def test_a_new_file_is_taken_up_at_the_second_look_and_the_old_version_lives_on(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    old = catalogues.now["items"]
+    assert looks(catalogues) == []
+
+    save(index_of((7, 8)), folder / "items.cat")
+
+    assert looks(catalogues, 1) == []  # it may still be being written
+    assert looks(catalogues, 1) == [Renewal("items")]
+    assert tokens_after_nothing(catalogues.now["items"].within(())) == [7]
+    assert tokens_after_nothing(old.within(())) == [1, 4]
+    assert looks(catalogues) == []
+
+
+def test_the_same_items_in_another_file_are_no_new_version(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    before = catalogues.now
+
+    save(before["items"].index, folder / "items.cat")
+
+    assert looks(catalogues) == []
+    assert catalogues.now is before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda path: path.write_bytes(b"x" * 5000), "expected a file that"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-4096]), "it was cut or is still"),
+        (lambda path: save(index_of((7, 8), sets=False), path), "expected the sets 'eu' in"),
+        (lambda path: save(index_of((7, 100)), path), "0 to 99, got 100"),
+    ],
+)
+def test_a_version_that_cannot_be_opened_changes_nothing_and_is_told_once(folder, spoil, problem):
+    catalogues = opened(folder, 'file = "items.cat"\nsets = ["eu"]')
+    catalogues.fit(100)
+    before = catalogues.now
+
+    spoil(folder / "items.cat")
+
+    (told,) = looks(catalogues, 5)
+    assert problem in told.problem
+    assert catalogues.now is before
+    save(index_of((7, 8)), folder / "items.cat")
+    assert looks(catalogues) == [Renewal("items")]
+
+
+def test_without_a_file_the_version_stays(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    before = catalogues.now
+    (folder / "items.cat").unlink()
+
+    assert looks(catalogues) == []
+    assert catalogues.now is before
+    save(index_of((7, 8)), folder / "items.cat")
+    assert looks(catalogues) == [Renewal("items")]
+
+
+def test_a_third_version_waits_for_the_requests_of_the_first(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    user = User()
+    catalogues.now["items"].users.add(user)
+    save(index_of((7, 8)), folder / "items.cat")
+    assert looks(catalogues) == [Renewal("items")]
+
+    save(index_of((9, 8)), folder / "items.cat")
+
+    assert looks(catalogues, 5) == []
+    del user
+    assert looks(catalogues) == [Renewal("items")]
+    assert tokens_after_nothing(catalogues.now["items"].within(())) == [9]
+
+
+def test_a_server_does_not_start_with_tokens_that_its_model_lacks(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    catalogues.fit(6)
+
+    with pytest.raises(CatalogueError, match=r"catalogues.items: .*0 to 4, got 5; build it for"):
+        catalogues.fit(5)
+
+
+def test_a_thread_looks_for_new_versions(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    renewed = Queue()
+    watch(catalogues, renewed.put)
+
+    save(index_of((7, 8)), folder / "items.cat")
+
+    assert renewed.get(timeout=20) == Renewal("items")

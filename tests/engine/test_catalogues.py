@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from sglang_lp.builtins import CatalogueLogitProcessor
+from sglang_lp.catalogue.file import save
 from support.catalogues import served_index
 from support.models.tiny_model import EOS, FREQUENT
 from support.oracles.greedy import rule
@@ -142,3 +147,65 @@ def test_tokens_of_no_item_are_the_fault_of_the_client_that_resumes_them(server)
         reply.body
     )
     assert server.is_healthy()
+
+
+def version_of(server):
+    return told(server.post("/generate", ask(ITEMS[0], [5])))["version"]
+
+
+@contextmanager
+def replaced(server, index):
+    """Put another catalogue in the place of the server's in the block."""
+    path = Path(server.variables["SGLANG_LP_POLICY"]).with_name("items.cat")
+    save(index, path)
+    try:
+        yield
+    finally:
+        save(INDEX, path)
+        until(lambda: version_of(server) == INDEX.version)
+
+
+def until(done, seconds=30):
+    """Return how long it took until something was so."""
+    began = time.monotonic()
+    while not done():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def test_a_new_version_is_taken_up_while_running_answers_keep_theirs(server):
+    newer = served_index(1)
+    longest = ask({"catalogue": "items", "max_items": 100}, [5], max_new_tokens=300)
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(server.post, "/generate", longest) for _ in range(6)]
+        time.sleep(0.3)
+        with replaced(server, newer):
+            if server.arguments.get("tp_size", 1) > 1:  # ranks keep the version they began with
+                time.sleep(2)
+                assert version_of(server) == INDEX.version
+                return
+            until(lambda: version_of(server) == newer.version)
+            after = [server.post("/generate", ask(params, [5])) for params in ITEMS]
+        replies = [one.result() for one in running] + after
+
+    indexes = {INDEX.version: INDEX, newer.version: newer}
+    for reply in replies:
+        assert reply.status == 200, reply.body
+        index, tokens = indexes[told(reply)["version"]], reply.output_ids
+        found = [index.rank(index.walk(tokens[at : at + 3])) for at in range(0, len(tokens), 3)]
+        assert [index.ids_of(rank) for rank in found] == told(reply)["items"]
+    assert {told(reply)["version"] for reply in replies} == {*indexes}
+
+
+def test_a_broken_file_changes_nothing_and_is_said(server):
+    if server.arguments.get("tp_size", 1) > 1:
+        return
+    path = Path(server.variables["SGLANG_LP_POLICY"]).with_name("items.cat")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4096])
+    try:
+        until(lambda: "it was cut or is still being copied" in server.log_text())
+        assert version_of(server) == INDEX.version
+    finally:
+        path.write_bytes(whole)

@@ -70,7 +70,7 @@ class _Progress:
         is_last: Whether no more items come.
     """
 
-    __slots__ = ("begun", "choice", "depth", "done", "is_last", "node", "trigger")
+    __slots__ = ("__weakref__", "begun", "choice", "depth", "done", "is_last", "node", "trigger")
 
     def __init__(self, choice: Choice, trigger: Trigger | None) -> None:
         self.choice = choice
@@ -273,7 +273,9 @@ class CatalogueLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> _Progress:
         """Begin before the first item, or before its trigger."""
-        return _Progress(request.params.choice, request.params.compiled)
+        progress = _Progress(request.params.choice, request.params.compiled)
+        progress.choice.catalogue.users.add(progress)
+        return progress
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the items and triggers."""

@@ -12,10 +12,19 @@ import msgspec
 from sglang_lp.adapters import as_processor
 from sglang_lp.adapters.arguments import Arguments
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.catalogue.index import CatalogueError
+from sglang_lp.catalogue.watching import watch
 from sglang_lp.copies import Latest, packed
-from sglang_lp.errors import PayloadRefused, RefusalReason, RequestError, did_you_mean
+from sglang_lp.errors import (
+    PayloadRefused,
+    PolicyError,
+    RefusalReason,
+    RequestError,
+    did_you_mean,
+)
 from sglang_lp.faults import as_fault
 from sglang_lp.params import Beside, take_beside
+from sglang_lp.parsed import forget
 from sglang_lp.policy import Decided, Rules
 from sglang_lp.policy.links import Link, parts
 from sglang_lp.policy.thinking import thinks
@@ -30,6 +39,7 @@ from sglang_lp.trust.audit import reason_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from sglang_lp.catalogue.opened import Renewal
     from sglang_lp.params import Parameters
     from sglang_lp.served_model import ServedModel
     from sglang_lp.server.gate.intake import Intake
@@ -108,6 +118,7 @@ class Guard:
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
         self.gate = Gate.ADMISSION
         self.server = Server(policy.open_catalogues())
+        self._follows = False
         self._model: ServedModel | None = None
         self._copies: Latest[Decided] = Latest(_MOST_COPIED)
 
@@ -133,10 +144,33 @@ class Guard:
                 for one in self.verifier.allowed:
                     if issubclass(one.processor, LogitProcessor):
                         one.processor.warm(vocabulary)
+        self._follow_catalogues()
         if not self.rules.is_empty and known != (server.tokenizer, server.vocab_size):
             with self.policy.named():
                 server.check_decisions(process)
                 self.rules.fit(server.model)
+
+    def _follow_catalogues(self) -> None:
+        """Check the catalogues against the served model, and follow their files from now on.
+
+        Raises:
+            PolicyError: An item has a token that the model does not have.
+        """
+        server = self.server
+        try:
+            if server.vocab_size is not None:
+                server.catalogues.fit(server.vocab_size)
+        except CatalogueError as error:
+            raise PolicyError(f"policy {self._policy.source}: {error}") from None
+        # Ranks of one model have to agree on the version of each request.
+        if server.ranks == 1 and not self._follows:
+            self._follows = True
+            watch(server.catalogues, self._renewed)
+
+    def _renewed(self, _renewal: Renewal) -> None:
+        """Let go of an old version of a catalogue; called in another thread."""
+        self._copies = Latest(_MOST_COPIED)
+        forget()
 
     def check_known(self, payload: str) -> None:
         """Check a payload of SGLang's batch.

@@ -36,6 +36,7 @@ class Server:
     Attributes:
         catalogues: The open catalogues of items.
         diffusion: The name of its diffusion language model algorithm, or ``None``.
+        ranks: Number of processes that share one model.
         apart: Whether prefill and decode are on two servers.
         runs_processors: Whether SGLang calls processors (``--enable-custom-logit-processor``).
         preferred: Names in ``custom_params`` of its ``--preferred-sampling-params``.
@@ -51,6 +52,7 @@ class Server:
         self.catalogues = catalogues
         self.diffusion: str | None = None
         self.apart = False
+        self.ranks = 1
         self.runs_processors = True
         self.preferred: frozenset[str] = frozenset()
         self.speculation: Speculation | None = None
@@ -92,6 +94,7 @@ class Server:
         """
         options = process.server_args
         self.diffusion = getattr(options, "dllm_algorithm", None)
+        self.ranks = getattr(options, "tp_size", 1)
         self.apart = getattr(options, "disaggregation_mode", "null") != "null"
         self.runs_processors = getattr(options, "enable_custom_logit_processor", True)
         self.preferred = _names_of_params(getattr(options, "preferred_sampling_params", None))
