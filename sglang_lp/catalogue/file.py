@@ -1,7 +1,7 @@
 """The file of an index: a header of JSON, then each array on a page of its own.
 
 A reader maps the file, which takes no time that grows with the catalogue, or reads it whole. A
-server reads it whole: a process that mapped a file dies where another one writes into it.
+server reads it whole: a process that mapped a file dies if another process writes into it.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Catalogues:
         #: latest look, which another process may still be writing.
         self._read = {name: _stamp(path) for name, path in self._paths.items()}
         self._seen = dict(self._read)
-        #: Requests of the version before the newest one.
+        #: Requests of the version before the newest.
         self._before: dict[str, WeakSet[object]] = {}
         self.now: Mapping[str, Catalogue] = {name: self._open(name) for name in sources}
 
@@ -125,7 +125,7 @@ class Catalogues:
             self._check_tokens(name, one.index)
 
     def renew(self) -> Iterator[Renewal]:
-        """Open the new versions that are there, and yield what became of each.
+        """Open new versions, and yield the outcome for each.
 
         A version that cannot be opened changes nothing. Called again and again by one thread.
         """
@@ -165,7 +165,7 @@ class Catalogues:
 
 
 class Renewal(NamedTuple):
-    """What became of a new version.
+    """The outcome for a new version.
 
     Attributes:
         name: Of the catalogue.
@@ -177,7 +177,7 @@ class Renewal(NamedTuple):
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from another one of its name; ``None`` if there is none."""
+    """Return numbers that differ between the files of a name; ``None`` without a file."""
     try:
         found = path.stat()
     except OSError:

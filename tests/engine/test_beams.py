@@ -48,6 +48,13 @@ FOLLOWING = {
     "choice": attach(
         "ChoiceLogitProcessor", token_ids=[A, B, A, C, C], lengths=[2, 3], eos_token_ids=[EOS]
     ),
+    "catalogue": attach(
+        "CatalogueLogitProcessor",
+        catalogue="items",
+        exclude=[f"item {number}" for number in range(0, 400, 3)],
+        max_items=2,
+        ends_answer=False,
+    ),
     "dry": attach("DRYLogitProcessor", dry_multiplier=3, dry_allowed_length=1),
     "following chain": attach(
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 from msgspec import Meta
 
@@ -270,6 +270,12 @@ class CatalogueLogitProcessor(LogitProcessor):
         if params.trigger_token_ids is not None:
             return token_trigger(params.trigger_token_ids)
         return None
+
+    def serving(self, params: Any) -> Self:
+        """Return a processor that knows whether it ends answers, which no beam search can."""
+        made = type(self)()
+        made.finishes = params.ends_answer
+        return made
 
     def start(self, request: Request) -> _Progress:
         """Begin before the first item, or before its trigger."""
