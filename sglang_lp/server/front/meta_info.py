@@ -15,8 +15,6 @@ import orjson
 from sglang_lp.params import RAW
 from sglang_lp.wire.names import REPORT
 
-__all__ = ["expect", "take_report"]
-
 logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's request in this process: whether a processor runs on it.

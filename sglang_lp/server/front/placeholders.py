@@ -18,8 +18,6 @@ from typing import Any
 
 from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
 
-__all__ = ["standing_in"]
-
 logger = logging.getLogger(__name__)
 
 #: Strong references to the tasks: an event loop keeps no task alive.

@@ -10,8 +10,6 @@ import orjson
 
 from sglang_lp.errors import RequestError
 
-__all__ = ["BodyKeeper", "check_generate", "check_openai"]
-
 _PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
 #: Names that clients write in place of a field's name.
 _MISSPELLED = {

@@ -13,8 +13,6 @@ import numpy as np
 
 from sglang_lp.errors import RequestError, shown
 
-__all__ = ["check_ids", "check_prompts"]
-
 #: Length from which on NumPy checks a list of ids.
 _LONG = 256
 

@@ -15,8 +15,6 @@ import orjson
 
 from sglang_lp.wire.names import REPORT
 
-__all__ = ["AnswerReports", "ask", "begins_stream", "collect"]
-
 #: Entries of SGLang's ``meta_info`` that are written into answers: ``loss_mask`` needs both.
 _WRITTEN = (REPORT, "completion_tokens")
 

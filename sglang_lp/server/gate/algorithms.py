@@ -11,8 +11,6 @@ from sglang_lp.request import History
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
 
-__all__ = ["ALGORITHMS", "Speculation"]
-
 #: Name -> why processors are refused, or ``None`` where they are exact at every drafted token.
 #: Read in SGLang 0.5.20 to 0.5.23; the tests run NGRAM, STANDALONE, EAGLE, EAGLE3, DFLASH and
 #: DSPARK.

@@ -13,8 +13,6 @@ from sglang_lp.server.versions import BEAM_SEARCH, has_beam_search
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
 
-__all__ = ["check_beams"]
-
 
 def check_beams(width: object, processor: LogitProcessor) -> None:
     """Refuse a processor that could not edit each beam exactly.

@@ -19,8 +19,6 @@ from sglang_lp.errors import ProcessorFault
 if TYPE_CHECKING:
     from sglang_lp.trust import Allowed
 
-__all__ = ["ABOUT", "LABELS", "NAMES", "Metrics", "labels_of", "start", "writing"]
-
 #: Counters: name -> what is counted, and the labels.
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "requests": (

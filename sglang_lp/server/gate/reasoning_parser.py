@@ -8,8 +8,6 @@ from typing import Any
 
 from sglang_lp.served_model import ReasoningFormat
 
-__all__ = ["may_begin_inside", "reasoning_format"]
-
 logger = logging.getLogger(__name__)
 
 #: Further texts that end reasoning, as well as the end token and tool start that a parser declares:

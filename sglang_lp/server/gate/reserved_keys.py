@@ -14,23 +14,6 @@ from weakref import ProxyType
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.policy.decisions import LEVELS
 
-__all__ = [
-    "BUDGET_FIELD",
-    "EFFORT",
-    "END_TOKEN_IDS",
-    "MAKING",
-    "MAX_KEYS",
-    "REFUSAL",
-    "ROUTED",
-    "THOUGHT",
-    "add_given",
-    "add_own",
-    "check_origin",
-    "check_shape",
-    "check_stands",
-    "remember",
-]
-
 #: Most keys of ``custom_params``: a chain of the greatest length has some 150 parameters.
 MAX_KEYS = 1_024
 

@@ -8,8 +8,6 @@ from sglang_lp import wire
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
 
-__all__ = ["GIVEN_TWICE", "unfold"]
-
 #: The refusal of a request that names a processor in its own field and in ``metadata``.
 GIVEN_TWICE = (
     "custom_logit_processor: expected one processor, got another one in "

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from sglang_lp.server.scheduler.sampling import Steps
 
-__all__ = ["ChainSteps"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.history.row import Row
 
-__all__ = [
-    "Known",
-    "foresee",
-    "foresee_block",
-    "foresee_chain",
-    "foresee_trees",
-]
-
 logger = logging.getLogger(__name__)
 
 

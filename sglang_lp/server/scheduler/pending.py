@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["PendingResults"]
-
 _NONE: Sequence[int] = ()
 
 

@@ -17,8 +17,6 @@ from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import fail_finished
 from sglang_lp.server.scheduler.report import report
 
-__all__ = ["abandon", "finish"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.edit_log import EditLog
     from sglang_lp._engine.history.row import Row
 
-__all__ = ["count", "describe", "put", "report"]
-
 
 def report(req: Any) -> None:
     """Write the report of a finished request into its finish reason.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
-__all__ = ["Steps", "rewind"]
-
 logger = logging.getLogger(__name__)
 
 _UNSEEN = "this SGLang verifies drafted tokens in a step that sglang-lp does not know"

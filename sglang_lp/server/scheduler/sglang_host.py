@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sglang_lp.edits import End
     from sglang_lp.server.scheduler.pending import PendingResults
 
-__all__ = ["SglangHost", "StockHost"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ import dis
 import inspect
 from typing import Any
 
-__all__ = ["has_attribute"]
-
 
 def has_attribute(kind: type, name: str) -> bool:
     """Tell whether instances of a class have an attribute, without making an instance."""

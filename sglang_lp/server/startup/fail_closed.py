@@ -16,8 +16,6 @@ from sglang_lp.server.startup.installation import refuse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["end", "shut"]
-
 
 def shut() -> None:
     """Keep a front end or scheduler from starting in this process before its guard is live."""

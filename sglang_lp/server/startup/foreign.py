@@ -10,8 +10,6 @@ from sglang_lp.served_model import ServedModel
 if TYPE_CHECKING:
     from sglang_lp.trust import Verifier
 
-__all__ = ["begin"]
-
 
 def begin(verifier: Verifier, scheduler: Any) -> None:
     """Make the instances that all requests of this process share.

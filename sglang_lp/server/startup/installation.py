@@ -12,18 +12,6 @@ from sglang_lp.trust import Policy
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = [
-    "POLICY_VARIABLE",
-    "end",
-    "guard",
-    "installed",
-    "installed_guard",
-    "policy_in_force",
-    "refuse",
-    "schedulers_are_guarded",
-    "status",
-]
-
 #: Environment variable that names the policy file.
 POLICY_VARIABLE = "SGLANG_LP_POLICY"
 

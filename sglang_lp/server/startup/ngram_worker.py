@@ -14,8 +14,6 @@ from sglang_lp.server.scheduler.known_drafts import foresee_trees
 from sglang_lp.server.startup.attributes import has_attribute
 from sglang_lp.server.startup.signatures import mismatches
 
-__all__ = ["make_choose_worker"]
-
 
 def make_choose_worker(names: Sequence[str]) -> Any:
     """Return the hook after SGLang has chosen the class that drafts.

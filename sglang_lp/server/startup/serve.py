@@ -9,8 +9,6 @@ import sys
 from sglang_lp.errors import InstallError
 from sglang_lp.server.startup.installation import installed_guard
 
-__all__ = ["check_environment", "refuse_reload", "run"]
-
 _PLUGIN = "sglang_lp"
 
 

@@ -16,8 +16,6 @@ from sglang_lp.server.startup.fail_closed import end
 from sglang_lp.server.startup.front_app import extend
 from sglang_lp.server.startup.installation import installed_guard, refuse
 
-__all__ = ["can_be_guarded", "lead_to_guard", "refuse_to_be_joined"]
-
 #: SGLang's variable for the path of the app, and the fingerprint of the parent's policy.
 _PATH = "SGLANG_HTTP_SERVER_APP_PATH"
 _FINGERPRINT = "SGLANG_LP_FINGERPRINT"

@@ -16,8 +16,6 @@ from sglang_lp.wire.names import REPORT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["finish", "tell"]
-
 logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's ``BeamGroup``: the report of each answer, best first.

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.history.row import Row
 
-__all__ = [
-    "BeamSteps",
-    "Beams",
-    "attach",
-    "beams_of",
-    "end_failed",
-    "end_failed_prefill",
-    "grow",
-    "release",
-    "score",
-]
-
 logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's ``BeamGroup``: its beams, freed with the group.
