@@ -355,6 +355,24 @@ def _repetitions() -> list[Dear]:
     ]
     found += [
         Dear(
+            f"loop-window-512-x{copies}",
+            "LoopBreakerLogitProcessor",
+            {
+                "max_pattern_size": 1024,
+                "min_count": 2,
+                "min_new_share": 1.0,
+                "ngram_size": 16,
+                "window_size": 512,
+            },
+            _short,
+            _one(),
+            copies,
+            warm=1100,
+        )
+        for copies in (1, 256)
+    ]
+    found += [
+        Dear(
             "dry-many-followers",
             "DRYLogitProcessor",
             {"dry_penalty_last_n": 2048, "dry_allowed_length": 1},

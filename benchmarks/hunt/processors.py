@@ -221,7 +221,15 @@ OF: Mapping[str, Draw] = {
         },
         {"action": st.sampled_from(["ban", "end", "truncate"])},
     )
-    | _some({}, {"preset": st.sampled_from(["code", "reasoning", "structured-output"])}),
+    | _some({}, {"preset": st.sampled_from(["code", "reasoning", "structured-output"])})
+    | _some(
+        {"min_new_share": st.sampled_from([0.2, 0.6])},
+        {
+            "ngram_size": st.sampled_from([1, 2, 4]),
+            "window_size": st.sampled_from([4, 8, 20]),
+            "action": st.sampled_from(["ban", "end", "truncate"]),
+        },
+    ),
     "MinLengthLogitProcessor": _some({"min_tokens": counts.map(lambda count: count + 1)}, _ENDS),
     "ScheduledBiasLogitProcessor": _scheduled(),
     "ScriptLogitProcessor": _some(

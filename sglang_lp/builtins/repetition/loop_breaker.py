@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.repetition.novelty import NgramSize, Novelty, Share, WindowSize
 from sglang_lp.builtins.repetition.repeats import Tail
 from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
@@ -52,10 +53,14 @@ _SETTINGS = {
 }
 
 
+#: The sizes that docs/evidence.md measures.
+_NGRAM_SIZE, _WINDOW_SIZE = 4, 128
+
+
 class Action(StrEnum):
     """The way to end a loop."""
 
-    #: The token that would continue it is banned.
+    #: The tokens that would continue it are banned.
     BAN = "ban"
     #: The request ends as finished, with a finish reason that names the loop.
     END = "end"
@@ -63,30 +68,60 @@ class Action(StrEnum):
     TRUNCATE = "truncate"
 
 
+class _Loop(NamedTuple):
+    """A loop that the output ends with.
+
+    Attributes:
+        told: A few words about it.
+        following: The tokens that would continue it.
+    """
+
+    told: str
+    following: Sequence[int]
+
+
 class _Loops:
-    """The patterns that the output repeats now."""
+    """The patterns that the output repeats now, and the n-grams of its window."""
 
-    __slots__ = ("_enough", "tail")
+    __slots__ = ("_enough", "_params", "novelty", "tail")
 
-    def __init__(self, max_pattern_size: int, min_pattern_size: int, min_count: int) -> None:
-        self.tail = Tail(max_pattern_size)
-        self._enough = _enough(max_pattern_size, min_pattern_size, min_count)
+    def __init__(self, params: Any) -> None:
+        self._params = params
+        self.tail = Tail(params.max_pattern_size)
+        self._enough = _enough(params.max_pattern_size, params.min_pattern_size, params.min_count)
+        self.novelty: Novelty | None = None
+        if params.min_new_share is not None:
+            self.novelty = Novelty(params.ngram_size, params.window_size)
 
     def fork(self) -> _Loops:
         """Return loops of a copy of the output, which grows on its own."""
         forked = copy(self)
         forked.tail = self.tail.fork()
+        if self.novelty is not None:
+            forked.novelty = self.novelty.fork()
         return forked
 
-    def found(self) -> tuple[int, array[int]] | None:
-        """Return the smallest size of a repeated pattern, and the next token of each pattern."""
+    def push(self, token_id: int) -> None:
+        """Append a token to the output."""
+        self.tail.push(token_id)
+        if self.novelty is not None:
+            self.novelty.push(token_id)
+
+    def found(self) -> Iterator[_Loop]:
+        """Yield the loop of each rule that finds one."""
         import numpy as np
 
+        params = self._params
         places = self.tail.reached(self._enough)
-        if not len(places):
-            return None
-        following = np.unique(self.tail.following[places])
-        return int(places[0]) + 1, array("q", following.tobytes())
+        if len(places):
+            following = np.unique(self.tail.following[places])
+            told = f"{int(places[0]) + 1} tokens, {params.min_count} times"
+            yield _Loop(told, array("q", following.tobytes()))
+        if self.novelty is not None and self.novelty.few_are_new(params.min_new_share):
+            told = (
+                f"{self.novelty.new} new {params.ngram_size}-grams in {params.window_size} tokens"
+            )
+            yield _Loop(told, self.novelty.repeating())
 
 
 @shared_by_copies
@@ -106,12 +141,16 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     ``min_count`` times or more in a row. Rule and names are those of ``repetition_detection`` in
     vLLM. The prompt does not count. Without parameters the preset ``reasoning`` applies.
 
-    ``action="ban"`` bans the token that would begin the next repetition, so that the model must
-    continue in another way. ``action="end"`` ends the request with the token that is sampled then;
-    its finish reason is ``stop``, and the loop is named in place of a matched stop string
-    (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI endpoints).
-    ``action="truncate"`` ends it as ``max_new_tokens`` does, with the finish reason ``length``:
-    trainers then treat the answer as unfinished. ``/generate`` names the loop in
+    With ``min_new_share``, output that hardly says anything new is a loop as well, although no
+    pattern repeats exactly: fewer than this share of the n-grams of the last ``window_size`` tokens
+    are new, which means that they do not occur earlier in this window.
+
+    ``action="ban"`` bans the tokens that would begin the next repetition, or repeat an n-gram of
+    the window, so that the model must continue in another way. ``action="end"`` ends the request
+    with the token that is sampled then; its finish reason is ``stop``, and the loop is named in
+    place of a matched stop string (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI
+    endpoints). ``action="truncate"`` ends it as ``max_new_tokens`` does, with the finish reason
+    ``length``: trainers then treat the answer as unfinished. ``/generate`` names the loop in
     ``finish_reason["reason"]``.
     """
 
@@ -134,6 +173,12 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             min_pattern_size: Fewest tokens of a pattern. More than 1 spares short runs of one
                 token, such as the lines of a table: a run of ``min_pattern_size * min_count``
                 tokens is also a loop of larger patterns. Left out, and without a preset: 1.
+            min_new_share: Smallest share of new n-grams, more than 0 and at most 1; below it the
+                output is a loop. Of 1,058 texts that are no loops, 0.15 takes 3 for one
+                (``python -m benchmarks.evidence.novelty``). Left out: new n-grams are not counted.
+            ngram_size: With ``min_new_share``, tokens of an n-gram, 1 to 16. Left out: 4.
+            window_size: With ``min_new_share``, tokens of the window, up to 512; before the
+                output has so many, there is no such loop. Left out: 128.
             action: ``"ban"``, ``"end"`` or ``"truncate"``.
         """
 
@@ -141,6 +186,9 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         max_pattern_size: PatternSize | None = None
         min_count: LoopCount | None = None
         min_pattern_size: PatternSize | None = None
+        min_new_share: Share | None = None
+        ngram_size: NgramSize | None = None
+        window_size: WindowSize | None = None
         action: Action = Action.BAN
 
         def __post_init__(self) -> None:
@@ -161,6 +209,21 @@ class LoopBreakerLogitProcessor(LogitProcessor):
                     "min_pattern_size: expected at most max_pattern_size, which is "
                     f"{self.max_pattern_size}, got {self.min_pattern_size}"
                 )
+            self._fill_in_window()
+
+        def _fill_in_window(self) -> None:
+            """Fill in the sizes of n-grams and window, or refuse them without their share."""
+            for name, size in (("ngram_size", _NGRAM_SIZE), ("window_size", _WINDOW_SIZE)):
+                if getattr(self, name) is not None:
+                    if self.min_new_share is None:
+                        raise ValueError(f"{name}: expected min_new_share with it")
+                elif self.min_new_share is not None:
+                    msgspec.structs.force_setattr(self, name, size)
+            if (self.window_size or 1) < (self.ngram_size or 1):
+                raise ValueError(
+                    f"window_size: expected at least ngram_size, got {self.window_size} for "
+                    f"{self.ngram_size}-grams"
+                )
 
     def serving(self, params: Any) -> Self:
         """Return a processor that knows whether it may end the answer."""
@@ -170,32 +233,28 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> _Loops:
         """Begin with no output."""
-        params = request.params
-        return _Loops(params.max_pattern_size, params.min_pattern_size, params.min_count)
+        return _Loops(request.params)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
         for token_id in token_ids:
-            request.state.tail.push(token_id)
+            request.state.push(token_id)
 
     def fork(self, request: Request) -> _Loops:
-        """Copy the newest tokens, and for each distance how many of them repeat."""
+        """Copy the newest tokens, and how they repeat."""
         return request.state.fork()  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Break the loop, if the output ends with one."""
-        params = request.params
-        loops = request.state.found()
-        if loops is None:
-            return
-        size, following = loops
-        if params.action is Action.BAN:
-            edits.ban(following)
-        else:
-            kind = LENGTH if params.action is Action.TRUNCATE else STOP
-            edits.finish(f"loop: {size} tokens, {params.min_count} times", kind)
+        action = request.params.action
+        for loop in request.state.found():
+            if action is Action.BAN:
+                edits.ban(loop.following)
+            else:
+                edits.finish(f"loop: {loop.told}", LENGTH if action is Action.TRUNCATE else STOP)
+                return
 
     def explain(self, request: Request) -> str:
-        """Say how long the repeated pattern is."""
-        loops = request.state.found()
-        return f"the last {loops[0]} tokens came {request.params.min_count} times" if loops else ""
+        """Describe the loop."""
+        told = [loop.told for loop in request.state.found()]
+        return f"the output ends with {' and '.join(told)}" if told else ""
