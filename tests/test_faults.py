@@ -473,7 +473,25 @@ class AllowsOneFixed(AllowsOne):
     needs = History.NONE
 
 
-@pytest.mark.parametrize("processor", [AllowsOne, AllowsOneFixed])
+def only_three(logits):
+    return torch.full_like(logits, -math.inf).index_copy_(-1, THREE, logits[..., THREE])
+
+
+class AllowsOneDense(LogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        return only_three(logits)
+
+
+class AllowsOneItself(LogitProcessor):
+    def edit(self, request, edits):
+        request.logits.copy_(only_three(request.logits))
+
+
+THREE = torch.tensor([3])
+ALLOW_ONE = [AllowsOne, AllowsOneFixed, AllowsOneDense, AllowsOneItself]
+
+
+@pytest.mark.parametrize("processor", ALLOW_ONE)
 @pytest.mark.parametrize("setting", [{"min_new_tokens": 5}, {"logit_bias": {"3": -1e39}}])
 def test_a_request_whose_own_settings_and_processor_leave_no_token_ends(processor, setting):
     request = FakeRequest([1], served=True)
@@ -495,7 +513,7 @@ def test_a_request_whose_own_settings_and_processor_leave_no_token_ends(processo
     assert requests[1]["__req__"].to_finish is None
 
 
-@pytest.mark.parametrize("processor", [Forces, ForcesFixed])
+@pytest.mark.parametrize("processor", [Forces, ForcesFixed, *ALLOW_ONE])
 def test_a_request_whose_grammar_and_processor_leave_no_token_ends(processor):
     requests = [request_of(processor), request_of(Good)]
     logits = torch.zeros(2, VOCAB)

@@ -21,7 +21,7 @@ from sglang_lp._engine.apply.device import index_on
 from sglang_lp._engine.apply.plan import Plan
 from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
-from sglang_lp._engine.apply.whole_rows import compute, spoiled, write_back
+from sglang_lp._engine.apply.whole_rows import NoTokenLeft, compute, spoiled, write_back
 from sglang_lp._engine.draft_walk import edit_computed, visit_drafts
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.clock import clock
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 #: Looked up once and not for each row: a member of an enumeration is a slow attribute.
 _NONE = History.NONE
+_MASKED = (
+    "the logits, the grammar, min_new_tokens or logit_bias mask every token that its processors "
+    "leave"
+)
 
 
 class Batch:
@@ -274,7 +278,8 @@ def _compute(step: Step) -> None:
     """Compute whole rows, then ask for the edits of these rows."""
     for index, error in compute(step.logits, step.dense, step.grammar_rows).items():
         del step.dense[index]
-        _end(step, index, error)
+        if not _contradicts(step, index, error):
+            _end(step, index, error)
     step.read_anew()
     for index in step.dense:
         _edit_computed(step, index)
@@ -313,7 +318,8 @@ def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
         write_back(step.logits, indices, rows, changed, step.grammar_rows)
     except Exception as error:  # noqa: BLE001 - a processor may leave anything in its row
         if len(copied) == 1:
-            _fail(step, indices[0], error)
+            if not _contradicts(step, indices[0], error):
+                _fail(step, indices[0], error)
             step.edits = [(index, own) for index, own in step.edits if index != indices[0]]
         else:  # one row at a time, to find the request that fails
             for one in copied:
@@ -348,13 +354,7 @@ def _restore_spoiled(
     for i, (index, is_spoiled) in enumerate(zip(indices, spoiled(highest, before), strict=True)):
         if is_spoiled:
             step.logits[index] = before[i]
-            _end_conflict(
-                step,
-                index,
-                "the logits, the grammar, min_new_tokens or logit_bias mask every token that its "
-                "processors leave",
-                masked=True,
-            )
+            _end_conflict(step, index, _MASKED, masked=True)
 
 
 def _end_conflict(step: Step, index: int, why: str, *, masked: bool) -> None:
@@ -364,6 +364,17 @@ def _end_conflict(step: Step, index: int, why: str, *, masked: bool) -> None:
         position, _ = step.nodes.get(index, (row.request.position, None))
         at = max(0, position - row.host.resumed)
         _fail(step, index, row.host.no_token_left(at, why, masked=masked))
+
+
+def _contradicts(step: Step, index: int, error: Exception) -> bool:
+    """End a request whose own masks and computed row leave no token; tell whether that is so."""
+    row = step.rows[index // step.width]
+    if row is None or type(error) is not NoTokenLeft:
+        return False
+    if not (row.host.restricted or index in step.grammar_rows):
+        return False
+    _end_conflict(step, index, _MASKED, masked=True)
+    return True
 
 
 def _fail(step: Step, index: int, fault: Exception) -> None:

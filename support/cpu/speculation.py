@@ -79,10 +79,13 @@ def _take_plain_kernels() -> None:
 
     from support.cpu import kernels
 
-    # Nothing at all where there is no CUDA.
-    eagle_utils.tree_speculative_sampling_target_only = (
-        kernels.tree_speculative_sampling_target_only
-    )
+    # None where there is no CUDA.
+    for function in (
+        kernels.tree_speculative_sampling_target_only,
+        kernels.top_k_renorm_prob,
+        kernels.top_p_renorm_prob,
+    ):
+        setattr(eagle_utils, function.__name__, function)
     if hasattr(spec_tree, "verify_tree_greedy_triton"):
         from sglang.kernels.ops.speculative import reconstruct_tree
 

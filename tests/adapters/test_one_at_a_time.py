@@ -148,8 +148,8 @@ FAULTS = {
     "shape": "expected a tensor of floats of shape",
     "dtype": "expected a tensor of floats of shape",
     "nothing": "it returned NoneType",
-    "nan": "no finite logit, or NaN",
-    "all masked": "no finite logit, or NaN",
+    "nan": "left NaN or",
+    "all masked": "left no finite logit",
 }
 
 

@@ -241,7 +241,7 @@ def test_whatever_validate_params_raises_is_a_refusal(raised, said):
         cls.fit_params(cls.parse_params({}), ServedModel())
 
 
-@pytest.mark.parametrize(("bad", "why"), [(13, "thirteen"), (14, "no finite logit, or NaN")])
+@pytest.mark.parametrize(("bad", "why"), [(13, "thirteen"), (14, "left")])
 def test_a_fault_ends_the_request_that_it_can_be_attributed_to(bad, why):
     cls, batch = adapted("MisbehavingV1"), Batch()
     played = [Played(cls, {"cycle": [first, 6, 7]}, [2]) for first in (5, bad, 8)]

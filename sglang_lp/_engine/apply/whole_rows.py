@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from sglang_lp.processor import Whole
 
 
+class NoTokenLeft(ProcessorFault):
+    """A computed row has no finite logit, though all are numbers."""
+
+
 def compute(
     logits: torch.Tensor, calls: Mapping[int, Sequence[Whole]], grammar_rows: Collection[int]
 ) -> dict[int, SglangLpError]:
@@ -68,8 +72,8 @@ def _compute(
                 failed |= _compute(logits, [one], grammar_rows)
             return failed
         ((index, whole),) = group
-        at = f"at token {whole.request.position}"
-        return {index: as_fault(str(processor.name), at, error)}
+        fault = as_fault(str(processor.name), f"at token {whole.request.position}", error)
+        return {index: NoTokenLeft(*fault.args) if type(error) is NoTokenLeft else fault}
     return {}
 
 
@@ -90,8 +94,9 @@ def write_back(
         grammar_rows: Rows that a grammar has masked.
 
     Raises:
-        ProcessorFault: A row has no finite logit, or NaN or +inf that the model did not write
-            itself. No row is written then.
+        NoTokenLeft: A row has no finite logit. No row is written then.
+        ProcessorFault: A row has NaN or +inf that the model did not write itself. No row is written
+            then.
     """
     import torch
 
@@ -104,7 +109,9 @@ def write_back(
         result = result.masked_fill(masked, -math.inf)
     highest = result.amax(-1)
     if not bool(highest.isfinite().all()) and any(spoiled(highest, logits.index_select(0, rows))):
-        raise ProcessorFault("it left no finite logit, or NaN or +inf among them")
+        if bool((highest == -math.inf).any()):
+            raise NoTokenLeft("it left no finite logit")
+        raise ProcessorFault("it left NaN or +inf among the logits")
     logits.index_copy_(0, rows, result)
 
 
