@@ -161,7 +161,7 @@ class Guard:
             if server.vocab_size is not None:
                 server.catalogues.fit(server.vocab_size)
         except CatalogueError as error:
-            raise PolicyError(f"policy {self._policy.source}: {error}") from None
+            raise PolicyError(f"policy {self.policy.source}: {error}") from None
         # Ranks of one model have to agree on the version of each request.
         if server.ranks == 1 and not self._follows:
             self._follows = True
