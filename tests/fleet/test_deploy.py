@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 KUBERNETES = [*yaml.safe_load_all((ROOT / "deploy/kubernetes.yaml").read_text())]
+MONITORING = yaml.safe_load((ROOT / "deploy/monitoring.yaml").read_text())
 POLICY = ROOT / "deploy/policy.toml"
+#: SGLang answers ``/health`` after 1 to 20 seconds.
+SLOWEST = 20
 
 
 def runs(*command):
@@ -85,6 +88,79 @@ def test_everything_that_the_image_copies_is_sent_to_its_build():
     }
     assert copied == sent
     assert all((ROOT / name).exists() for name in copied)
+
+
+def of_kind(kind):
+    """Return the Kubernetes objects of one kind by name."""
+    return {one["metadata"]["name"]: one for one in KUBERNETES if one["kind"] == kind}
+
+
+def stages():
+    """Return the instructions of each stage of the Dockerfile, as pairs of a word and the rest."""
+    lines = DOCKERFILE.replace("\\\n", " ").splitlines()
+    found = {}
+    for word, _, rest in (line.partition(" ") for line in lines if line and line[0] != "#"):
+        if word == "FROM":
+            found[rest.split()[-1]] = []
+        elif found:
+            [*found.values()][-1].append((word, rest.strip()))
+    return found
+
+
+def test_no_container_runs_as_root_and_each_says_whether_it_is_healthy():
+    assert {*stages()} == {"router", "server"}
+    for name, instructions in stages().items():
+        words = [word for word, _ in instructions]
+        assert words.count("HEALTHCHECK") == words.count("USER") == 1
+        installs = max(at for at, word in enumerate(words) if word == "RUN")
+        assert words.index("USER") > installs
+        (check,) = [rest for word, rest in instructions if word == "HEALTHCHECK"]
+        if name == "server":
+            assert int(check.partition("--timeout=")[2].partition("s")[0]) > SLOWEST
+        json.loads(check.partition("CMD ")[2])
+
+
+def test_every_pod_has_probes_and_no_rights_that_it_does_not_need():
+    assert len(of_kind("Deployment")) == 2
+    for name, one in of_kind("Deployment").items():
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        ports = {port["name"] for port in container["ports"]}
+        probes = {key: value for key, value in container.items() if key.endswith("Probe")}
+        assert probes.keys() >= {"readinessProbe", "livenessProbe"}
+        for probe in probes.values():
+            assert probe["httpGet"]["port"] in ports
+            if name == "sglang-lp-worker":
+                assert probe["timeoutSeconds"] > SLOWEST
+        rights = container["securityContext"]
+        assert rights["runAsNonRoot"]
+        assert not rights["allowPrivilegeEscalation"]
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+    worker = of_kind("Deployment")["sglang-lp-worker"]["spec"]["template"]["spec"]
+    user = worker["containers"][0]["securityContext"]["runAsUser"]
+    assert f"--uid {user} " in DOCKERFILE
+
+
+def test_the_disruption_budget_keeps_a_worker():
+    (budget,) = of_kind("PodDisruptionBudget").values()
+    worker = of_kind("Deployment")["sglang-lp-worker"]["spec"]
+    assert budget["spec"]["selector"] == worker["selector"]
+    assert budget["spec"]["maxUnavailable"] < worker["replicas"]
+
+
+def test_prometheus_finds_the_workers_metrics():
+    (service,) = [
+        one
+        for one in of_kind("Service").values()
+        if one["metadata"].get("labels") == MONITORING["spec"]["selector"]["matchLabels"]
+    ]
+    worker = of_kind("Deployment")["sglang-lp-worker"]["spec"]["template"]
+    assert service["spec"]["selector"] == worker["metadata"]["labels"]
+    (endpoint,) = MONITORING["spec"]["endpoints"]
+    (port,) = service["spec"]["ports"]
+    (container,) = worker["spec"]["containers"]
+    assert endpoint["port"] == port["name"]
+    assert port["targetPort"] in {one["name"] for one in container["ports"]}
+    assert "--enable-metrics" in container["args"]
 
 
 @pytest.mark.fleet
