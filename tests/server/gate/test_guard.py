@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 import pytest
 
 from sglang_lp import wire
@@ -16,7 +17,15 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
-from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
+from sglang_lp.catalogue.build import build
+from sglang_lp.catalogue.file import save
+from sglang_lp.errors import (
+    InvalidParameter,
+    PayloadRefused,
+    PolicyError,
+    RequestError,
+    Unsupported,
+)
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
 from sglang_lp.served_model import ServedModel
@@ -462,3 +471,16 @@ def test_a_wrong_name_is_answered_with_the_nearest_that_the_server_allows(name, 
     assert refused.value.reason == "unknown_name"
     hint = f"; did you mean '{suggested}'?" if suggested else "; correct the name, or ask the"
     assert hint in str(refused.value)
+
+
+def test_a_catalogue_for_another_model_keeps_the_server_from_starting(tmp_path):
+    save(build(np.array([[1, 9]], np.int32)), tmp_path / "items.cat")
+    (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
+    guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
+    options = SimpleNamespace(speculative_algorithm=None)
+    model = SimpleNamespace(vocab_size=9, hf_eos_token_id=None)
+
+    with pytest.raises(
+        PolicyError, match=r"policy .*policy.toml: catalogues.items: .*0 to 8, got 9"
+    ):
+        guard.learn(Gate.SCHEDULER, SimpleNamespace(server_args=options, model_config=model))
