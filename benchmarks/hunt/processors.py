@@ -88,6 +88,8 @@ def _budget(draw: st.DrawFn) -> Params:
                 "at_limit": st.sampled_from(["close", "stop"]),
                 "max_pattern_size": st.sampled_from([4, 8]),
                 "min_count": st.just(2),
+                "min_new_share": st.sampled_from([0.2, 0.6]),
+                "window_size": st.sampled_from([4, 20]),
                 "closing": seldom(words, texts),
                 "closing_token_ids": seldom(lists(word_ids), lists(ids)),
                 "eos_token_ids": st.just([EOS]),

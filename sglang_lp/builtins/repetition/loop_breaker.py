@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.builtins.repetition.novelty import NgramSize, Novelty, Share, WindowSize
+from sglang_lp.builtins.repetition.novelty import (
+    NGRAM_SIZE,
+    WINDOW_SIZE,
+    NgramSize,
+    Novelty,
+    Share,
+    WindowSize,
+    check_window,
+)
 from sglang_lp.builtins.repetition.repeats import Tail
 from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
@@ -51,10 +59,6 @@ _SETTINGS = {
     Preset.CODE: _Setting(1024, 16, 4),
     Preset.STRUCTURED_OUTPUT: _Setting(20, 1, 3),
 }
-
-
-#: The sizes that docs/evidence.md measures.
-_NGRAM_SIZE, _WINDOW_SIZE = 4, 128
 
 
 class Action(StrEnum):
@@ -213,17 +217,14 @@ class LoopBreakerLogitProcessor(LogitProcessor):
 
         def _fill_in_window(self) -> None:
             """Fill in the sizes of n-grams and window, or refuse them without their share."""
-            for name, size in (("ngram_size", _NGRAM_SIZE), ("window_size", _WINDOW_SIZE)):
+            for name, size in (("ngram_size", NGRAM_SIZE), ("window_size", WINDOW_SIZE)):
                 if getattr(self, name) is not None:
                     if self.min_new_share is None:
                         raise ValueError(f"{name}: expected min_new_share with it")
                 elif self.min_new_share is not None:
                     msgspec.structs.force_setattr(self, name, size)
-            if (self.window_size or 1) < (self.ngram_size or 1):
-                raise ValueError(
-                    f"window_size: expected at least ngram_size, got {self.window_size} for "
-                    f"{self.ngram_size}-grams"
-                )
+            if self.ngram_size is not None and self.window_size is not None:
+                check_window(self.ngram_size, self.window_size)
 
     def serving(self, params: Any) -> Self:
         """Return a processor that knows whether it may end the answer."""

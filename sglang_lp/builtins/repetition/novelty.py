@@ -18,6 +18,21 @@ NgramSize = Annotated[int, Meta(ge=1, le=16)]
 WindowSize = Annotated[int, Meta(ge=2, le=512)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 
+#: The sizes that docs/evidence.md measures.
+NGRAM_SIZE, WINDOW_SIZE = 4, 128
+
+
+def check_window(ngram_size: int, window_size: int) -> None:
+    """Refuse a window in which no n-gram fits.
+
+    Raises:
+        ValueError: ``window_size`` is less than ``ngram_size``.
+    """
+    if window_size < ngram_size:
+        raise ValueError(
+            f"window_size: expected at least ngram_size, got {window_size} for {ngram_size}-grams"
+        )
+
 
 def few_are_new(token_ids: Sequence[int], ngram_size: int, window_size: int, share: float) -> bool:
     """Tell whether the last tokens fill a window of which few n-grams are new.

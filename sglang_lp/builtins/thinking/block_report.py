@@ -72,7 +72,7 @@ def _rule(params: BudgetParams, block: Block, spent: int, output_ids: Sequence[i
     spends = inside >= params.limit or spent + len(own) >= params.total
     if spends or len(output_ids) >= close_by(params):
         return "budget"
-    if params.max_pattern_size is not None and ends_with_loop(params, own):
+    if params.watched and ends_with_loop(params, own):
         return "loop"
     return "soft" if soft is not None and inside >= soft else "early_end"
 

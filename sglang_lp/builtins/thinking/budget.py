@@ -313,7 +313,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         """Follow blocks, the closing and loops."""
         progress, params = request.state, request.params
         progress.read(token_ids)
-        if params.max_pattern_size is not None and progress.state.is_open:
+        if params.watched and progress.state.is_open:
             progress.looped = progress.looped or _finds_loop(request, len(token_ids))
 
     def fork(self, request: Request) -> Progress:
@@ -424,7 +424,11 @@ def _why_over(params: BudgetParams, progress: Progress) -> str:
         return "the tokens that are left are for the answer"
     if tokens_left(params, progress) <= 0:
         return f"{params.total} of {params.total} tokens thought in all blocks"
-    return f"the same tokens came {params.min_count} times" if progress.looped else ""
+    if not progress.looped:
+        return ""
+    if params.min_new_share is None:
+        return f"the same tokens came {params.min_count} times"
+    return "the block ends with a loop"
 
 
 def _leaves_only_end(request: Request) -> bool:
@@ -448,8 +452,7 @@ def _finds_loop(request: Request, count: int) -> bool:
     generated = progress.generated
     begun = progress.length - len(request.prompt_ids) - generated
     newest = generated // LONGEST_SLEEP * LONGEST_SLEEP
-    longest = params.max_pattern_size * params.min_count
     return any(
-        ends_with_loop(params, output_ids[begun + max(0, at - longest) : begun + at])
+        ends_with_loop(params, output_ids[begun + max(0, at - params.watched) : begun + at])
         for at in range(newest, max(0, generated - count), -LONGEST_SLEEP)
     )

@@ -1,10 +1,12 @@
-"""Loops at the end of a thinking block: a pattern of tokens that comes several times in a row."""
+"""Loops at the end of a thinking block."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from sglang_lp.builtins.repetition.novelty import few_are_new
 
 if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.params import BudgetParams
@@ -14,12 +16,22 @@ _WIDTH, _PROBE = 8, 8
 
 
 def ends_with_loop(params: BudgetParams, token_ids: Sequence[int]) -> bool:
-    """Tell whether tokens end with a loop: a pattern that comes ``min_count`` times in a row.
+    """Tell whether tokens end with a loop: a repeated pattern, or few new n-grams.
 
     Args:
-        params: The sizes of a pattern, and how often it makes a loop.
+        params: What makes a loop.
         token_ids: The tokens of a block.
     """
+    if _ends_with_pattern(params, token_ids):
+        return True
+    share = params.min_new_share
+    return share is not None and few_are_new(
+        token_ids, params.ngram_size, params.window_size, share
+    )
+
+
+def _ends_with_pattern(params: BudgetParams, token_ids: Sequence[int]) -> bool:
+    """Tell whether tokens end with a pattern that comes ``min_count`` times in a row."""
     count, least = params.min_count, params.min_pattern_size
     largest = min(params.max_pattern_size or 0, len(token_ids) // count)
     if largest < least:

@@ -7,6 +7,14 @@ from typing import Annotated, Any, Literal, NoReturn
 from msgspec import Meta
 
 from sglang_lp.builtins.repetition.loop_breaker import LoopCount, PatternSize
+from sglang_lp.builtins.repetition.novelty import (
+    NGRAM_SIZE,
+    WINDOW_SIZE,
+    NgramSize,
+    Share,
+    WindowSize,
+    check_window,
+)
 from sglang_lp.builtins.thinking.finder import BlockTokens, Finder, finder_for
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter
@@ -46,6 +54,11 @@ class BudgetParams(Parameters, frozen=True):
             ends with a loop is closed. ``None``: loops are not searched for.
         min_pattern_size: Fewest tokens of such a pattern.
         min_count: Number of times in a row from which a pattern is a loop.
+        min_new_share: Smallest share of new n-grams: a block that ends with a window in which fewer
+            are new is closed, as by ``LoopBreakerLogitProcessor``.
+            ``None``: new n-grams are not counted.
+        ngram_size: Tokens of such an n-gram, 1 to 16.
+        window_size: Tokens of the window, up to 512.
         soft_thinking_budget: Tokens after which the block is closed at a good moment; at most
             ``thinking_budget``. ``None``: never.
         soft_top_n: A moment is good if the end is among this many likeliest tokens.
@@ -80,6 +93,9 @@ class BudgetParams(Parameters, frozen=True):
     max_pattern_size: PatternSize | None = None
     min_pattern_size: PatternSize = 4
     min_count: LoopCount = 4
+    min_new_share: Share | None = None
+    ngram_size: NgramSize = NGRAM_SIZE
+    window_size: WindowSize = WINDOW_SIZE
     soft_thinking_budget: NonNegativeInt | None = None
     soft_top_n: _TopCount = 5
     min_thinking_tokens: NonNegativeInt = 0
@@ -119,6 +135,7 @@ class BudgetParams(Parameters, frozen=True):
                 f"min_pattern_size: expected at most max_pattern_size, which is "
                 f"{self.max_pattern_size}, got {self.min_pattern_size}"
             )
+        check_window(self.ngram_size, self.window_size)
         if self.wait_token_id is not None and not self.min_thinking_tokens:
             raise ValueError(
                 "wait_token_id: expected min_thinking_tokens with it, because it is only put "
@@ -138,6 +155,12 @@ class BudgetParams(Parameters, frozen=True):
             or self.thinking_end_token_ids
         ):  # skipped otherwise, because attach() has 5 µs (benchmarks/cost)
             self._check_ways()
+
+    @property
+    def watched(self) -> int:
+        """How many tokens at the end of a block are searched for a loop; 0 for none."""
+        repeated = (self.max_pattern_size or 0) * self.min_count
+        return repeated if self.min_new_share is None else max(repeated, self.window_size)
 
     def _check_ways(self) -> None:
         """Refuse a delimiter that is given in two ways, or only one of the two texts."""

@@ -86,7 +86,7 @@ def edit_inside(request: Request, edits: Edits, left: int, characters: Character
     else:
         free = _close_well(request, edits, inside, characters)
         quiet = quiet_tokens(params, left, inside, characters)
-    if params.max_pattern_size is not None:
+    if params.watched:
         quiet = min(quiet, LONGEST_SLEEP - progress.generated % LONGEST_SLEEP)
     if characters:
         free.ban(characters.cutting(request.output_ids, left - 1))

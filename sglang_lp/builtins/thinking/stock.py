@@ -27,8 +27,8 @@ def works_unseen(params: BudgetParams) -> bool:
     return (
         params.soft_thinking_budget is None
         and not (params.min_thinking_tokens or params.closing_token_ids or params.eos_token_ids)
-        and params.total_thinking_tokens is params.max_pattern_size is None
-        and not params.room
+        and params.total_thinking_tokens is None
+        and not (params.watched or params.room)
         and params.at_limit == "close"
         and len(params.start or ()) == len(params.end or ()) == 1
     )

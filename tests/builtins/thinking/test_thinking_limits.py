@@ -180,7 +180,8 @@ def ends_with_loop(tokens, smallest, largest, count):
 )
 def test_a_loop_is_found_as_its_definition_says(opening, pattern, times, sizes, count):
     tokens, smallest, largest = opening + pattern * times, sizes[0], sum(sizes)
-    params = SimpleNamespace(max_pattern_size=largest, min_pattern_size=smallest, min_count=count)
+    sizes = {"max_pattern_size": largest, "min_pattern_size": smallest, "min_count": count}
+    params = SimpleNamespace(**sizes, min_new_share=None)
 
     found = loops.ends_with_loop(params, tokens)
 
@@ -203,6 +204,35 @@ def test_a_block_that_loops_is_closed_and_no_other(opening, pattern, smallest, l
 
     looked = [at for at in range(512, 900, 512) if at <= len(script)]
     due = next((at for at in looked if ends_with_loop(script[:at], smallest, largest, count)), None)
+    if due is None:
+        assert END not in output
+    else:
+        assert output[: due + 2] == [*script[:due], NEW_LINE, END][: len(output)]
+        if len(output) > due + 1:
+            (block, *_) = report(params, [START], output, [(due, due + 2)])
+            assert block == {"tokens": due + 1, "ended": "loop"}
+
+
+@settings(max_examples=30)
+@given(
+    opening=st.lists(st.integers(4, 7), max_size=600),
+    pattern=st.lists(st.integers(4, 7), min_size=1, max_size=20),
+    window=st.tuples(st.integers(1, 4), st.integers(4, 300)),
+    share=st.sampled_from([0.05, 0.2, 0.6]),
+)
+def test_a_block_with_few_new_ngrams_is_closed_and_no_other(opening, pattern, window, share):
+    size, length = window
+    params = {"min_new_share": share, "ngram_size": size, "window_size": length}
+    script = [*opening, *(pattern * 700)[:700]]
+
+    output = generated(params, [START], script)
+
+    def is_loop(tokens):
+        ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+        return len({*ngrams[size - 1 - length :]}) < share * (length - size + 1)
+
+    looked = [at for at in (512, 1024) if at <= len(script)]
+    due = next((at for at in looked if is_loop(script[:at])), None)
     if due is None:
         assert END not in output
     else:
@@ -240,6 +270,8 @@ def test_tokens_that_come_at_once_are_looked_through_as_one_by_one():
 def test_patterns_that_cannot_be_are_refused():
     with pytest.raises(InvalidParameter, match="min_pattern_size"):
         ThinkingBudgetLogitProcessor.parse_params({**IDS, "max_pattern_size": 3})
+    with pytest.raises(InvalidParameter, match="window_size"):
+        ThinkingBudgetLogitProcessor.parse_params({**IDS, "ngram_size": 4, "window_size": 3})
 
 
 # Truncation
