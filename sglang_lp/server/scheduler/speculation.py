@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.device import Copy
+from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.drafts import Drafts
+from sglang_lp.server.scheduler.reasons import fail
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from sglang_lp.server.scheduler.sampling import Steps
 
 logger = logging.getLogger(__name__)
+
+_ELSEWHERE = "this SGLang applies grammars to drafted tokens where sglang-lp does not see it"
 
 #: Attribute of SGLang's verify input, which the forward and the sampling both get.
 _TREES = "sglang_lp_trees"
@@ -97,6 +101,8 @@ class TreeSteps:
         """Replace the grammar mask of a verify step, before the step samples."""
         if not has_processors(batch):
             return None
+        if grammar_mask is None and batch.has_grammar:
+            _end_with_grammar(batch)
 
         def read() -> Drafts:
             trees = getattr(verify_input, _TREES, None) or _trees(verify_input)
@@ -109,6 +115,19 @@ class TreeSteps:
 
         mask = _AfterGrammar(grammar_mask, apply)
         return (verify_input, batch, logits_output, mask, *args), kwargs
+
+
+def _end_with_grammar(batch: Any) -> None:
+    """End the requests of a step that have a grammar and a processor.
+
+    SGLang builds a mask for every grammar. Without a mask the grammar may act after processors, and
+    leave none of the tokens that they allow.
+    """
+    rows = rows_of(batch.sampling_info.custom_params)
+    for req, row in zip(batch.reqs, rows, strict=True):
+        if row is not None and req.grammar is not None:
+            logger.error("sglang-lp: %s; a request ends", _ELSEWHERE)
+            fail(req, _ELSEWHERE)
 
 
 def has_processors(batch: Any) -> bool:

@@ -232,6 +232,18 @@ def test_drafts_that_only_sglang_calls_processors_for_end_their_requests(caplog)
     assert "verifies drafted tokens in a step that sglang-lp does not know" in caplog.text
 
 
+def test_a_grammar_that_shows_no_mask_ends_its_own_requests(caplog):
+    """A branch of SGLang's applies grammars inside a captured graph."""
+    made, info = served()
+    batch = step(grammars=(object(), None))
+    batch.sampling_info, batch.reqs[0].to_finish = info, None
+    sample(TreeSteps(made).verify, batch)
+
+    assert batch.reqs[0].to_finish.status_code == 500
+    assert "applies grammars to drafted tokens where sglang-lp does not see it" in caplog.text
+    assert not hasattr(batch.reqs[1], "to_finish")
+
+
 @pytest.mark.parametrize("logits", [None, torch.zeros(2, 5), torch.zeros(1, 5)])
 def test_a_verify_step_that_does_not_show_the_logits_of_every_node_ends_its_requests(
     caplog, logits
