@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from sglang_lp.client import attach
 from support.models.tiny_model import EOS
 from support.oracles.beams import float64, search
 from support.oracles.greedy import free, rule
+from support.processors.recording import DenseRaises, Finishes, Leaves, Raises, Recorder
 from support.servers.asking import body
 from support.servers.configurations import on_servers
 
-NO_OVERLAP = "no overlap, no radix cache"
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.timeout(600),
-    on_servers("default", NO_OVERLAP),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+on_a_server = on_servers("default")
 
 A, B, C = 870, 386, 10
 FEW = [A, B, C, 300, 301]
+ALLOWED = [*FEW, *range(400, 500)]
 
 #: Processors that need no token of the history.
 BLIND = {
     "ban": attach("DisallowedTokensLogitsProcessor", token_ids=FEW),
-    "allow": attach("AllowedTokensLogitProcessor", token_ids=[*FEW, *range(400, 500)]),
+    "allow": attach("AllowedTokensLogitProcessor", token_ids=ALLOWED),
     "allow two": attach("AllowedTokensLogitProcessor", token_ids=[A, B]),
     "min length": attach("MinLengthLogitProcessor", min_tokens=4, eos_token_ids=[A, EOS]),
     "scheduled ban": attach("ScheduledBiasLogitProcessor", token_ids=[A, B], start=2, end=5),
@@ -56,6 +58,7 @@ FOLLOWING = {
         ends_answer=False,
     ),
     "dry": attach("DRYLogitProcessor", dry_multiplier=3, dry_allowed_length=1),
+    "every token": attach(Recorder, tag="a beam", steering=True),
     "following chain": attach(
         [
             attach("BadWordsLogitProcessor", token_ids=[A, A, B], lengths=[1, 2]),
@@ -84,6 +87,7 @@ def ruled(attachment):
 
 
 def beams(reply):
+    """Return tokens and score of each answer, best first."""
     assert reply.status == 200, reply.body
     return [
         (one["output_ids"], one["meta_info"]["sequence_score"])
@@ -92,11 +96,24 @@ def beams(reply):
 
 
 def check(found, expected):
-    assert [tokens for tokens, _ in found] == [beam.tokens for beam in expected]
-    for (_, score), beam in zip(found, expected, strict=True):
-        assert score == pytest.approx(beam.score, abs=1e-4)
+    """Fail unless tokens are equal and scores nearly, which depend on the batch in their last bits.
+
+    Args:
+        found: As :func:`beams` returns it.
+        expected: As ``found``.
+    """
+    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
+    scores = [score for _, score in expected]
+    assert [score for _, score in found] == pytest.approx(scores, abs=1e-4)
 
 
+def best(prompt, attachment, model, **settings):
+    """Return the answers of the search in float64, as :func:`beams` does."""
+    found = search(model, prompt, ruled(attachment), **settings)
+    return [(beam.tokens, beam.score) for beam in found]
+
+
+@on_servers("default", "no overlap, no radix cache")
 @pytest.mark.parametrize("width", [2, 5, 16, 64])
 def test_beams_are_those_of_a_search_in_float64(server, model, width):
     chosen = random.Random(width)
@@ -108,7 +125,7 @@ def test_beams_are_those_of_a_search_in_float64(server, model, width):
         more = {"ignore_eos": not stops, "stop_token_ids": stops} if stops else {}
         sampling = {"beam_width": width, "n": count, **more}
         requests.append(asking(prompt, attachment, **sampling))
-        found = search(model, prompt, ruled(attachment), width=width, length=8, stops=stops)
+        found = best(prompt, attachment, model, width=width, length=8, stops=stops)
         wanted.append(found[:count])
         requests.append(asking(prompt, attachment))
         wanted.append(None)
@@ -116,11 +133,146 @@ def test_beams_are_those_of_a_search_in_float64(server, model, width):
         None if expected else server.post("/generate", request).output_ids
         for request, expected in zip(requests, wanted, strict=True)
     ]
-    for request, reply, expected, before in zip(
-        requests, server.at_once(requests), wanted, alone, strict=True
-    ):
+    for reply, expected, before in zip(server.at_once(requests), wanted, alone, strict=True):
         if expected is None:
             assert reply.output_ids == before
         else:
-            print(request["sampling_params"])
             check(beams(reply), expected)
+
+
+@on_a_server
+@pytest.mark.parametrize(
+    ("attachment", "given"),
+    [
+        (
+            attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=2, window_size=4096),
+            {"no_repeat_ngram_size": 2},
+        ),
+        (
+            attach("BadWordsLogitProcessor", token_ids=[A, B, C, C, B], lengths=[1, 2, 2]),
+            {"bad_words_ids": [[A], [B, C], [C, B]]},
+        ),
+        (
+            attach("AllowedTokensLogitProcessor", token_ids=ALLOWED),
+            {"prefix_allowed_tokens_fn": lambda *_: ALLOWED},
+        ),
+    ],
+    ids=["no repeat", "bad words", "allowed"],
+)
+def test_beams_are_those_of_transformers(server, tiny, attachment, given):
+    width = 8
+    transformer = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float64)
+    transformer.generation_config.eos_token_id = None
+    # What recurs in a prompt is what an n-gram rule has to see.
+    prompt = [5, 6, A, B, A, B, 325, 720, 386]
+    settings = {"max_new_tokens": 12, "num_beams": width, "num_return_sequences": width}
+    found = transformer.generate(
+        torch.tensor([prompt]),
+        **settings,
+        **given,
+        do_sample=False,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    asked = asking(prompt, attachment, beam_width=width, n=width, max_new_tokens=12)
+
+    answers = beams(server.post("/generate", asked))
+    tokens, scores = found.sequences[:, len(prompt) :].tolist(), found.sequences_scores.tolist()
+    check(answers, [*zip(tokens, scores, strict=True)])
+
+
+@on_a_server
+def test_each_answer_says_what_ran_and_what_it_did(server):
+    attachment = attach("ForcedSequenceLogitProcessor", token_ids=[300, 301])
+    asked = asking([7, 8], attachment, beam_width=4, n=3)
+
+    whole, streamed = server.post("/generate", asked), server.stream("/generate", asked)
+    check(beams(whole), beams(streamed))
+    assert len(streamed.events) == 1
+    for reply in (whole, streamed):
+        meta = reply.body["meta_info"]
+        reports = [one["meta_info"]["sglang_lp"] for one in meta["beam_results"]]
+        assert meta["sglang_lp"] == reports[0]
+        assert len(reports) == 3
+        for report in reports:
+            assert report["processors"] == ["ForcedSequenceLogitProcessor"]
+            assert report["forced_at"] == [[0, 2]]
+    assert whole.output_ids[:2] == [300, 301]
+
+
+@on_a_server
+def test_what_contradicts_itself_in_beams_ends_alone(server):
+    contradiction = attach(
+        [
+            attach("ForcedSequenceLogitProcessor", token_ids=[300, 301, 302]),
+            attach("DisallowedTokensLogitsProcessor", token_ids=[302]),
+        ]
+    )
+    beside = asking([9], BLIND["ban"], beam_width=4)
+    before = beams(server.post("/generate", beside))
+    asked = asking([5], contradiction, beam_width=4)
+    replies = server.at_once([asked, beside, asked])
+
+    for refused in (replies[0], replies[2], server.stream("/generate", asked)):
+        assert "no token is left at token 2" in str(refused.body)
+        assert "400" in str(refused.body) or refused.status == 400
+    check(beams(replies[1]), before)
+
+
+@on_a_server
+def test_a_search_that_the_client_aborts_leaves_the_others(server):
+    beside = asking([9], FOLLOWING["n-grams"], beam_width=16)
+    before = beams(server.post("/generate", beside))
+    long = asking([5], FOLLOWING["bad words"], beam_width=16, max_new_tokens=400)
+    with ThreadPoolExecutor(1) as pool:
+        aborted = pool.submit(server.post, "/generate", {**long, "rid": "to abort"})
+        time.sleep(0.5)
+        check(beams(server.post("/generate", beside)), before)
+        server.post("/abort_request", {"rid": "to abort"})
+        reply = aborted.result()
+    assert reply.status != 200 or reply.finish_reason["type"] == "abort"
+    check(beams(server.post("/generate", beside)), before)
+
+
+#: Few enough tokens that SGLang computes prompts in chunks, and aborts searches.
+@on_servers("squeezed")
+def test_in_a_small_pool_a_search_is_exact_or_ends_with_an_error(server, model):
+    chosen = random.Random(7)
+    asked = [*BLIND.values(), *FOLLOWING.values()] * 2
+    prompts = [[chosen.randrange(2, 1024) for _ in range(chosen.randrange(30))] for _ in asked]
+    prompts = [[5, *prompt] for prompt in prompts]
+    requests = [
+        asking(prompt, attachment, beam_width=6, n=6)
+        for prompt, attachment in zip(prompts, asked, strict=True)
+    ]
+    served = 0
+    for prompt, attachment, reply in zip(prompts, asked, server.at_once(requests), strict=True):
+        if reply.status != 200:
+            assert "KV cache pool is full" in str(reply.body) or "memory" in str(reply.body)
+            continue
+        served += 1
+        check(beams(reply), best(prompt, attachment, model, width=6, length=8))
+    assert served > len(requests) // 2
+
+
+FAULTY = {
+    "raises": (Raises, {"at": 2}, 500),
+    "is cancelled": (Leaves, {"at": 2, "what": "CancelledError"}, 500),
+    "ends the answer": (Finishes, {"at": 2}, 400),
+    "reads the request": (DenseRaises, {"at": 2}, 400),
+}
+
+
+@on_a_server
+@pytest.mark.parametrize("name", FAULTY)
+def test_what_fails_in_beams_ends_alone(server, name):
+    processor, params, status = FAULTY[name]
+    beside = asking([9], FOLLOWING["n-grams"], beam_width=4)
+    before = beams(server.post("/generate", beside))
+    asked = body([5], processor, params, beam_width=4, ignore_eos=True)
+    replies = server.at_once([asked, beside])
+
+    assert replies[0].status == status, replies[0].body
+    check(beams(replies[1]), before)
+    assert server.is_healthy()

@@ -120,6 +120,19 @@ def _enabled_tokens(source: Any, name: str) -> Any:
     return MISSING if _get(source, "thinking.type") == "disabled" else _tokens(source, name)
 
 
+def _no_beams(source: Any, name: str) -> Any:
+    """Refuse the beams of a request that names a processor; SGLang ignores the field here."""
+    width = _get(source, name)
+    names = [_get(source, key) for key in ("custom_logit_processor", f"metadata.{wire.ENTRY}")]
+    named = any(one is not None and one is not MISSING for one in names)
+    if named and type(width) is int and width > 1:
+        raise RequestError(
+            f"{name}: expected none on SGLang's OpenAI endpoints, which ignore it, got {width}; "
+            "leave it out, or send the request to /generate"
+        )
+    return MISSING
+
+
 def _always(_guard: Guard) -> bool:
     return True
 
@@ -155,6 +168,7 @@ FIELDS = (
     # SGLang's form of a response has no such fields.
     Field(_PROCESSOR, (At.RESPONSE,), _PROCESSOR, _parameters, _always),
     Field(_PARAMS, (At.RESPONSE,), _PARAMS, _parameters, _always),
+    Field("beam_width", _BUDGETS, "beam_width", _no_beams, _always),
     Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
     Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),
     # SGLang's form of a chat has "max" for "xhigh".

@@ -11,6 +11,7 @@ pytest.importorskip("sglang.srt")
 from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
+from sglang_lp import wire
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.adapt import Adapt
@@ -75,6 +76,18 @@ def test_every_name_of_the_table_is_unique_at_its_place():
     places = [(field.name, at) for field in FIELDS for at in field.at]
 
     assert len({*places}) == len(places)
+
+
+@pytest.mark.parametrize("method", ["read_chat", "read_completion"])
+@pytest.mark.parametrize(
+    "named", [{"custom_logit_processor": "A"}, {"metadata": {wire.ENTRY: '{"processor": "A"}'}}]
+)
+def test_beams_are_refused_where_sglang_would_ignore_them(method, named):
+    payload = named.get("custom_logit_processor")
+    with pytest.raises(RequestError, match=r"^beam_width: expected none"):
+        read({**named, "beam_width": 2}, method=method, payload=payload)
+    read({**named, "beam_width": 1}, method=method, payload=payload)
+    assert read({"beam_width": 2}, method=method) is None, "it is SGLang's to ignore"
 
 
 # Thinking budgets
