@@ -204,10 +204,13 @@ def draw(scrapes: Sequence[Scrape], file: Path) -> None:
             for name, line in sorted(evaluate(scrapes, target["expr"]).items()):
                 place.plot(times, line, label=name or target["legendFormat"], linewidth=1)
         place.set_title(panel["title"], loc="left", fontweight="bold")
-        place.set_ylim(bottom=0)
+        place.set_xlim(times[0], times[-1])
+        place.set_ylim(0, 1.6 * place.get_ylim()[1])  # room for the legend
         place.grid(alpha=0.3)
         if place.lines:
             place.legend(loc="upper left", frameon=False, fontsize=6)
+        else:
+            place.text(0.5, 0.5, "No data", ha="center", va="center", transform=place.transAxes)
     figure.savefig(file, metadata={"Date": None})
 
 

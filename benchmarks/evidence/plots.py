@@ -25,7 +25,9 @@ def plot(results: Mapping[str, Any], folder: Path = FOLDER) -> None:
         if not (found := results.get(section)):
             continue
         figure = Figure(figsize=(6.4, height), layout="constrained")
-        draw(figure.subplots(), found)
+        axes = figure.subplots()
+        draw(axes, found)
+        axes.set_xlim(left=0)  # at last, because it fixes the right end as well
         figure.savefig(folder / f"evidence-{section}.svg", metadata={"Date": None})
 
 
@@ -42,7 +44,6 @@ def _shares(axes: Any, rows: Sequence[Sequence[float]], label: str, color: str, 
         axes.plot(
             [100 * hits / max(of, 1)], [at + up], "o", color=color, label=None if at else label
         )
-    axes.set_xlim(left=0)
     axes.legend(fontsize=7)
 
 
@@ -67,7 +68,6 @@ def _budgets(axes: Any, found: Mapping[str, Any]) -> None:
         axes.plot([row["median"], row["longest"]], [at, at], "o-", color="C0", markersize=3)
         if budget.isdecimal():
             axes.plot([int(budget)] * 2, [at - 0.3, at + 0.3], color="C3")
-    axes.set_xlim(left=0)
     axes.set(xlabel="tokens in the block, median to most; the budget in red")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["JsonLines"]
-
 
 class JsonLines(logging.Formatter):
     """Formats a record as a JSON object on one line.

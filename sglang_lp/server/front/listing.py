@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
     from sglang_lp.trust import Allowed
 
-__all__ = ["add_list", "list_allowed"]
-
 
 def list_allowed(guard: Guard) -> dict[str, Any]:
     """Return the processors and profiles that a request may name, with their parameters.

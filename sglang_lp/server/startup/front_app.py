@@ -11,8 +11,6 @@ from sglang_lp.server.startup.installation import installed_guard
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = ["extend"]
-
 
 def extend(app: Any, guard: Guard) -> None:
     """Add the headers, the reports and the list of what is allowed to SGLang's app.

@@ -12,8 +12,6 @@ from sglang_lp.server.startup import installation
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-__all__ = ["describe_start"]
-
 
 def describe_start(guard: Guard) -> str:
     """Return the guard of a server, its policy and the state of its hooks, as one log message.
