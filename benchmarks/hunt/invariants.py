@@ -25,6 +25,8 @@ __all__ = ["INVARIANTS", "TIMES", "Violation", "prepare", "violations"]
 Found = Iterator[tuple[str, str]]
 #: Seconds that the event loop may stand, and a step may take, beyond a case without processors.
 MOST_GAP, MOST_STEP = 1.0, 0.1
+#: SGLang's own error where ``min_new_tokens`` or ``ignore_eos`` outlast a grammar.
+_OF_GRAMMAR = "Grammar accept_token failed"
 
 
 class Violation(NamedTuple):
@@ -232,6 +234,8 @@ def no_server_error(asked: Asked, _kind: Kind) -> Found:
         if "Misbehaving" in str(sent.body):
             continue
         for status, text in reply.errors():
+            if _OF_GRAMMAR in text:
+                continue
             if not 400 <= status < 500:
                 # SGLang's events of responses say so of whatever it was.
                 sort = sent.path if "'server_error'" in text else _sort(text)
@@ -293,7 +297,9 @@ def report_is_there(asked: Asked, _kind: Kind) -> Found:
     for told in _told(asked):
         asks = told.sent.path == GENERATE or told.sent.body.get("return_meta_info")
         name = told.sent.body.get("custom_logit_processor")
-        if not (asks and told.is_whole and told.answer.finish and isinstance(name, str)):
+        # SGLang aborts what it refuses in the scheduler, before any processor.
+        ended = told.answer.finish and told.answer.finish != "abort"
+        if not (asks and told.is_whole and ended and isinstance(name, str)):
             continue
         if told.answer.report is None:
             yield told.sent.path, f"no report on {told.sent.path}"
