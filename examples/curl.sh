@@ -1,18 +1,29 @@
 #!/bin/sh
-# Ban words without any Python: the server knows its processors by name.
-# A stock SGLang server wants the payload instead: sglang-lp payload BadWordsLogitProcessor
+# Ask without a processor, then with one: the second answer is one of two texts. It takes no Python,
+# because the server knows its processors by name.
+# A stock SGLang server wants the payload instead: sglang-lp payload ChoiceLogitProcessor
 #
 #     sh examples/curl.sh http://127.0.0.1:30000
 set -eu
-curl --silent --show-error --fail-with-body "${1:-http://127.0.0.1:30000}/generate" \
-    --header 'Content-Type: application/json' --data @- <<'JSON'
+ask() {
+    curl --silent --show-error --fail-with-body "$1/generate" \
+        --header 'Content-Type: application/json' --data @-
+    echo
+}
+ask "${1:-http://127.0.0.1:30000}" <<'JSON'
 {
   "text": "What is 2 + 3?",
-  "custom_logit_processor": "BadWordsLogitProcessor",
+  "sampling_params": {"temperature": 0, "max_new_tokens": 16}
+}
+JSON
+ask "${1:-http://127.0.0.1:30000}" <<'JSON'
+{
+  "text": "What is 2 + 3?",
+  "custom_logit_processor": "ChoiceLogitProcessor",
   "sampling_params": {
     "temperature": 0,
     "max_new_tokens": 16,
-    "custom_params": {"words": ["5", "five"], "ignore_case": true}
+    "custom_params": {"choices": ["four", "five"]}
   }
 }
 JSON

@@ -4,14 +4,15 @@ python examples/rollouts.py MODEL
 
 The engine writes answers under a thinking budget and a ban, Transformers replays them over the
 sampling masks, and a policy gradient leaves out what was forced. The weights go back to the engine
-after each step. It prints for each step the reward, and how far the importance ratio of a token is
-from 1 at most: with the masks, and without them. Any small causal language model will do; random
-weights, too.
+after each step. It prints for each step the reward, how far the importance ratio of a token is
+from 1 at most (with the masks, and without them), and how long the rest takes; at the end the
+reward before and after. Any small causal language model will do, also one with random weights.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,7 @@ def main(name: str, steps: int, count: int, tokens: int, picture: str | None) ->
             model_path=name, enable_custom_logit_processor=True, log_level="error", **device
         ) as engine,
     ):
+        rewards, began = [], time.monotonic()
         for step in range(steps):
             answers = write_answers(engine, count, tokens)
             with torch.no_grad():
@@ -139,20 +141,25 @@ def main(name: str, steps: int, count: int, tokens: int, picture: str | None) ->
                 max(float((one[which] - 1).abs().max()) for one in both) for which in (0, 1)
             )
             reward = sum(map(reward_of, answers)) / count
+            rewards.append(reward)
             print(f"step {step}: reward {reward:.3f}, ratio off by {masked:.1e}, else {free:.1e}")
             if picture is not None and step == 0:
                 plot(model, answers[0], picture)
             train(model, optimizer, answers)
             model.save_pretrained(weights)
             engine.update_weights_from_disk(str(Path(weights)))
+            left = (time.monotonic() - began) / (step + 1) * (steps - step - 1)
+            print(f"{steps - step - 1} steps left, {left:.0f} s", flush=True)
+        after = sum(map(reward_of, write_answers(engine, count, tokens))) / count
+        print(f"reward {rewards[0]:.3f} before, {after:.3f} after")
 
 
 if __name__ == "__main__":  # SGLang starts its processes by importing this file again
     parser = ArgumentParser()
     parser.add_argument("model", help="a model's name or directory")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--answers", type=int, default=16, help="of each step")
-    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--answers", type=int, default=8, help="of each step")
+    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
     parser.add_argument("--plot", metavar="FILE", help="draw the ratios of one answer, as SVG")
     given = parser.parse_args()
     main(given.model, given.steps, given.answers, given.tokens, given.plot)

@@ -57,12 +57,13 @@ def test_the_page_on_text_shows_the_example_and_what_it_prints():
 
 def test_the_request_of_the_shell_script_is_what_the_client_makes_with_a_name_for_the_payload():
     script = (EXAMPLES / "curl.sh").read_text()
-    body = orjson.loads(script.split("<<'JSON'\n")[1].split("JSON\n")[0])
+    bare, body = (
+        orjson.loads(part.split("\nJSON\n")[0]) for part in script.split("<<'JSON'\n")[1:]
+    )
 
-    bare = {"text": body["text"], "sampling_params": {"temperature": 0, "max_new_tokens": 16}}
-    banned = attach("BadWordsLogitProcessor", words=["5", "five"], ignore_case=True)
-    named = {"custom_logit_processor": "BadWordsLogitProcessor"}
-    assert banned.generate_body(bare) | named == body
+    chosen = attach("ChoiceLogitProcessor", choices=["four", "five"])
+    named = {"custom_logit_processor": "ChoiceLogitProcessor"}
+    assert chosen.generate_body(bare) | named == body
 
 
 def test_the_shell_script_is_valid():

@@ -256,7 +256,7 @@ def _check_packages() -> None:
     for package in ("torch", "numpy"):
         if find_spec(package) is None:
             raise Unsupported(
-                f"a trace needs {package}, which a server has: pip install 'sglang-lp[torch]' numpy"
+                f"a trace needs {package}, which a server has: pip install 'sglang-lp[trace]'"
             )
 
 

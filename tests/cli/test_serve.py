@@ -43,7 +43,7 @@ def test_without_two_dashes_it_shows_where_they_belong(
 
     assert end.value.code == 2
     assert capsys.readouterr().err == (
-        "usage: sglang-lp serve [-h] [--policy FILE] -- ARGUMENTS...\n"
+        "usage: sglang-lp serve [-h] [--policy FILE] [--cpu] -- ARGUMENTS...\n"
         "sglang-lp serve: error: unrecognized arguments: --model-path; SGLang's own arguments come "
         "after --: sglang-lp serve -- --model-path ...\n"
     )
@@ -104,3 +104,15 @@ def test_without_sglang_it_says_what_to_install(monkeypatch, capsys):
 
     assert main(["serve", "--", "--model-path", "m"]) == 2
     assert "pip install 'sglang-lp[sglang]'" in capsys.readouterr().err
+
+
+def test_on_a_cpu_it_adds_what_the_user_did_not_give(launched: list[list[str]]) -> None:
+    assert main(["serve", "--cpu", "--", "--model-path", "x", "--max-total-tokens=100"]) == 0
+
+    assert launched == [
+        [
+            *("--model-path", "x", "--max-total-tokens=100", "--device", "cpu"),
+            *("--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+            *("--disable-cuda-graph", "--enable-custom-logit-processor"),
+        ]
+    ]

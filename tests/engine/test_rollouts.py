@@ -125,6 +125,8 @@ def test_the_training_loop_of_the_page_has_ratios_of_1(tiny, tmp_path):
     for with_masks, without in steps:
         assert float(with_masks) < TOLERANCE
         assert float(without) > 0.5
+    assert "\n1 steps left, " in run.stdout
+    assert re.search(r"^reward [\d.]+ before, [\d.]+ after$", run.stdout, re.MULTILINE)
     assert picture.read_text().startswith("<?xml")
 
 

@@ -69,6 +69,27 @@ def test_ten_minutes_for_a_processor_end_with_one_that_passes_its_tests(tmp_path
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_the_policy_of_ten_minutes_for_a_server_passes_the_check_of_the_page(tmp_path, monkeypatch):
+    start = ROOT / "docs" / "start"
+    (policy,) = blocks(start / "server.md", "toml")
+    (tmp_path / "policy.toml").write_text(policy)
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "processors.py").write_text(blocks(start / "processor.md", "python")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SGLANG_LP_POLICY", "")
+
+    commands = re.findall(
+        r"^\$ sglang-lp (doctor.*)$", (start / "server.md").read_text(), re.MULTILINE
+    )
+    assert commands == ["doctor", "doctor --policy policy.toml"]
+    for command in commands:
+        assert cli.main(command.split()) == 0
+
+
 def test_ten_minutes_for_requests_show_the_message_that_comes(capsys):
     (shown,) = (
         block

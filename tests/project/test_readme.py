@@ -20,7 +20,7 @@ def _blocks(language: str) -> list[str]:
 
 
 def test_the_first_screen_says_what_it_is_how_to_try_it_and_where_it_runs() -> None:
-    first = "\n".join(README.splitlines()[:25])
+    first = "\n".join(README.splitlines()[:27])
 
     (request,) = re.findall(r"^curl .*?'(\{.*?\})'$", first, re.DOTALL | re.MULTILINE)
     assert orjson.loads(request)["custom_logit_processor"] in builtins.__all__
