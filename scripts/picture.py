@@ -8,7 +8,6 @@ Starts a server with SmolLM2-135M-Instruct, which ``make demo`` makes, asks twic
 
 from __future__ import annotations
 
-import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,18 @@ from sglang_lp import attach
 from sglang_lp.cli import http
 
 PICTURE = Path(__file__).parents[1] / "docs" / "before-after.svg"
-QUESTION = "What is the capital of France?"
-WORDS = ["Paris"]
+QUESTION = "Is the sun a star?"
+CHOICES = ["yes", "no", "I do not know"]
 _MODEL = "SmolLM2-135M-Instruct"
 #: Columns of a panel in characters, and sizes in pixels.
 _COLUMNS, _LINE, _PANEL, _GAP = 46, 22, 420, 20
 
 _STYLE = """
 text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
-.head { font-weight: 600 } .soft { fill: #59636e } .hit { fill: #d1242f; font-weight: 600 }
+.head { font-weight: 600 } .soft { fill: #59636e }
 rect { fill: #f6f8fa; stroke: #d1d9e0 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #f0f6fc } .soft { fill: #9198a1 } .hit { fill: #f85149 }
+  text { fill: #f0f6fc } .soft { fill: #9198a1 }
   rect { fill: #151b23; stroke: #3d444d }
 }
 """
@@ -46,11 +45,11 @@ def main() -> None:
         raise SystemExit("expected the model of make demo, got none; run make demo")
     request = {
         "text": chat(QUESTION),
-        "sampling_params": {"temperature": 0, "max_new_tokens": 24},
+        "sampling_params": {"temperature": 0, "max_new_tokens": 32},
     }
-    banned = attach("BadWordsLogitProcessor", words=WORDS, ignore_case=True)
+    chosen = attach("ChoiceLogitProcessor", choices=CHOICES)
     with serve_speaking(model) as url:
-        before, after = (_ask(url, body) for body in (request, banned.generate_body(request)))
+        before, after = (_ask(url, body) for body in (request, chosen.generate_body(request)))
     PICTURE.write_text(draw(before, after), encoding="utf-8")
 
 
@@ -66,15 +65,15 @@ def draw(before: str, after: str) -> str:
 
     Args:
         before: The model's own answer.
-        after: Its answer without the words.
+        after: Its answer with the choice.
     """
-    panels = [("no processor", before), (f"words = {orjson.dumps(WORDS).decode()}", after)]
+    panels = [("no processor", before), (f"choices = {orjson.dumps(CHOICES).decode()}", after)]
     lines = [textwrap.wrap(text, _COLUMNS) for _, text in panels]
     height = _LINE * (max(map(len, lines)) + 2) + 10
     width = 2 * _PANEL + _GAP
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 40}" role="img">',
-        "<title>One question, answered without and with BadWordsLogitProcessor</title>",
+        "<title>One question, answered without and with ChoiceLogitProcessor</title>",
         f"<desc>{escape(orjson.dumps({'before': before, 'after': after}).decode())}</desc>",
         f"<style>{_STYLE}</style>",
         f'<text x="4" y="22"><tspan class="soft">{_MODEL}: </tspan>{escape(QUESTION)}</text>',
@@ -84,19 +83,10 @@ def draw(before: str, after: str) -> str:
         drawn.append(f'<rect x="{x + 1}" y="38" width="{_PANEL - 2}" height="{height}" rx="6"/>')
         drawn.append(f'<text x="{x + 14}" y="62" class="head soft">{escape(title)}</text>')
         drawn += [
-            f'<text x="{x + 14}" y="{62 + _LINE * (number + 1)}">{_marked(line)}</text>'
+            f'<text x="{x + 14}" y="{62 + _LINE * (number + 1)}">{escape(line)}</text>'
             for number, line in enumerate(answer)
         ]
     return "\n".join([*drawn, "</svg>\n"])
-
-
-def _marked(line: str) -> str:
-    """Return a line with the words marked, escaped for XML."""
-    words = "|".join(map(re.escape, WORDS))
-    return "".join(
-        f'<tspan class="hit">{escape(part)}</tspan>' if place % 2 else escape(part)
-        for place, part in enumerate(re.split(f"(?i)({words})", line))
-    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The start pages work as they are written: their commands are run, on a machine without a GPU.
 
 A page's model is found by its name, in a cache that holds the demo model under this name. Only the
-port is another one.
+port differs.
 """
 
 from __future__ import annotations
