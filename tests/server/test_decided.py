@@ -61,6 +61,14 @@ def links_of(guard, req, scheduler=None):
     return dict(row.request.params.links), row
 
 
+def test_what_is_mandatory_holds_for_beams():
+    guard = Guard(Policy(always=(BAN,)))
+    guard.learn(Gate.SCHEDULER, served())
+    links, _ = links_of(guard, Req(sampling={"beam_width": 2}))
+
+    assert [kind.__name__ for kind in links] == ["DisallowedTokensLogitsProcessor"]
+
+
 @pytest.mark.parametrize(
     ("payload", "params", "budget"),
     [

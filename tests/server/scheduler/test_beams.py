@@ -64,25 +64,26 @@ class Played:
         overlap: Whether a step is launched before the step before is committed.
     """
 
-    def __init__(self, processor, params, *, width, stops=(), overlap=False):
-        self.begin(processor, params, width, stops)
+    def __init__(self, processor, params, *, width, stops=(), overlap=False, resumed=0):
+        self.begin(processor, params, width, stops, resumed)
         self.steps = steps.BeamSteps()
         self._play(overlap=overlap)
 
-    def begin(self, processor, params, width, stops=()):
+    def begin(self, processor, params, width, stops=(), resumed=0):
         self.req = Req(prompt=PROMPT)
         self.group = self.req.beam_group = BeamGroup(
             beam_width=width, stop_token_ids=stops, max_new_tokens=LENGTH
         )
         self.group.leader = self.req
         if processor is not None:
-            self._admit(processor, params, width)
+            self._admit(processor, params, width, resumed)
 
-    def _admit(self, processor, params, width):
+    def _admit(self, processor, params, width, resumed):
         req = self.req
         served = ServedModel.of(None, VOCAB_SIZE, [1])
         serving, parsed = prepare(processor(), params, served)
         host = BeamHost(req, PendingResults(), [processor.__name__])
+        host.resumed = resumed
         given = {**params, "__req__": req}
         attach_row(given, serving, parsed, host)
         req.sampling_params.custom_params = given
@@ -191,6 +192,21 @@ def test_answers_are_those_of_a_search_in_float64(processor, params, stops, over
         scores = [score for _, score in played.answers]
         assert scores == pytest.approx([one.score for one in expected], abs=1e-4)
         assert all(map(math.isfinite, scores))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_resumed_tokens_are_the_beginning_of_every_beam(overlap):
+    banned = {"token_ids": [PROMPT[-1], 7, 7, 8], "lengths": [2, 2]}
+    done = rule(BadWordsLogitProcessor, banned)
+
+    def resumed(prompt, history, row):
+        return done(prompt[:-1], [prompt[-1], *history], row)
+
+    expected = search(model, PROMPT, resumed, width=8, length=LENGTH)
+    played = Played(BadWordsLogitProcessor, banned, width=8, overlap=overlap, resumed=1)
+
+    assert [tokens for tokens, _ in played.answers] == [one.tokens for one in expected]
+    assert all(tokens[0] != 7 for tokens, _ in played.answers)
 
 
 class Steers(LogitProcessor):
