@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 #: A parameter of a link: its place in the chain, a dot, and the parameter's own name.
 _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
 
-Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
+#: Most links of a chain.
+MAX_CHAIN = 8
+
+Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_CHAIN)]
 
 
 def _find_imported(name: str) -> type[LogitProcessor]:
@@ -184,7 +187,7 @@ class ChainLogitProcessor(LogitProcessor):
         links: list[tuple[type[LogitProcessor], Parameters]] = []
         for place, name in enumerate(params.chain):
             link = cls._find(place, name)
-            cls._check_link(link, [other for other, _ in links])
+            cls.check_link(link, [other for other, _ in links])
             with cls._name_place(place):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
@@ -285,7 +288,7 @@ class ChainLogitProcessor(LogitProcessor):
         return own, given
 
     @classmethod
-    def _check_link(cls, link: type[LogitProcessor], before: Sequence[type]) -> None:
+    def check_link(cls, link: type[LogitProcessor], before: Sequence[type]) -> None:
         """Refuse a chain, and a second link of a kind that is expensive."""
         if issubclass(link, ChainLogitProcessor):
             problem = f"{link.__name__} is a chain itself; name its links instead"

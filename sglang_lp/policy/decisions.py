@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from sglang_lp.errors import PolicyError, did_you_mean, shown
+from sglang_lp.policy.fields import ENGINE_FIELDS
 
 #: Levels of effort that a request can send: SGLang's ``reasoning_effort`` (0.5.20 to 0.5.23) and
 #: ``output_config.effort`` of the Anthropic endpoint.
@@ -90,6 +91,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         effort: Thinking budgets by the level of effort; and ``answer_room``, ``min_answer_tokens``
             and ``fields``. Without a level, the efforts of requests are left to SGLang, which does
             not enforce them. With ``fields = false``, so are budgets in other fields of a request.
+        fields: Other engines' fields that do not count (``bad_words = false``).
     """
 
     defaults: Chosen | None = None
@@ -98,6 +100,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ceilings: dict[str, Ceiling] = {}
     may_resume: bool = False
     effort: dict[str, int | bool] | None = None
+    fields: dict[str, bool] = {}
 
     def __post_init__(self) -> None:
         for name, profile in self.profiles.items():
@@ -117,6 +120,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                     f"effort: no request can send {shown(name)}; expected one of "
                     f"{', '.join(known[:-1])} or {_FIELDS}{did_you_mean(name, known)}"
                 )
+        _check_fields(self.fields)
         for name in (_ANSWER_ROOM, _MIN_ANSWER):
             if (tokens := (self.effort or {}).get(name, 0)) < 0:
                 raise PolicyError(f"effort: {name}: expected 0 or more, got {tokens}")
@@ -132,7 +136,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return int((self.effort or {}).get(_MIN_ANSWER, 0))
 
     @property
-    def fields(self) -> bool:
+    def reads_budgets(self) -> bool:
         """Whether budgets in other fields of a request count."""
         return bool((self.effort or {}).get(_FIELDS, True))
 
@@ -152,3 +156,13 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return not self.reads_effort and not (
             self.defaults or self.always or self.profiles or self.ceilings
         )
+
+
+def _check_fields(names: Iterable[str]) -> None:
+    """Refuse a name that is no field of other engines."""
+    for name in names:
+        if name not in ENGINE_FIELDS:
+            raise PolicyError(
+                f"fields: expected names of other engines' fields, {', '.join(ENGINE_FIELDS)}, "
+                f"got {shown(name)}{did_you_mean(name, ENGINE_FIELDS)}"
+            )

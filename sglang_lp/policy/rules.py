@@ -11,6 +11,7 @@ import msgspec
 from sglang_lp import builtins
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.chain import MAX_CHAIN
 from sglang_lp.errors import (
     InvalidParameter,
     PayloadRefused,
@@ -24,6 +25,7 @@ from sglang_lp.errors import (
 from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower
 from sglang_lp.policy.chosen import fields_of, load_always, load_choice, load_profile
+from sglang_lp.policy.fields import ENGINE_FIELDS
 from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link, parts, same_params
 from sglang_lp.policy.thinking import (
     BUDGET,
@@ -51,6 +53,7 @@ class Asked(NamedTuple):
         effort: The level of effort that it asks for.
         reasoning: Whether the served reasoning parser reads its answer.
         resumed: Number of tokens at the end of its prompt that are the beginning of its answer.
+        fields: Other engines' fields that it has, each with its value.
     """
 
     payload: Any
@@ -59,6 +62,7 @@ class Asked(NamedTuple):
     effort: str | None = None
     reasoning: bool = False
     resumed: int = 0
+    fields: tuple[tuple[str, Any], ...] = ()
 
 
 class Decided(NamedTuple):
@@ -151,7 +155,11 @@ class Rules:
     @property
     def reads_fields(self) -> bool:
         """Whether budgets in other fields of a request count."""
-        return self._decisions.fields
+        return self._decisions.reads_budgets
+
+    def reads(self, field: str) -> bool:
+        """Tell whether one of other engines' fields counts."""
+        return self._decisions.fields.get(field, True)
 
     def fit(self, served: ServedModel) -> None:
         """Check every decision against the served model, and make the ``[[always]]`` processors.
@@ -185,7 +193,8 @@ class Rules:
         Raises:
             RequestError: Refused.
         """
-        if not self.is_empty or asked.payload is None or asked.field is not None:
+        asks_more = asked.payload is None or asked.field is not None or asked.fields
+        if not self.is_empty or asks_more:
             decided = self._decide(asked, served)
         else:
             own = parse_link(self._find(asked.payload), asked.custom_params, served)
@@ -231,6 +240,7 @@ class Rules:
     def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
         """Apply the decisions: ceilings, then the thinking budget, then ``[[always]]``."""
         own = self._requested(asked, served)
+        own = own._replace(links=[*own.links, *self._of_fields(asked.fields, own.links, served)])
         # Fitted first, because fitting turns texts into the tokens that ceilings count.
         fitted = [fit_link(link, served) for link in own.links]
         links = []
@@ -279,6 +289,37 @@ class Rules:
         link = parse_link(processor, {**params, **set_too}, served)
         return _Requested([link], ProposedBudgets(own, asked.field, effort, params.get(BUDGET)))
 
+    def _of_fields(
+        self, fields: Iterable[tuple[str, Any]], links: Sequence[Link], served: ServedModel
+    ) -> Iterator[Link]:
+        """Yield the processors that other engines' fields ask for, next to those of a request.
+
+        Args:
+            fields: The fields, each with its value.
+            links: The other processors of the request.
+            served: The model.
+
+        Raises:
+            RequestError: A processor is not allowed, its value does not fit, or there are more
+                processors than a chain may have.
+        """
+        kinds = [link.processor for link in _all_parts(links)]
+        for name, value in fields:
+            field = ENGINE_FIELDS[name]
+            processor = self._find_named(name, field.processor)
+            ChainLogitProcessor.check_link(processor, kinds)
+            kinds.append(processor)
+            if len(kinds) > MAX_CHAIN:
+                raise RequestError(
+                    f"{name}: expected at most {MAX_CHAIN} processors in one request, got "
+                    f"{len(kinds)} with those of its fields; leave some out"
+                )
+            try:
+                link = parse_link(processor, field.params(value), served)
+            except InvalidParameter as error:
+                raise RequestError(f"{name}: {error.problem}") from None
+            yield link
+
     def _check_taken(self, given: Mapping[str, Any], fields: Sequence[str]) -> None:
         """Refuse parameters of a request without a processor that nothing takes.
 
@@ -323,7 +364,7 @@ class Rules:
         """Return the processors of a profile, with the parameters that it lets the request set."""
         profile = self._profiles[asked.payload]
         given = _public(asked.custom_params)
-        asks = [*given] if asked.field is None else [*given, BUDGET]
+        asks = [*given, *([] if asked.field is None else [BUDGET]), *dict(asked.fields)]
         for name in asks:
             if name not in profile.may_set:
                 allowed = ", ".join(sorted(profile.may_set)) or "no parameter"

@@ -19,6 +19,14 @@ def post(server, path, body):
     return httpx.post(server.url + path, json=body, trust_env=False, timeout=120)
 
 
+def body_for(server, path, **fields):
+    """Return the body of a request to an endpoint, with the name of the served model."""
+    if path == "/generate":
+        return {**ENDPOINTS[path], **fields}
+    models = httpx.get(server.url + "/v1/models", trust_env=False, timeout=120)
+    return {"model": models.json()["data"][0]["id"], **ENDPOINTS[path], **fields}
+
+
 def generate(params, **fields):
     """Return a body as Dynamo and LocalAI give it to ``Engine`` and ``/generate``."""
     return {
@@ -79,10 +87,10 @@ NEARLY = [
 ]
 ENDPOINTS = {
     "/generate": {"text": "a"},
-    CHAT: {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
+    CHAT: {"messages": MESSAGES, "max_tokens": 3},
     COMPLETION: {"prompt": "a", "max_tokens": 3},
     "/v1/responses": {"input": "a", "max_output_tokens": 3},
-    "/v1/messages": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
 }
 
 
@@ -91,7 +99,7 @@ ENDPOINTS = {
 @pytest.mark.parametrize(("name", "value", "why"), NEARLY)
 def test_what_is_nearly_right_is_refused_with_what_is_right(server, path, name, value, why):
     for stream in (False, True):
-        body = {**ENDPOINTS[path], name: value, "stream": stream}
+        body = body_for(server, path, **{name: value}, stream=stream)
         refused = post(server, path, body)
         assert why in refused.text
         late = stream and path == "/v1/responses" and name == "custom_logit_processor"
@@ -105,7 +113,7 @@ def test_a_field_in_the_wrong_place_is_refused_with_the_right_one(server, path):
     wrong = wrong if path == "/generate" else {"sampling_params": wrong}
     why = "in sampling_params on /generate" if path == "/generate" else "at the top of the body"
     for stream in (False, True):
-        body = {**ENDPOINTS[path], **wrong, "stream": stream}
+        body = body_for(server, path, **wrong, stream=stream)
         refused = post(server, path, body)
         assert (refused.status_code, why in refused.text) == (400, True), refused.text
 
@@ -120,7 +128,7 @@ def test_a_processor_is_taken_where_sglangs_types_drop_it(server, path):
         "custom_logit_processor": "ForcedSequenceLogitProcessor",
         "custom_params": {"text": "xyz"},
     }
-    body = {**ENDPOINTS[path], **forced}
+    body = body_for(server, path, **forced)
     whole = post(server, path, body)
     assert whole.status_code == 200, whole.text
     assert whole.headers[HEADER] == "ForcedSequenceLogitProcessor"
@@ -132,3 +140,77 @@ def test_a_processor_is_taken_where_sglangs_types_drop_it(server, path):
     twice = post(server, path, {**body, "metadata": {"sglang_lp": "LoopBreakerLogitProcessor"}})
     assert twice.status_code == 400
     assert "expected one processor" in twice.text
+
+
+# Other engines' fields
+
+
+BAD = {"bad_words": ["a"]}
+#: What a client of vLLM, or one of Transformers' or TensorRT-LLM's fields, sends.
+ENGINE_FIELDS = {
+    "bad_words": (BAD, "BadWordsLogitProcessor"),
+    "allowed_token_ids": ({"allowed_token_ids": [300, 301]}, "AllowedTokensLogitProcessor"),
+    "no_repeat_ngram_size": (
+        {"no_repeat_ngram_size": 1},
+        "DeepseekOCRNoRepeatNGramLogitProcessor",
+    ),
+    "repetition_detection": (
+        {"repetition_detection": {"max_pattern_size": 4, "min_count": 2}},
+        "LoopBreakerLogitProcessor",
+    ),
+}
+OPENAI = [CHAT, COMPLETION, "/v1/responses", "/v1/messages"]
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", OPENAI)
+@pytest.mark.parametrize("field", ENGINE_FIELDS)
+def test_a_field_of_another_engine_is_the_rule_that_it_means(server, path, field):
+    fields, name = ENGINE_FIELDS[field]
+    for stream in (False, True):
+        answer = post(server, path, body_for(server, path, **fields, stream=stream))
+        assert answer.status_code == 200, answer.text
+        assert answer.headers[HEADER] == name
+    chained = body_for(
+        server,
+        path,
+        **fields,
+        custom_logit_processor="MinLengthLogitProcessor",
+        custom_params={"min_tokens": 2},
+    )
+    assert post(server, path, chained).headers[HEADER] == f"MinLengthLogitProcessor, {name}"
+    wrong = post(server, path, body_for(server, path, **{field: "x"}))
+    assert wrong.status_code == 400
+    assert f"{field}: expected " in wrong.text
+
+
+@on_servers("default")
+def test_allowed_tokens_and_repetitions_are_kept_to_in_every_copy(server):
+    body = body_for(
+        server,
+        COMPLETION,
+        prompt="a b",
+        n=2,
+        temperature=1,
+        max_tokens=12,
+        return_token_ids=True,
+        return_meta_info=True,
+        allowed_token_ids=[300],
+    )
+    looping = {"repetition_detection": {"max_pattern_size": 1, "min_count": 3}}
+
+    for choice in post(server, COMPLETION, body).json()["choices"]:
+        assert set(choice["token_ids"]) == {300}
+        assert choice["meta_info"]["sglang_lp"]["processors"] == ["AllowedTokensLogitProcessor"]
+    for choice in post(server, COMPLETION, {**body, **looping}).json()["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert len(choice["token_ids"]) == 4  # the token that is sampled then
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_a_minimum_is_kept_where_sglang_has_no_field_for_it(server, path):
+    answer = post(server, path, body_for(server, path, min_tokens=2))
+    assert answer.headers[HEADER] == "MinLengthLogitProcessor"
+    chat = post(server, CHAT, body_for(server, CHAT, min_tokens=2))
+    assert chat.headers[HEADER] == "none"

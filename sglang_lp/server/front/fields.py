@@ -23,11 +23,20 @@ from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
 from sglang_lp.policy.decisions import LEVELS
+from sglang_lp.server.front.engine_fields import (
+    MISSING,
+    spell,
+    to_bad_words,
+    to_count,
+    to_repetition,
+    to_token_ids,
+)
 from sglang_lp.server.front.places import check_openai
 from sglang_lp.server.gate.reasoning_parser import may_begin_inside
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
     EFFORT,
+    FIELD_KEYS,
     ROUTED,
     THOUGHT,
     add_given,
@@ -70,11 +79,14 @@ class Field(NamedTuple):
     serves: Callable[[Guard], bool]
 
 
-MISSING: Any = object()
 XARGS = "vllm_xargs"
 
 #: The two fields of a request for a processor.
 _PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
+
+_BAD_WORDS, _MIN_TOKENS = FIELD_KEYS["bad_words"], FIELD_KEYS["min_tokens"]
+#: Keys of fields that a server without processors leaves to SGLang.
+_READ = frozenset({BUDGET_FIELD, *FIELD_KEYS.values()})
 
 #: Attribute that holds the fields found in its body on SGLang's form of a response, which refuses
 #: unknown fields.
@@ -145,6 +157,14 @@ def _reads_fields(guard: Guard) -> bool:
     return guard.rules.reads_fields
 
 
+def _reads(name: str) -> Callable[[Guard], bool]:
+    return lambda guard: guard.rules.reads(name)
+
+
+def _engine_field(name: str, find: Callable[[Any, str], Any], at: tuple[At, ...]) -> Field:
+    return Field(name, at, FIELD_KEYS[name], find, _reads(name))
+
+
 def _adapts_vllm(guard: Guard) -> bool:
     return any(
         issubclass(one.processor, AdaptedProcessor) and one.processor.interface.startswith("vllm")
@@ -165,6 +185,12 @@ FIELDS = (
     Field("thinking_budget_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("reasoning.max_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking.budget_tokens", _BUDGETS, BUDGET_FIELD, _enabled_tokens, _reads_fields),
+    _engine_field("bad_words", to_bad_words, _BUDGETS),
+    _engine_field("allowed_token_ids", to_token_ids, _BUDGETS),
+    _engine_field("no_repeat_ngram_size", to_count, _BUDGETS),
+    _engine_field("repetition_detection", to_repetition, _BUDGETS),
+    # SGLang has it in chats and completions; a chat may be an Anthropic message.
+    _engine_field("min_tokens", to_count, (At.CHAT, At.RESPONSE)),
     # SGLang's form of a response has no such fields.
     Field(_PROCESSOR, (At.RESPONSE,), _PROCESSOR, _parameters, _always),
     Field(_PARAMS, (At.RESPONSE,), _PARAMS, _parameters, _always),
@@ -257,6 +283,8 @@ class Reader:
         found = self._found_in_body(at, serving, raw_request)
         if isinstance(body, Mapping):
             _take_dropped(request, body)
+        if found.get(_MIN_TOKENS) == getattr(request, "min_tokens", None):
+            found.pop(_MIN_TOKENS, None)  # SGLang keeps it
         if XARGS in found:
             known, xargs = request.custom_params or {}, found.pop(XARGS)
             request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
@@ -271,10 +299,11 @@ class Reader:
         """
         body = _body(raw_request)
         found = self._found(at, body)
-        if _runs_processors(serving):
-            check_openai(body)
-        else:
-            found.pop(BUDGET_FIELD, None)  # SGLang handles this budget itself
+        if not _runs_processors(serving):  # SGLang alone reads the request
+            return {key: value for key, value in found.items() if key not in _READ}
+        check_openai(body)
+        if _BAD_WORDS in found:
+            found[_BAD_WORDS] = spell(found[_BAD_WORDS], serving.tokenizer_manager.tokenizer)
         return found
 
     def _found(self, at: At, source: Any) -> dict[str, Any]:

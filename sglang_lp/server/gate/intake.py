@@ -17,6 +17,7 @@ from sglang_lp.policy import Asked
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
     EFFORT,
+    FIELD_KEYS,
     THOUGHT,
     check_origin,
     check_shape,
@@ -25,6 +26,10 @@ from sglang_lp.server.gate.routed_form import unfold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+#: Keys with what the front end read in other fields.
+_ASKS = frozenset({BUDGET_FIELD, EFFORT, *FIELD_KEYS.values()})
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class Intake:
         if self.payload is not None:
             return True
         keys = self.custom_params if isinstance(self.custom_params, Mapping) else ()
-        return any(key in {BUDGET_FIELD, EFFORT} or not is_private(key) for key in keys)
+        return any(key in _ASKS or not is_private(key) for key in keys)
 
     def asked(self, custom_params: Any, resumed: int) -> Asked:
         """Return the fields of this request that the operator's rules read.
@@ -177,6 +182,7 @@ class Intake:
             found.get(EFFORT),
             self.reasoning,
             resumed,
+            tuple((name, found[key]) for name, key in FIELD_KEYS.items() if key in found),
         )
 
 

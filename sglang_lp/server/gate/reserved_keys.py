@@ -13,6 +13,7 @@ from weakref import ProxyType
 
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.policy.decisions import LEVELS
+from sglang_lp.policy.fields import ENGINE_FIELDS
 
 #: Most keys of ``custom_params``: a chain of the greatest length has some 150 parameters.
 MAX_KEYS = 1_024
@@ -28,6 +29,9 @@ MAKING = "__sglang_lp_making"
 REFUSAL = "__sglang_lp_refused"
 #: The processor that a request names in its ``metadata``. Admission takes it away again.
 ROUTED = "__sglang_lp_routed"
+
+#: Other engines' fields that ask for a rule, by their names.
+FIELD_KEYS = {name: f"__sglang_lp_{name}" for name in ENGINE_FIELDS}
 
 _REQUEST = "__req__"
 _PREFIX = "__sglang_"
@@ -125,24 +129,7 @@ def check_shape(custom_params: object, req: object) -> None:
     _check_count(custom_params)
     for key in _own(custom_params):
         value = custom_params[key]
-        if key == _REQUEST:
-            # SGLang before 0.5.23 puts the request itself there.
-            fits = value is req or type(value) is ProxyType
-        elif key == END_TOKEN_IDS:
-            fits = (
-                type(value) is list
-                and 0 < len(value) <= _MAX_END_TOKEN_IDS
-                and all(type(token_id) is int and token_id >= 0 for token_id in value)
-            )
-        elif key in (BUDGET_FIELD, MAKING):
-            fits = type(value) is int
-        elif key == EFFORT:
-            fits = value in LEVELS
-        elif key == REFUSAL:
-            fits = type(value) is str
-        else:
-            fits = key in (_IN_GRAMMAR, THOUGHT) and value is True
-        if not fits:
+        if not _fits(key, value, req):
             _refuse(key)
 
 
@@ -171,6 +158,35 @@ def _own(custom_params: Mapping[Any, Any]) -> frozenset[str]:
         for key in custom_params
         if isinstance(key, str) and (key == _REQUEST or key.startswith(_PREFIX))
     )
+
+
+def _fits(key: str, value: object, req: object) -> bool:
+    """Tell whether SGLang or a hook of ours may have set a key to a value."""
+    if key == _REQUEST:
+        # SGLang before 0.5.23 puts the request itself there.
+        return value is req or type(value) is ProxyType
+    if key == END_TOKEN_IDS:
+        return (
+            isinstance(value, list)
+            and 0 < len(value) <= _MAX_END_TOKEN_IDS
+            and all(type(token_id) is int and token_id >= 0 for token_id in value)
+        )
+    if key in (EFFORT, REFUSAL):
+        return type(value) is str and (key == REFUSAL or value in LEVELS)
+    if key in (BUDGET_FIELD, MAKING):
+        return type(value) is int
+    if key in FIELD_KEYS.values():
+        return _are_numbers(value)
+    return key in (_IN_GRAMMAR, THOUGHT) and value is True
+
+
+def _are_numbers(value: object) -> bool:
+    """Tell whether a value is a whole number, or a list or an object of them."""
+    if isinstance(value, list | dict):
+        return all(
+            type(one) is int for one in (value.values() if isinstance(value, dict) else value)
+        )
+    return type(value) is int
 
 
 def _added(custom_params: Mapping[Any, Any]) -> frozenset[str]:
