@@ -148,6 +148,33 @@ def own_bans(asked: Asked, _kind: Kind) -> Found:
                     yield name, f"{word!r} is in {[*texts]}"
 
 
+def own_fields(asked: Asked, _kind: Kind) -> Found:
+    """An answer has allowed tokens only, no n-gram twice, and ends soon after a repetition."""
+    for told in _told(asked):
+        ids, body = told.answer.token_ids, told.sent.body
+        if ids is None or told.wish.params.get("resumed_tokens"):
+            continue
+        allowed, size = body.get("allowed_token_ids"), body.get("no_repeat_ngram_size")
+        if allowed and not {*ids} <= {*allowed}:
+            yield "allowed_token_ids", f"{ids} are not all of {allowed}"
+        grams = [(*ids[at : at + size],) for at in range(len(ids) - size + 1)] if size else []
+        if len({*grams}) < len(grams):
+            yield "no_repeat_ngram_size", f"{size} tokens come twice in {ids}"
+        sizes = body.get("repetition_detection")
+        # The answer ends with the token that is sampled then.
+        if sizes and any(_repeats(ids[:end], sizes) for end in range(len(ids) - 1)):
+            yield "repetition_detection", f"{sizes}: {ids} goes on after a repetition"
+
+
+def _repeats(ids: Sequence[int], sizes: Mapping[str, int]) -> bool:
+    """Tell whether tokens end with a pattern that comes several times in a row."""
+    least, count = max(1, sizes.get("min_pattern_size", 0)), sizes["min_count"]
+    return any(
+        len(ids) >= size * count and [*ids[-size * count :]] == [*ids[-size:]] * count
+        for size in range(least, sizes["max_pattern_size"] + 1)
+    )
+
+
 def own_choice(asked: Asked, _kind: Kind) -> Found:
     """An answer with choices that ends by itself is one of them, and else begins one."""
     for told in _told(asked):
@@ -349,6 +376,7 @@ _RULES: Sequence[Rule] = (
     least_length,
     ceilings_on_thinking,
     own_bans,
+    own_fields,
     own_choice,
     own_beginning,
     own_scripts,

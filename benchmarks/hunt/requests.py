@@ -115,6 +115,22 @@ _FIELDS: Mapping[str, Callable[[Any, Any], Body]] = {
     "reasoning.effort": lambda _, effort: {"reasoning": {"effort": effort}},
     "output_config": lambda _, effort: {"output_config": {"effort": effort}},
 }
+#: Fields of other engines' clients, each with its values.
+_ENGINE_FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
+    "bad_words": lists(texts, 3),
+    "allowed_token_ids": lists(ids, 3),
+    "no_repeat_ngram_size": oddly(st.sampled_from([0, 1, 2, 4])),
+    "repetition_detection": oddly(
+        st.sampled_from(
+            [
+                {},
+                {"max_pattern_size": 3, "min_count": 2},
+                {"max_pattern_size": 8, "min_pattern_size": 2, "min_count": 3},
+            ]
+        )
+    ),
+    "min_tokens": counts,
+}
 
 
 @st.composite
@@ -133,7 +149,10 @@ def _sampling(draw: st.DrawFn) -> Body:
 
 @st.composite
 def _fields(draw: st.DrawFn) -> Body:
-    """Draw a budget in a field of its own."""
+    """Draw a budget in a field of its own, or a field of another engine."""
+    if draw(chance(2)):
+        name = draw(st.sampled_from([*_ENGINE_FIELDS]))
+        return {name: draw(_ENGINE_FIELDS[name])}
     budget = draw(_BUDGETS)
     return _FIELDS[draw(st.sampled_from([*_FIELDS]))](budget, draw(_EFFORTS))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-#: Keys with what the front end read in other fields.
+#: Reserved keys that hold the values of other fields.
 _ASKS = frozenset({BUDGET_FIELD, EFFORT, *FIELD_KEYS.values()})
 
 
