@@ -25,7 +25,9 @@ All of them are checked before the request is queued:
 a wrong or unknown one gets an HTTP 400 that says what was expected.
 Token ids are those of the served model's tokenizer; those in the examples are made up.
 
-The requests give a processor's short name, which a server with the plugin accepts.
+The requests give a processor's short name.
+Send them only to a server with the plugin: a stock server that takes processors ends when it
+reads a processor's name.
 `sglang-lp payload NAME` prints SGLang's own text for it, which every server accepts,
 and `attach` writes that text for you:
 

@@ -140,3 +140,14 @@ def test_a_name_that_contributing_places_in_a_file_is_defined_there():
     for name, file in named:
         defined = re.compile(rf"^(?:def |class )?{name}\b", re.MULTILINE)
         assert defined.search((ROOT / file).read_text()), f"{file} defines no {name}"
+
+
+@pages
+def test_a_request_with_a_processors_name_says_which_servers_it_ends(page):
+    text = page.read_text()
+    shell = re.findall(r"^ *```(?:sh|console|bash)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    named = [
+        one for one in shell if re.search(r'"custom_logit_processor": "(?!\{\\"callable)', one)
+    ]
+
+    assert not named or "only to a server with the plugin" in text.replace("\n", " ")
