@@ -421,14 +421,85 @@ def _translated(
         problem = at["problem"].replace("`", "")
         if problem.startswith("Invalid enum value"):  # it repeats whatever came
             problem = f"expected {_choices(params_type, at['name'])}"
-        problem = problem[0].lower() + problem[1:]
+        entries = "" if at["rest"] else _entries(params_type, at["name"])
+        problem = _plain(problem[0].lower() + problem[1:], entries)
         place = f" at {at['rest']}" if at["rest"] else ""
-        got = "" if ", got " in problem else f", got {shown(_pick(given[at['name']], at['rest']))}"
-        return InvalidParameter(processor, at["name"], f"{problem}{got}{place}")
+        came = _shown_as_json(_pick(given[at["name"]], at["rest"]))
+        return InvalidParameter(processor, at["name"], f"{problem}, got {came}{place}")
     name, colon, problem = text.partition(": ")  # from a __post_init__
     if colon and name in params_type.__struct_fields__:
         return InvalidParameter(processor, name, problem)
     return InvalidParameter(processor, None, text.replace("`", ""))
+
+
+def _plain(problem: str, entries: str) -> str:
+    """Return a message of msgspec in plain words, without what came.
+
+    Args:
+        problem: Such as ``expected array | null, got str``.
+        entries: Plural of the entries of the parameter's list, or ``""``.
+    """
+    expected, _, came = problem.partition(", got ")
+    unit = "entries" if "array" in expected or "object" in expected else "characters"
+    expected = expected.replace(" | null", "").replace(" | ", " or ")
+    for pattern, plain in (
+        (r" of length >= (\d+)", rf" of \1 or more {unit}"),
+        (r" of length <= (\d+)", rf" of at most \1 {unit}"),
+        (r" >= (\S+)", r" of \1 or more"),
+        (r" <= (\S+)", r" of at most \1"),
+        (r"\barray\b", f"a list of {entries}" if entries and " of " not in expected else "a list"),
+    ):
+        expected = re.sub(pattern, plain, expected)
+    example = _EXAMPLES.get(entries)
+    for word, (said, of_type) in _PLAIN.items():
+        if re.search(rf"\b{word}\b", expected):
+            expected, example = re.sub(rf"\b{word}\b", said, expected, count=1), of_type
+            break
+    # Where the type is right, the bound says enough.
+    return f"{expected}, such as {example}" if example and came.isalpha() else expected
+
+
+#: Types of msgspec's messages in plain words, each with an example.
+_PLAIN = {
+    "bool": ("true or false", None),
+    "float": ("a number", "0.5"),
+    "int": ("a whole number", "8"),
+    "object": ("an object", '{"key": 1}'),
+    "str": ("a text", '"yes"'),
+}
+#: Lists by their entries.
+_EXAMPLES = {
+    "token ids": "[15, 16]",
+    "whole numbers": "[1, 2]",
+    "numbers": "[0.5, 1]",
+    "texts": '["yes", "no"]',
+}
+
+
+def _entries(params_type: type[Parameters], name: str) -> str:
+    """Return the plural of the entries of a parameter that is a list, or an empty text."""
+    types = msgspec.inspect
+    plurals: dict[Any, str] = {
+        types.StrType: "texts",
+        types.IntType: "whole numbers",
+        types.FloatType: "numbers",
+    }
+    for field in getattr(types.type_info(params_type), "fields", ()):
+        for part in _parts(field.type) if field.name == name else ():
+            item = getattr(part, "item_type", None)
+            if item is not None:
+                inner = [*_parts(item)]
+                if any(map(_is_token_id, inner)):
+                    return "token ids"
+                return next((plurals[type(one)] for one in inner if type(one) in plurals), "")
+    return ""
+
+
+def _shown_as_json(value: object) -> str:
+    """Return a value of a request for a message, in the words of JSON."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return shown(value)
 
 
 def _choices(params_type: type[Parameters], name: str) -> str:

@@ -110,7 +110,7 @@ def test_a_parameter_may_have_any_name():
         (
             "Qwen3ThinkingBudgetLogitProcessor",
             {"min_thinking_tokens": -1},
-            "expected int >= 0, got -1",
+            "expected a whole number of 0 or more, got -1",
         ),
         (
             "Qwen3ThinkingBudgetLogitProcessor",
@@ -120,10 +120,14 @@ def test_a_parameter_may_have_any_name():
         (
             "DisallowedTokensLogitsProcessor",
             {"token_ids": ["a"]},
-            r"expected int, got str at \[0\]",
+            r"expected a whole number, such as 8, got 'a' at \[0\]",
         ),
         ("DisallowedTokensLogitsProcessor", {"token_ids": [[1]]}, "flat lists .* got list of 1"),
-        ("DisallowedTokensLogitsProcessor", {"token_ids": [1.5]}, "expected int, got float"),
+        (
+            "DisallowedTokensLogitsProcessor",
+            {"token_ids": [1.5]},
+            "expected a whole number, such as 8, got 1.5",
+        ),
         ("DisallowedTokensLogitsProcessor", {"token_ids": b"ab"}, "got bytes"),
         ("DisallowedTokensLogitsProcessor", {"token_ids": {1: 2}}, "expected text for the keys"),
         ("DisallowedTokensLogitsProcessor", {"token_ids": [], "__req__": 1}, "reserved by SGLang"),
@@ -310,7 +314,7 @@ def test_a_parameter_that_the_request_adds_is_checked_with_the_rest(request_of):
     forced = attach("ForcedSequenceLogitProcessor", token_ids=[1])
 
     request_of(forced, {"eos_token_ids": [2], "__sglang_reasoning_in_grammar": True})
-    with pytest.raises(InvalidParameter, match=r"^eos_token_ids of .*: expected array"):
+    with pytest.raises(InvalidParameter, match=r"^eos_token_ids of .*: expected a list"):
         request_of(forced, {"eos_token_ids": "2"})
     with pytest.raises(InvalidParameter, match="unknown parameter 'eos'; its parameters"):
         request_of(forced, {"eos": 2})

@@ -68,7 +68,7 @@ def test_delimiters_of_several_tokens_become_lists(model):
     ("arguments", "problem"),
     [
         ({"thinking_start": "<a>"}, "^thinking_end of .* required, because the other one"),
-        ({"thinking_start": "<think>", "thinking_end": ""}, "^thinking_end of .* expected str"),
+        ({"thinking_start": "<think>", "thinking_end": ""}, "^thinking_end of .* expected a text"),
         ({"thinking_start": "<think>", "thinking_end": "\ud800"}, "has no tokens that spell"),
         ({"closing": "\ud800"}, "^closing of .* half a character"),
     ],

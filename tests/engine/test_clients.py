@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from sglang_lp.wire.names import HEADER
+from support.servers.asking import openai_client
 from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -214,3 +215,17 @@ def test_a_minimum_is_kept_where_sglang_has_no_field_for_it(server, path):
     assert answer.headers[HEADER] == "MinLengthLogitProcessor"
     chat = post(server, CHAT, body_for(server, CHAT, min_tokens=2))
     assert chat.headers[HEADER] == "none"
+
+
+@on_servers("default")
+def test_the_openai_client_sends_the_fields_as_extra_body(server):
+    with openai_client(server.url) as client:
+        model = client.models.list().data[0].id
+        asked = {"model": model, "messages": MESSAGES, "max_tokens": 3}
+        for fields, name in ENGINE_FIELDS.values():
+            raw = client.chat.completions.with_raw_response.create(**asked, extra_body=fields)
+            assert raw.headers[HEADER] == name
+            raw = client.responses.with_raw_response.create(
+                model=model, input="a", max_output_tokens=3, extra_body=fields
+            )
+            assert raw.headers[HEADER] == name

@@ -35,7 +35,7 @@ REFUSED = {
         {"token_id": 3},
         "did you mean 'token_ids'",
     ),
-    "wrong type": (ForcedSequenceLogitProcessor.to_str(), {"token_ids": "3"}, "expected array"),
+    "wrong type": (ForcedSequenceLogitProcessor.to_str(), {"token_ids": "3"}, "expected a list"),
     "outside the vocabulary": (
         ForcedSequenceLogitProcessor.to_str(),
         {"token_ids": [1024]},

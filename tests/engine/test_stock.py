@@ -115,7 +115,7 @@ def test_a_processor_that_cannot_see_the_newest_token_says_so_once_and_does_not_
         (
             builtins.ForcedSequenceLogitProcessor,
             {"token_ids": "abc"},
-            "token_ids of ForcedSequenceLogitProcessor: expected array",
+            "token_ids of ForcedSequenceLogitProcessor: expected a list",
         ),
         (
             builtins.DeepseekOCRNoRepeatNGramLogitProcessor,

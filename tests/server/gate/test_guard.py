@@ -259,7 +259,7 @@ def test_the_fingerprint_is_that_of_the_policy():
         ("DisallowedTokensLogitsProcessor", {"token_ids": [5]}, None),
         ("DisallowedTokensLogitsProcessor", {"token_ids": [999_999_999]}, "0 to 99, got 999999999"),
         ("DisallowedTokensLogitsProcessor", {"token_ids": [-1]}, "token_ids"),
-        ("DisallowedTokensLogitsProcessor", {"token_ids": "5"}, "expected array"),
+        ("DisallowedTokensLogitsProcessor", {"token_ids": "5"}, "expected a list"),
         ("DisallowedTokensLogitsProcessor", None, "token_ids"),
         ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 2, "window_size": 9}, None),
         ("DeepseekOCRNoRepeatNGramLogitProcessor", {"ngram_size": 0, "window_size": 9}, "ngram_si"),
