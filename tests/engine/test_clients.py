@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import anthropic
 import httpx
 import pytest
 
+from sglang_lp.client import attach
 from sglang_lp.wire.names import HEADER
 from support.servers.asking import openai_client
 from support.servers.configurations import on_servers
@@ -229,3 +231,25 @@ def test_the_openai_client_sends_the_fields_as_extra_body(server):
                 model=model, input="a", max_output_tokens=3, extra_body=fields
             )
             assert raw.headers[HEADER] == name
+
+
+@on_servers("default")
+def test_the_anthropic_client_sends_the_fields_as_extra_body(server):
+    transport = httpx.Client(trust_env=False)
+    forced = attach("ForcedSequenceLogitProcessor", text="xyz")
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0, http_client=transport
+    ) as client:
+        for fields, name in (
+            ENGINE_FIELDS["bad_words"],
+            (forced.extra_body(), "ForcedSequenceLogitProcessor"),
+            (forced.extra_body(routed=True), "ForcedSequenceLogitProcessor"),
+        ):
+            raw = client.messages.with_raw_response.create(
+                model="tiny", messages=MESSAGES, max_tokens=3, extra_body=fields
+            )
+            assert raw.headers[HEADER] == name
+        with pytest.raises(anthropic.BadRequestError, match="bad_words: expected a list of texts"):
+            client.messages.create(
+                model="tiny", messages=MESSAGES, max_tokens=3, extra_body={"bad_words": "a"}
+            )
