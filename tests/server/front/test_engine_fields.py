@@ -173,7 +173,10 @@ def test_a_field_joins_what_the_request_names_and_what_the_operator_decided():
     chain = {"chain": ["LoopBreakerLogitProcessor"] * 8}
     with pytest.raises(RequestError, match="min_tokens: expected at most 8 processors"):
         rules.decide(asked("ChainLogitProcessor", chain, min_tokens=3), SERVED)
-    repeat = ("DeepseekOCRNoRepeatNGramLogitProcessor", {"preset": "deepseek-ocr"})
+    repeat = (
+        "DeepseekOCRNoRepeatNGramLogitProcessor",
+        {"ngram_size": 3, "window_size": 9},
+    )
     with pytest.raises(InvalidParameter, match="at most one"):
         rules.decide(asked(*repeat, no_repeat_ngram_size=3), SERVED)
 
