@@ -12,8 +12,6 @@ from typing import Any
 from sglang_lp.errors import RequestError, did_you_mean, shown
 from sglang_lp.params import MAX_INT
 
-__all__ = ["MISSING", "spell", "to_bad_words", "to_count", "to_repetition", "to_token_ids"]
-
 MISSING: Any = object()
 
 #: Each word is encoded twice.
