@@ -8,7 +8,7 @@ from benchmarks.hunt import invariants
 from benchmarks.hunt.answers import Reply
 from benchmarks.hunt.asking import Asked
 from benchmarks.hunt.cutting import shrink
-from benchmarks.hunt.requests import CHAT, GENERATE, MESSAGES, RESPONSES, Sent
+from benchmarks.hunt.requests import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Sent
 from benchmarks.hunt.servers import KINDS
 from benchmarks.hunt.tokens import encode
 from benchmarks.hunt.values import EOS
@@ -55,6 +55,10 @@ def reported(ids=(64, 65), **changes):
 
 def chat(**message):
     return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+def completed(*ids):
+    return {"choices": [{"index": 0, "text": "a", "token_ids": [*ids], "finish_reason": "stop"}]}
 
 
 HEADER = {"x-sglang-lp": "DRYLogitProcessor"}
@@ -118,6 +122,18 @@ WRONG = {
                     "ChainLogitProcessor", {"chain": ["BadWordsLogitProcessor"], "0.words": ["T"]}
                 ),
                 generated("Two"),
+            ),
+            PLAIN,
+        ),
+    ],
+    "own_fields": [
+        (case({"allowed_token_ids": [64]}, completed(64, 65), path=COMPLETIONS), PLAIN),
+        (case({"no_repeat_ngram_size": 2}, completed(7, 8, 9, 7, 8), path=COMPLETIONS), PLAIN),
+        (
+            case(
+                {"repetition_detection": {"max_pattern_size": 2, "min_count": 2}},
+                completed(7, 8, 7, 8, 9, 10),
+                path=COMPLETIONS,
             ),
             PLAIN,
         ),
