@@ -149,4 +149,4 @@ def test_every_policy_on_the_page_can_be_served(example, tmp_path):
 
     rules = Rules(policy, Verifier(policy).resolve)
     rules.fit(ServedModel(tokenizer, 400, (0,)))
-    assert not rules.is_empty
+    assert policy.fields or not rules.is_empty
