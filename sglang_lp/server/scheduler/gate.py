@@ -62,14 +62,14 @@ class SchedulerGate:
             fault = error
             if not isinstance(error, ProcessorFault):
                 fault = as_fault("sglang-lp", "before its request began", error)
-            metrics = writing()
-            if metrics is not None:
-                metrics.fail_early(error)
-            log_end(req, str(fault))
             req.custom_logit_processor = None
             req.set_finish_with_abort(
                 str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
             )
+            log_end(req, str(fault))
+            metrics = writing()
+            if metrics is not None:
+                metrics.fail_early(error)
 
     def from_str(self, _cls: type, json_str: str) -> InertProcessor:
         """Replace SGLang's unpickling of a payload, and refuse one that is not allowed."""

@@ -38,10 +38,10 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
         if from_signal(error):
             raise
         logger.exception("sglang-lp: a request could not be ended as it should; it ends here")
+        fail_finished(req, sent)
         metrics = writing()
         if metrics is not None:
             metrics.fail(("unknown",), "toolkit")
-        fail_finished(req, sent)
 
 
 def abandon(_result: None, _scheduler: Any, req: Any) -> None:
