@@ -11,7 +11,7 @@ from sglang_lp.errors import InvalidParameter
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue
 
-__all__ = ["ReasoningFormat", "ServedModel", "ends_for"]
+__all__ = ["ReasoningFormat", "ServedModel", "ends_for", "shows_ends"]
 
 
 class ReasoningFormat(NamedTuple):
@@ -80,6 +80,15 @@ class ServedModel(NamedTuple):
         """Return this model, and the model with the reasoning format of each other effort."""
         others = () if self.reasoning is None else self.reasoning.others
         return [self, *(self._replace(reasoning=one) for one in others)]
+
+
+def shows_ends(sampling: Any) -> bool:
+    """Tell whether a client may get the name of an end token, which SGLang takes off an answer.
+
+    Args:
+        sampling: SGLang's ``SamplingParams`` of the request, or ``None``.
+    """
+    return any(getattr(sampling, name, False) for name in ("ignore_eos", "no_stop_trim"))
 
 
 def ends_for(

@@ -26,10 +26,19 @@ if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
 
-def banned_texts(
-    processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool = False
-) -> BannedTexts:
-    """Return the compiled ban of texts, one for each list of them.
+def banned_texts(  # noqa: PLR0913 - most have a default
+    processor: str,
+    name: str,
+    tokenizer: Any,
+    texts: tuple[str, ...],
+    *,
+    ignore_case: bool = False,
+    spared: tuple[int, ...] = (),
+) -> tuple[BannedTexts, ...]:
+    """Return the compiled ban of texts, for each text that a client may get.
+
+    Without special tokens (``skip_special_tokens``, SGLang's default), and with their names if
+    these can be part of a banned text. The same objects for the same texts.
 
     Args:
         processor: The processor's class name, for the message.
@@ -37,6 +46,7 @@ def banned_texts(
         tokenizer: The served model's, or ``None``.
         texts: At least one, each a character or more.
         ignore_case: Whether texts are equal if ``str.casefold`` makes them equal.
+        spared: Special tokens whose names no client gets.
 
     Raises:
         InvalidParameter: The model cannot write a text, or can write nothing else, or the bytes of
@@ -44,14 +54,22 @@ def banned_texts(
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
-        return _banned_texts(vocabulary, texts, ignore_case=ignore_case)
+        plain = _banned_texts(vocabulary, texts, ignore_case=ignore_case)
+        if not vocabulary.meets_names(map(str.encode, texts), ignore_case=ignore_case):
+            return (plain,)
+        named = _banned_texts(vocabulary.named, texts, ignore_case=ignore_case, spared=spared)
+        return plain, named
 
 
 @shared_by_copies
 def _banned_texts(
-    vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+    vocabulary: Vocabulary,
+    texts: tuple[str, ...],
+    *,
+    ignore_case: bool,
+    spared: tuple[int, ...] = (),
 ) -> BannedTexts:
-    return BannedTexts(vocabulary, texts, ignore_case=ignore_case)
+    return BannedTexts(vocabulary, texts, ignore_case=ignore_case, spared=spared)
 
 
 class BannedTexts:
@@ -65,10 +83,16 @@ class BannedTexts:
     start = b""
 
     def __init__(
-        self, vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+        self,
+        vocabulary: Vocabulary,
+        texts: tuple[str, ...],
+        *,
+        ignore_case: bool,
+        spared: tuple[int, ...] = (),
     ) -> None:
         import numpy as np
 
+        self._spared = spared
         self._tokens = vocabulary.tokens
         self._ignore_case = ignore_case
         self._pieces = vocabulary.folded if ignore_case else vocabulary.exact
@@ -90,7 +114,7 @@ class BannedTexts:
         left = np.repeat(self._starts[1:], np.diff(self._starts))
         left -= np.arange(len(left))
         self._low, self._high = self._pieces.ranges_of(b"".join(self._texts), left)
-        self.always = _ids(self._pieces.containing(self._texts))
+        self.always = self._ids(self._pieces.containing(self._texts))
         if len(self.always) == len(self._pieces):
             raise RequestError(
                 "expected texts that leave the model something to write, but every token of it "
@@ -136,7 +160,7 @@ class BannedTexts:
         return self._kept.of(end, self._completing)
 
     def _completing(self, end: bytes) -> array[int]:
-        found = _ids(self._found(end))
+        found = self._ids(self._found(end))
         if len(found) + len(self.always) >= len(self._pieces) and len(
             {*found, *self.always}
         ) == len(self._pieces):
@@ -218,6 +242,8 @@ class BannedTexts:
             for start in starts
         )
 
-
-def _ids(found: np.ndarray) -> array[int]:
-    return array("q", found.tobytes())
+    def _ids(self, found: np.ndarray) -> array[int]:
+        ids = array("q", found.tobytes())
+        if self._spared and not {*self._spared}.isdisjoint(ids):
+            return array("q", [token_id for token_id in ids if token_id not in self._spared])
+        return ids

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.automaton import Automaton, automaton_of
-from sglang_lp.text.encoding import served_vocabulary
+from sglang_lp.text.encoding import refuse_names, served_vocabulary
 
 if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
@@ -147,6 +147,7 @@ def text_choices(processor: str, tokenizer: Any, texts: tuple[str, ...]) -> Text
         InvalidParameter: The model cannot write one of them, or its tokens' bytes are unknown.
     """
     vocabulary = served_vocabulary(processor, "choices", tokenizer)
+    refuse_names(processor, "choices", vocabulary, texts)
     with refusing(processor, "choices"):
         return _text_choices(vocabulary, texts)
 

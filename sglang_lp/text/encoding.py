@@ -101,15 +101,39 @@ def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[i
         text: A character or more.
 
     Raises:
-        InvalidParameter: No tokens spell it, or the bytes of the tokens are unknown.
+        InvalidParameter: No tokens spell it, or the bytes of the tokens are unknown; or it contains
+            the name of a special token.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
+    refuse_names(processor, name, vocabulary, [text])
     ids = _forced_text(vocabulary, tokenizer, text)
     if not ids:
         raise InvalidParameter(
             processor, name, f"expected text that the served model can write, got {shown(text)}"
         )
     return ids
+
+
+def refuse_names(processor: str, name: str, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
+    """Refuse texts that contain the name of a special token, which is ambiguous to write.
+
+    Args:
+        processor: The processor's class name, for the message.
+        name: The parameter's name, for the message.
+        vocabulary: The served model's.
+        texts: The texts.
+
+    Raises:
+        InvalidParameter: A text contains such a name.
+    """
+    for text in texts:
+        if held := vocabulary.name_in(text):
+            raise InvalidParameter(
+                processor,
+                name,
+                f"expected text without special tokens, got {shown(text)}, which contains the "
+                f"token {shown(held)}; give token ids",
+            )
 
 
 @lru_cache(maxsize=256)

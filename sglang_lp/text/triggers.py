@@ -47,13 +47,17 @@ def text_trigger(processor: str, name: str, tokenizer: Any, text: str) -> Trigge
         InvalidParameter: The served model cannot write it, or its tokenizer is not known.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
-    if not vocabulary.exact.alphabet.issuperset(text.encode()):
+    named, said = vocabulary.named, text.encode()
+    if not named.exact.alphabet.issuperset(said):
         raise InvalidParameter(
             processor,
             name,
             f"expected text that the served model can write, got {shown(text)}",
         )
-    return _Text(vocabulary.byte_runs, text)
+    plain = _Text(vocabulary.byte_runs, text)
+    if not vocabulary.meets_names([said]):
+        return plain
+    return _EitherText(plain, _Text(named.byte_runs, text))
 
 
 class _Tokens:
@@ -90,5 +94,24 @@ class _Text:
         return None if self._text in said else said[-max(len(self._text) - 1, MOST_LACKING) :]
 
     def lacking(self, begun: bytes) -> int:  # noqa: ARG002 - a token may hold all of it
+        """Return 1."""
+        return 1
+
+
+class _EitherText:
+    """Waits for a text in the output without special tokens, or with their names."""
+
+    def __init__(self, plain: _Text, named: _Text) -> None:
+        self._texts = plain, named
+        self.start = plain.start, named.start
+
+    def step(self, begun: tuple[bytes, bytes], token_id: int) -> tuple[bytes, bytes] | None:
+        """Return the last bytes of both outputs."""
+        plain, named = (
+            one.step(said, token_id) for one, said in zip(self._texts, begun, strict=True)
+        )
+        return None if plain is None or named is None else (plain, named)
+
+    def lacking(self, begun: tuple[bytes, bytes]) -> int:  # noqa: ARG002 - as of one text
         """Return 1."""
         return 1

@@ -7,7 +7,7 @@ most texts can be spelled in many ways. Rules on a text, whichever tokens spell 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,21 @@ class Vocabulary:
     """The bytes of the tokens of one tokenizer.
 
     Attributes:
-        tokens: The bytes of each id that the tokenizer has. Special tokens have none: they are not
-            in the text that a client gets. A row may have more logits, or fewer.
+        tokens: The bytes of each id that the tokenizer has. Special tokens have none: they are in
+            the text of a client only with ``skip_special_tokens`` off, see :attr:`named`. A row may
+            have more logits, or fewer.
+        names: The bytes of each special token in that text.
         byte_runs: The byte tokens, if the tokenizer has byte fallback.
     """
 
-    def __init__(self, tokens: Sequence[bytes], byte_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        byte_ids: Iterable[int] = (),
+        names: Mapping[int, bytes] | None = None,
+    ) -> None:
         self.tokens = tokens
+        self.names = names or {}
         self.byte_runs = ByteRuns(tokens, frozenset(byte_ids))
 
     def prepare(self) -> None:
@@ -42,6 +50,32 @@ class Vocabulary:
         self.folded.prepare()
         for name in ("blank", "characters", "tails"):
             getattr(self, name)  # is kept from then on
+        if self.names:
+            self.named.exact.prepare()
+            self.named.folded.prepare()
+
+    @cached_property
+    def named(self) -> Vocabulary:
+        """The vocabulary with the names of special tokens as their bytes."""
+        names = self.names
+        tokens = [names.get(token_id, token) for token_id, token in enumerate(self.tokens)]
+        return Vocabulary(tokens, self.byte_runs.ids)
+
+    def meets_names(self, texts: Iterable[bytes], *, ignore_case: bool = False) -> bool:
+        """Tell whether the name of a special token may contain a text, or a part of it.
+
+        A text lies in a name, or holds its first or its last byte.
+        """
+        names = [*self.names.values()]
+        if ignore_case:
+            names, texts = [*map(folded, names)], map(folded, texts)
+        joined, edges = b"\n".join(names), {byte for name in names for byte in (name[0], name[-1])}
+        return any(text in joined or not edges.isdisjoint(text) for text in texts)
+
+    def name_in(self, text: str) -> str | None:
+        """Return the name of a special token that a text contains, or ``None``."""
+        held = (name.decode(errors="replace") for name in self.names.values())
+        return next((name for name in held if name in text), None)
 
     @cached_property
     def exact(self) -> Pieces:
@@ -166,7 +200,7 @@ def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
         _check_clean_up(tokenizer)
         if hasattr(fast, "get_added_tokens_decoder"):
             return _fast_vocabulary(fast)
-        return Vocabulary(_other_tokens(tokenizer))
+        return _other_vocabulary(tokenizer)
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return (
             f"what the tokens of the tokenizer spell cannot be told: {shown(repr(error), 200)}; "
@@ -227,16 +261,31 @@ def _fast_vocabulary(fast: Any) -> Vocabulary:
     if decoder is None or decoder.decode(checked) != b"".join(ours).decode(errors="replace"):
         raise ValueError("its decoder does more than to join tokens")
     has_runs = decoder.decode(["<0x61>", "<0xFF>"]) == "\ufffd\ufffd"
-    return Vocabulary(tokens, byte_ids if has_runs else ())
+    # After a letter, because some decoders drop a space that begins the text.
+    named = {
+        token_id: decoder.decode(["a", name])[1:].encode()
+        for name, token_id in names.items()
+        if token_id in special
+    }
+    return Vocabulary(tokens, byte_ids if has_runs else (), _without_empty(named))
 
 
-def _other_tokens(tokenizer: Any) -> list[bytes]:
-    """Return the tokens of a tokenizer of tiktoken or SentencePiece."""
+def _other_vocabulary(tokenizer: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer of tiktoken or SentencePiece."""
     from xgrammar import TokenizerInfo
 
     found = TokenizerInfo.from_huggingface(tokenizer).decoded_vocab
     special = {*tokenizer.all_special_ids}
-    return [b"" if token_id in special else token for token_id, token in enumerate(found)]
+    tokens = [b"" if token_id in special else token for token_id, token in enumerate(found)]
+    named = {
+        token_id: tokenizer.decode([token_id], skip_special_tokens=False).encode()
+        for token_id in special
+    }
+    return Vocabulary(tokens, names=_without_empty(named))
+
+
+def _without_empty(named: Mapping[int, bytes]) -> dict[int, bytes]:
+    return {token_id: name for token_id, name in named.items() if name}
 
 
 def _byte_level() -> dict[int, str]:

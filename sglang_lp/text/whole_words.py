@@ -40,10 +40,19 @@ def prepare(vocabulary: Vocabulary) -> None:
         edges_of(pieces)
 
 
-def whole_words(
-    processor: str, name: str, tokenizer: Any, texts: tuple[str, ...], *, ignore_case: bool
-) -> WholeWords:
-    """Return the compiled ban of whole words, one for each list of them.
+def whole_words(  # noqa: PLR0913 - as of banned_texts
+    processor: str,
+    name: str,
+    tokenizer: Any,
+    texts: tuple[str, ...],
+    *,
+    ignore_case: bool,
+    spared: tuple[int, ...] = (),
+) -> tuple[WholeWords, ...]:
+    """Return the compiled ban of whole words, for each text that a client may get.
+
+    As :func:`sglang_lp.text.banned.banned_texts`; the name of any special token can be next to a
+    word.
 
     Args:
         processor: The processor's class name, for the message.
@@ -51,20 +60,29 @@ def whole_words(
         tokenizer: The served model's, or ``None``.
         texts: At least one, each a character or more.
         ignore_case: Whether words are equal if ``str.casefold`` makes them equal.
+        spared: Special tokens whose names no client gets.
 
     Raises:
         InvalidParameter: The model cannot write a word, or the bytes of its tokens are unknown.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
-        return _whole_words(vocabulary, texts, ignore_case=ignore_case)
+        plain = _whole_words(vocabulary, texts, ignore_case=ignore_case)
+        if not vocabulary.names:
+            return (plain,)
+        named = _whole_words(vocabulary.named, texts, ignore_case=ignore_case, spared=spared)
+        return plain, named
 
 
 @shared_by_copies
 def _whole_words(
-    vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+    vocabulary: Vocabulary,
+    texts: tuple[str, ...],
+    *,
+    ignore_case: bool,
+    spared: tuple[int, ...] = (),
 ) -> WholeWords:
-    return WholeWords(vocabulary, texts, ignore_case=ignore_case)
+    return WholeWords(vocabulary, texts, ignore_case=ignore_case, spared=spared)
 
 
 class WholeWords:
@@ -78,10 +96,16 @@ class WholeWords:
     start = _OTHER
 
     def __init__(
-        self, vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool
+        self,
+        vocabulary: Vocabulary,
+        texts: tuple[str, ...],
+        *,
+        ignore_case: bool,
+        spared: tuple[int, ...] = (),
     ) -> None:
         import numpy as np
 
+        self._spared = spared
         self._vocabulary = vocabulary
         self._ignore_case = ignore_case
         self._pieces = pieces = vocabulary.folded if ignore_case else vocabulary.exact
@@ -109,9 +133,7 @@ class WholeWords:
         self._first = np.unique(token[first])
         #: Tokens that do so after the rest of a character.
         self._after_head = np.unique(token[known & at_head])
-        self.always: Sequence[int] = array(
-            "q", np.unique(token[bounded]).astype(np.int64).tobytes()
-        )
+        self.always: Sequence[int] = self._ids(np.unique(token[bounded]).astype(np.int64))
         #: Tokens that begin with no letter, or with a letter that a wrong byte can spoil.
         open_first = edges.opens[edges.starts]
         open_first[[*vocabulary.byte_runs.ids]] = True
@@ -184,7 +206,13 @@ class WholeWords:
         return self._kept.of(end, self._completing)
 
     def _completing(self, end: bytes) -> array[int]:
-        return array("q", self._found(end).tobytes())
+        return self._ids(self._found(end))
+
+    def _ids(self, found: np.ndarray) -> array[int]:
+        spared = self._spared
+        return array(
+            "q", [i for i in found.tolist() if i not in spared] if spared else found.tobytes()
+        )
 
     def _remembered(self, text: bytes) -> bytes:
         if text.endswith(BROKEN):

@@ -306,4 +306,4 @@ def _containing(
 ) -> frozenset[int]:
     """Return the tokens that contain a text, one set for all requests."""
     found = banned_texts(processor, "dry_sequence_breakers", tokenizer, texts)
-    return frozenset(known_ids(found.always, vocab_size))
+    return frozenset(known_ids(found[-1].always, vocab_size))

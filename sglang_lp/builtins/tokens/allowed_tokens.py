@@ -58,7 +58,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
         given: Any = params
         if given.texts is None:
             return super().fit_params(params, served)
-        pieces = served_vocabulary(cls.__name__, "texts", served.tokenizer).exact
+        pieces = served_vocabulary(cls.__name__, "texts", served.tokenizer).named.exact
         limit = served.vocab_size or len(pieces.of)  # tokenizers may have more
         found = {*(given.token_ids or ()), *served.eos_token_ids}
         for text in given.texts:

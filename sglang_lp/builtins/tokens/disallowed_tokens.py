@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
 from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.served_model import shows_ends
 from sglang_lp.text.banned import banned_texts
 from sglang_lp.text.encoding import check_texts, known_ids, require_tokenizer
 from sglang_lp.text.vocabulary import unmapped_ids
@@ -26,7 +25,9 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     It has the same effect as SGLang 0.5.23's class of this name, with one exception: requests of
     one batch may have different lists, which end the server in SGLang.
 
-    With ``texts`` it bans every token that contains one of them, such as an emoji or a line break.
+    With ``texts`` it bans every token that contains one of them, such as an emoji or a line break;
+    a special token if its name does. SGLang takes the name of an end token off the answer, so end
+    tokens stay free, unless the request keeps that name (``ignore_eos``, ``no_stop_trim``).
     A text that several tokens spell together is not banned; ``BadWordsLogitProcessor`` bans it.
 
     With ``unmapped`` it bans the ids with which a model pads its vocabulary: they are no token of
@@ -60,6 +61,11 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
             elif self.token_ids is None and not self.unmapped:
                 raise ValueError("token_ids: expected these, texts or unmapped")
 
+    class _Fitted(Params, frozen=True):
+        """The parameters, with the end tokens that are banned where a client gets their names."""
+
+        shown_ends: tuple[int, ...] = ()
+
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Add the tokens of the served model that contain a text, and the ids that are no token."""
@@ -67,9 +73,12 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
         token_ids: list[int] = [*(given.token_ids or ())]
         changes: dict[str, Any] = {}
         if given.texts is not None:
-            banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)
-            token_ids += known_ids(banned.always, served.vocab_size or 1 << 31)
-            changes["texts"] = None
+            # The last one reads the names of special tokens.
+            banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)[-1]
+            found = known_ids(banned.always, served.vocab_size or 1 << 31)
+            ends = [token_id for token_id in found if token_id in served.eos_token_ids]
+            token_ids += [token_id for token_id in found if token_id not in ends]
+            changes |= {"texts": None, "shown_ends": (*ends,)}
         if given.unmapped:
             require_tokenizer(cls.__name__, "unmapped", served.tokenizer)
             if served.vocab_size is not None:  # else only the server can tell
@@ -78,9 +87,12 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
                 changes["unmapped"] = False
         if not changes:
             return super().fit_params(params, served)
-        fitted: Parameters = msgspec.structs.replace(given, token_ids=(*token_ids,), **changes)
-        return fitted
+        names = given.__struct_fields__
+        kept = {name: getattr(given, name) for name in names}
+        return cls._Fitted(**{**kept, "token_ids": (*token_ids,), **changes})
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the request's tokens."""
         edits.ban(request.params.token_ids)
+        if shows_ends(getattr(request, "sampling", None)):
+            edits.ban(getattr(request.params, "shown_ends", ()))

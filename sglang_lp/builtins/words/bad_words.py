@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from sglang_lp.errors import refusing
 from sglang_lp.params import FewTokenIds, Parameters, Texts, replaced
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.served_model import ends_for
+from sglang_lp.served_model import ends_for, shows_ends
 from sglang_lp.text.automaton import (
     Automaton,
     Lengths,
@@ -29,19 +29,21 @@ if TYPE_CHECKING:
     from sglang_lp.text.vocabulary import Vocabulary
 
 
+#: The compiled words, for each text that a client may get.
+_Texts: TypeAlias = "tuple[BannedTexts | WholeWords, ...]"
+
+
 class _Progress:
     """How much of a word the output has begun."""
 
-    __slots__ = ("declared", "end", "sequences", "state", "texts")
+    __slots__ = ("declared", "ends", "sequences", "state", "texts")
 
-    def __init__(
-        self, sequences: Automaton | None, texts: BannedTexts | WholeWords | None, end: bytes
-    ) -> None:
+    def __init__(self, sequences: Automaton | None, texts: _Texts, ends: tuple[bytes, ...]) -> None:
         self.sequences = sequences
         self.state = 0
         self.texts = texts
-        #: The end of the output that may be the beginning of a word.
-        self.end = end
+        #: For each of the texts the end of the output that may be the beginning of a word.
+        self.ends = ends
         #: Whether the tokens that contain a word have been banned for the whole request.
         self.declared = False
 
@@ -52,6 +54,7 @@ class BadWordsLogitProcessor(LogitProcessor):
     ``words`` are texts as the client gets them. None of them is ever in the output, not even inside
     a longer word, unless ``whole_words`` is set. Exactly the tokens that would complete a word are
     banned: a model that was about to write ``foobar`` may write ``fooba`` and continue otherwise.
+    A client may get the text with or without special tokens; a word is in neither.
 
     ``token_ids`` are sequences of tokens, as ``bad_words`` in vLLM: a word spelled by other tokens
     is not banned. Only generated tokens count.
@@ -78,8 +81,9 @@ class BadWordsLogitProcessor(LogitProcessor):
                 Unicode: ``café`` with one character at its end, or with ``e`` and an accent. At
                 most 1,000 forms of a word, and 3,072 of all words, of 32,768 bytes together.
             across_prompt: Whether a word that begins in the prompt is banned as well.
-            eos_token_ids: With ``whole_words``, the tokens that end an answer, because none may
-                come right after a word. Left out: the end tokens of the served model.
+            eos_token_ids: The tokens that end an answer: SGLang takes their names off it, so they
+                may contain a word, and with ``whole_words`` none may come right after a word. Left
+                out: the end tokens of the served model.
             token_ids: The ids of all sequences, one sequence after the other.
             lengths: For each sequence its number of tokens, together as many as ``token_ids``.
         """
@@ -103,8 +107,8 @@ class BadWordsLogitProcessor(LogitProcessor):
                     raise ValueError("words: expected these, or token_ids and lengths")
             else:
                 check_texts("words", self.words)
-            if self.eos_token_ids is not None and not self.whole_words:
-                raise ValueError("eos_token_ids: expected whole_words with it")
+            if self.eos_token_ids is not None and self.words is None:
+                raise ValueError("eos_token_ids: expected words with it")
             if self.token_ids is None:
                 if self.lengths is not None:
                     raise ValueError("token_ids: expected these with lengths")
@@ -123,24 +127,27 @@ class BadWordsLogitProcessor(LogitProcessor):
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
         """Refuse words that the served model cannot write, or that leave it nothing to write."""
         given: Any = params
-        cls._texts(given, served.tokenizer)
         if given.whole_words:
             ends = ends_for(cls.__name__, "eos_token_ids", given.eos_token_ids, served)
-            params = replaced(given, cls.__name__, eos_token_ids=ends)
+            params = given = replaced(given, cls.__name__, eos_token_ids=ends)
+        elif given.words is not None and given.eos_token_ids is None and served.eos_token_ids:
+            params = given = replaced(given, cls.__name__, eos_token_ids=served.eos_token_ids)
+        cls._texts(given, served.tokenizer, given.eos_token_ids or ())
         return super().fit_params(params, served)
 
     @classmethod
-    def _texts(cls, params: Any, tokenizer: Any) -> BannedTexts | WholeWords | None:
-        """Return the automaton of the words."""
+    def _texts(cls, params: Any, tokenizer: Any, spared: tuple[int, ...]) -> _Texts:
+        """Return the automata of the words."""
         if params.words is None:
-            return None
+            return ()
         words = params.words
         if params.normalize:
             vocabulary = served_vocabulary(cls.__name__, "words", tokenizer)
             with refusing(cls.__name__, "words"):
                 words = in_all_forms(vocabulary, words)
         make = whole_words if params.whole_words else banned_texts
-        return make(cls.__name__, "words", tokenizer, words, ignore_case=params.ignore_case)
+        ignore_case = params.ignore_case
+        return make(cls.__name__, "words", tokenizer, words, ignore_case=ignore_case, spared=spared)
 
     @classmethod
     def _sequences(cls, params: Any) -> Automaton | None:
@@ -150,11 +157,12 @@ class BadWordsLogitProcessor(LogitProcessor):
     def start(self, request: Request) -> _Progress:
         """Look up the automata of the sequences and of the words."""
         params = request.params
-        texts = self._texts(params, request.tokenizer)
-        end = b""
-        if texts is not None:
-            end = texts.begin(request.prompt_ids) if params.across_prompt else texts.start
-        return _Progress(self._sequences(params), texts, end)
+        shown = shows_ends(getattr(request, "sampling", None))
+        texts = self._texts(params, request.tokenizer, () if shown else params.eos_token_ids or ())
+        ends = tuple(
+            one.begin(request.prompt_ids) if params.across_prompt else one.start for one in texts
+        )
+        return _Progress(self._sequences(params), texts, ends)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
@@ -162,8 +170,9 @@ class BadWordsLogitProcessor(LogitProcessor):
         for token_id in token_ids:
             if progress.sequences is not None:
                 progress.state = progress.sequences.step(progress.state, token_id)
-            if progress.texts is not None:
-                progress.end = progress.texts.step(progress.end, token_id)
+            if progress.texts:
+                both = zip(progress.texts, progress.ends, strict=True)
+                progress.ends = tuple([one.step(end, token_id) for one, end in both])
 
     def fork(self, request: Request) -> _Progress:
         """Copy the state; the automata are shared."""
@@ -177,19 +186,18 @@ class BadWordsLogitProcessor(LogitProcessor):
             progress.declared = True
             if sequences is not None:
                 edits.always().ban(sequences.completing(0))
-            if texts is not None:
-                edits.always().ban(known_ids(texts.always, edits.vocab_size))
+            for one in texts:
+                edits.always().ban(known_ids(one.always, edits.vocab_size))
         if sequences is not None and progress.state:
             edits.ban(sequences.completing(progress.state))
-        if texts is None:
-            return
-        if completing := texts.completing(progress.end):
-            edits.ban(known_ids(completing, edits.vocab_size))
-        if isinstance(texts, WholeWords):
-            after_word = texts.after_word(progress.end, edits.vocab_size)
-            if after_word is not None:
-                edits.ban(after_word)
-                edits.ban(request.params.eos_token_ids)
+        for one, end in zip(texts, progress.ends, strict=True):
+            if completing := one.completing(end):
+                edits.ban(known_ids(completing, edits.vocab_size))
+            if isinstance(one, WholeWords):
+                after_word = one.after_word(end, edits.vocab_size)
+                if after_word is not None:
+                    edits.ban(after_word)
+                    edits.ban(request.params.eos_token_ids)
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - it is the same everywhere
         """Say why the tokens are banned."""
