@@ -124,7 +124,7 @@ class TestContract(ProcessorContract):
     )
     invalid_params = (
         ({"token_ids": [1], "lengths": [1], "whole_words": True}, "whole_words"),
-        ({"words": ["a"], "eos_token_ids": [5]}, "eos_token_ids"),
+        ({"token_ids": [1], "lengths": [1], "eos_token_ids": [5]}, "eos_token_ids"),
     )
     tokenizer = TOKENIZER
     eos_token_ids = (END,)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -72,13 +74,14 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
         given: Any = params
         token_ids: list[int] = [*(given.token_ids or ())]
         changes: dict[str, Any] = {}
+        ends: list[int] = []
         if given.texts is not None:
             # The last one reads the names of special tokens.
             banned = banned_texts(cls.__name__, "texts", served.tokenizer, given.texts)[-1]
             found = known_ids(banned.always, served.vocab_size or 1 << 31)
             ends = [token_id for token_id in found if token_id in served.eos_token_ids]
             token_ids += [token_id for token_id in found if token_id not in ends]
-            changes |= {"texts": None, "shown_ends": (*ends,)}
+            changes["texts"] = None
         if given.unmapped:
             require_tokenizer(cls.__name__, "unmapped", served.tokenizer)
             if served.vocab_size is not None:  # else only the server can tell
@@ -87,9 +90,12 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
                 changes["unmapped"] = False
         if not changes:
             return super().fit_params(params, served)
-        names = given.__struct_fields__
-        kept = {name: getattr(given, name) for name in names}
-        return cls._Fitted(**{**kept, "token_ids": (*token_ids,), **changes})
+        changes["token_ids"] = (*token_ids,)
+        if ends:
+            kept = {name: getattr(given, name) for name in given.__struct_fields__}
+            return cls._Fitted(**{**kept, **changes, "shown_ends": (*ends,)})
+        fitted: Parameters = msgspec.structs.replace(given, **changes)
+        return fitted
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the request's tokens."""

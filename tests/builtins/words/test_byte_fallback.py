@@ -159,6 +159,12 @@ def test_the_words_are_there_in_time(room):
     assert not lost
 
 
+def comes_out(trigger, token_ids):
+    """Tell whether a client gets a trigger, with or without the names of special tokens."""
+    said = (TOKENIZER.decode(token_ids, skip_special_tokens=skip) for skip in (True, False))
+    return any(trigger in text for text in said)
+
+
 def test_a_phrase_follows_each_trigger_that_comes_out():
     lost, found = [], 0
     for seed in range(ROUNDS):
@@ -169,7 +175,7 @@ def test_a_phrase_follows_each_trigger_that_comes_out():
         length = len(TOKENIZER.encode(phrase).ids)
         for _ in range(2):
             ends = range(1, len(token_ids) - length + 1)
-            end = next((n for n in ends if trigger in TOKENIZER.decode(token_ids[:n])), None)
+            end = next((n for n in ends if comes_out(trigger, token_ids[:n])), None)
             if end is None:
                 break
             found += 1
