@@ -153,7 +153,8 @@ def test_what_is_allowed_passes(server, form):
     params = {"token_ids": [7, 8, 9]}
 
     assert server.post(path, written(FORCED, params, 2)).status == 200
-    assert server.post(path, written(None, {"of": "another plugin"}, 1)).status == 200
+    assert server.post(path, written(None, {"thinking_budget": -1}, 1)).status == 200
+    assert server.post(path, written(None, {"of": "another plugin"}, 1)).status == 400
 
 
 # With msgpack a nested value raised in the scheduler's receive loop, with and without a processor.
