@@ -84,7 +84,7 @@ XARGS = "vllm_xargs"
 #: The two fields of a request for a processor.
 _PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
 
-_BAD_WORDS, _MIN_TOKENS = FIELD_KEYS["bad_words"], FIELD_KEYS["min_tokens"]
+_BAD_WORDS = FIELD_KEYS["bad_words"]
 #: Keys of fields that a server without processors leaves to SGLang.
 _READ = frozenset({BUDGET_FIELD, *FIELD_KEYS.values()})
 
@@ -233,7 +233,7 @@ class Reader:
     def keep_response(self, serving: Any, request: Any, raw_request: Any = None) -> None:
         """Keep the fields in the body of a response for :meth:`read_response_form`."""
         try:
-            found = self._found_in_body(At.RESPONSE, serving, raw_request)
+            found = self._found_in_body(At.RESPONSE, serving, request, raw_request)
             _check_given(found, request)
         except RequestError as error:  # SGLang would answer it with HTTP 500 here
             from fastapi import HTTPException
@@ -280,25 +280,27 @@ class Reader:
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
         body = _body(raw_request)
-        found = self._found_in_body(at, serving, raw_request)
+        found = self._found_in_body(at, serving, request, raw_request)
         if isinstance(body, Mapping):
             _take_dropped(request, body)
-        if found.get(_MIN_TOKENS) == getattr(request, "min_tokens", None):
-            found.pop(_MIN_TOKENS, None)  # SGLang keeps it
         if XARGS in found:
             known, xargs = request.custom_params or {}, found.pop(XARGS)
             request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
         if found:
             request.custom_params = _with(request.custom_params, found)
 
-    def _found_in_body(self, at: At, serving: Any, raw_request: Any) -> dict[str, Any]:
+    def _found_in_body(
+        self, at: At, serving: Any, request: Any, raw_request: Any
+    ) -> dict[str, Any]:
         """Return the values of the fields found in a body, by their keys.
 
         Raises:
             RequestError: A value is wrong, or a field is misspelled or in the wrong place.
         """
         body = _body(raw_request)
-        found = self._found(at, body)
+        keeps = isinstance(body, Mapping) and bool(getattr(request, "min_tokens", 0))
+        # SGLang keeps the minimum of a chat, and drops that of a message.
+        found = self._found(at, {**body, "min_tokens": None} if keeps else body)
         if not _runs_processors(serving):  # SGLang alone reads the request
             return {key: value for key, value in found.items() if key not in _READ}
         check_openai(body)

@@ -108,6 +108,7 @@ def test_a_value_that_means_nothing_is_refused(field, value, why):
 
 def test_sglangs_own_minimum_is_left_to_sglang():
     assert found({"min_tokens": 5}, min_tokens=5) == {}
+    assert found({"min_tokens": "5"}, min_tokens=5) == {}
     assert found({"min_tokens": 5}, min_tokens=0) == {"min_tokens": 5}
 
 
