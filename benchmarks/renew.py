@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
+from benchmarks.catalogue import measure as catalogue
 from benchmarks.cost import report as cost
 from benchmarks.cost import rollouts, sleep, watch
 from benchmarks.devices import scale
@@ -24,6 +25,7 @@ PARTS = tuple(
             adapters,
             at_work,
             bounds,
+            catalogue,
             cost,
             drafts,
             evidence,

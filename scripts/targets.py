@@ -138,6 +138,10 @@ PARTS = {
         "what one request costs the others at most",
         (*ENV, _python("what one request costs at most", "benchmarks.bounds.measure")),
     ),
+    "catalogue": Choice(
+        "what catalogues cost: the index, and rows that write items",
+        (*ENV, _python("what a catalogue costs", "benchmarks.catalogue.measure")),
+    ),
     "dashboard": Choice(
         "draws the Grafana dashboard from a server under load",
         (*ENV, _python("a server under load", "benchmarks.dashboard")),

@@ -31,6 +31,7 @@ __all__ = [
     "knowing",
     "opened",
     "served_index",
+    "served_items",
     "serving",
     "whole",
     "with_catalogue",
@@ -117,8 +118,8 @@ _LEVELS, _CODES = 3, 60
 _FEW = 5
 
 
-def served_index(seed: int = 0) -> Index:
-    """Return 400 items of three words of the tiny model, with ids ``item 0`` and so on.
+def served_items(seed: int = 0) -> list[tuple[str, _Item, list[str]]]:
+    """Return 400 items as id, three words of the tiny model, and sets; a few share their words.
 
     Args:
         seed: Other items for another seed.
@@ -126,9 +127,18 @@ def served_index(seed: int = 0) -> Index:
     random = np.random.default_rng(seed)
     codes = random.integers(0, _CODES, (400, _LEVELS)) + FIRST_WORD
     codes += np.arange(_LEVELS) * _CODES
-    ids = np.array([f"item {place}".encode() for place in range(len(codes))])
-    sets = {"even": np.arange(len(codes)) % 2 == 0, "few": np.arange(len(codes)) < _FEW}
-    return build(codes.astype(np.int32), ids, sets=sets)
+    codes[-3:] = codes[:3]
+    return [
+        (f"item {place}", tuple(tokens), ["even"] * (place % 2 == 0) + ["few"] * (place < _FEW))
+        for place, tokens in enumerate(codes.tolist())
+    ]
+
+
+def served_index(seed: int = 0) -> Index:
+    """Return the index of :func:`served_items`."""
+    ids, items, sets = zip(*served_items(seed), strict=True)
+    named = {name: [name in own for own in sets] for name in ("even", "few")}
+    return index_of(items, ids, None, named)
 
 
 @cache

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.hunt import thinking
 from benchmarks.hunt.answers import Answer, Reply, answers_of
 from benchmarks.hunt.requests import GENERATE, Sent
 from benchmarks.hunt.wishes import Wish, names_of, wish_of
+from support.catalogues import served_items
 
 if TYPE_CHECKING:
     from benchmarks.hunt.asking import Asked
@@ -188,6 +189,51 @@ def own_choice(asked: Asked, _kind: Kind) -> Found:
             ended = told.answer.finish == "stop" and told.is_whole
             if not any(text == one if ended else one.startswith(text) for one in choices):
                 yield name, f"{text!r} is none of {choices}"
+
+
+def own_items(asked: Asked, _kind: Kind) -> Found:
+    """Every item of an answer is in the catalogue and in the request's sets, and not left out."""
+    for told in _told(asked):
+        for name, params in told.wish.processors:
+            if name != "CatalogueLogitProcessor" or told.wish.params.get("resumed_tokens"):
+                continue
+            token_ids = told.answer.token_ids
+            if token_ids is None or not told.is_whole:
+                continue
+            may = _allowed_items(params)
+            for item in _items_in(token_ids, params):
+                if not any(one[: len(item)] == item for one in may):
+                    yield name, f"{item} begins no item that {dict(params)} allows"
+
+
+def _allowed_items(params: Mapping[str, Any]) -> set[tuple[int, ...]]:
+    by_tokens: dict[tuple[int, ...], tuple[set[str], set[str]]] = {}
+    for item, tokens, sets in served_items():
+        ids, own = by_tokens.setdefault(tokens, (set(), set()))
+        ids.add(item)
+        own.update(sets)
+    left_out, only = {*(params.get("exclude") or ())}, params.get("only")
+    return {
+        tokens
+        for tokens, (ids, sets) in by_tokens.items()
+        if not ids & left_out
+        and (only is None or ids & {*only})
+        and all(sets & {*group.split("|")} for group in params.get("subset") or ())
+    }
+
+
+def _items_in(token_ids: Sequence[int], params: Mapping[str, Any]) -> Iterator[tuple[int, ...]]:
+    """Yield the tokens of each item, the last perhaps cut: three in a row, after each trigger."""
+    trigger, at = [*(params.get("trigger_token_ids") or ())], 0
+    for _ in range(params.get("max_items", 1)):
+        while trigger and [*token_ids[max(0, at - len(trigger)) : at]] != trigger:
+            at += 1
+            if at > len(token_ids):
+                return
+        if at >= len(token_ids):
+            return
+        yield tuple(token_ids[at : at + 3])
+        at += 3 + bool(trigger)
 
 
 def own_beginning(asked: Asked, _kind: Kind) -> Found:
@@ -378,6 +424,7 @@ _RULES: Sequence[Rule] = (
     own_bans,
     own_fields,
     own_choice,
+    own_items,
     own_beginning,
     own_scripts,
     same_alone,

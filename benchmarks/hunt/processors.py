@@ -36,6 +36,7 @@ Named = tuple[str | None, Params | None]
 
 SCRIPTED = "support.processors.scripted:Scripted"
 _ENDS = {"eos_token_ids": st.just([EOS]) | lists(ids)}
+_ITEM_IDS = st.integers(0, 401).map(lambda number: f"item {number}")
 _SHARES = st.sampled_from([-1000.0, -2.0, 0.5, 3, 1000.0])
 
 
@@ -169,6 +170,17 @@ OF: Mapping[str, Draw] = {
     )
     | _sequences(),
     "BiasWordsLogitProcessor": _bias_words(),
+    "CatalogueLogitProcessor": _some(
+        {"catalogue": st.just("items")},
+        {
+            "subset": st.sampled_from([["even"], ["few"], ["even", "few"], ["even|few"]]),
+            "exclude": st.lists(_ITEM_IDS, max_size=300),
+            "only": st.lists(_ITEM_IDS, min_size=1, max_size=40),
+            "trigger_token_ids": lists(ids, 1),
+            "max_items": st.sampled_from([1, 2, 3, 50]),
+            "ends_answer": st.booleans(),
+        },
+    ),
     "ChoiceLogitProcessor": _some({"choices": lists(texts)}, _ENDS) | _sequences(_ENDS),
     "CiteFromPromptLogitProcessor": _some({}, {"bias": _SHARES, **_ENDS}),
     "DRYLogitProcessor": _some(

@@ -11,6 +11,7 @@ from sglang_lp import builtins
 from sglang_lp.client.models import load_model
 from sglang_lp.errors import SglangLpError
 from sglang_lp.trace import read_exchange, trace_answer
+from support.catalogues import opened, served_index
 
 if TYPE_CHECKING:
     from benchmarks.hunt.answers import Answer
@@ -26,7 +27,7 @@ _BUDGET = "ThinkingBudget"
 @cache
 def served() -> ServedModel:
     """Return the demo's model as a replay knows it."""
-    return load_model(str(ensure_model()))
+    return load_model(str(ensure_model()))._replace(catalogues=opened(items=served_index()))
 
 
 def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:

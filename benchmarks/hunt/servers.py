@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from demo.model import DEFAULT_DIRECTORY, ensure_model
+from sglang_lp.catalogue.file import save
+from support.catalogues import served_index
 from support.cpu import speculation, strict
 from support.plugins import PROBES
 from support.servers.server import Server, flags_of, launch
@@ -19,6 +21,8 @@ from support.settings import CPU_ARGUMENTS, RECORD, ROOT
 __all__ = ["KINDS", "Kind", "command_of", "start"]
 
 _POLICIES = Path(__file__).with_name("policies")
+#: The catalogue that every policy names.
+_ITEMS = ROOT / ".cache" / "hunt-items.cat"
 _COMMON = {"served_model_name": "demo", "grammar_backend": "xgrammar", "enable_metrics": True}
 
 
@@ -137,6 +141,7 @@ def command_of(kind: Kind) -> list[str]:
 
 
 def _settings(kind: Kind) -> dict[str, str]:
+    save(served_index(), _ITEMS)
     policy = (_POLICIES / kind.policy).relative_to(ROOT)
     return {**kind.variables, "SGLANG_LP_POLICY": str(policy)}
 

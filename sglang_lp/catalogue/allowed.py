@@ -29,10 +29,11 @@ class Allowed:
         left_out: Ranks of members that are not allowed, ascending.
         only: Ranks of all that are allowed, ascending; ``None`` for as many as the others leave.
         total: Number of allowed items.
-        kept: The tokens after nodes, as those who ask keep them.
+        kept: The tokens after nodes, cached by the caller.
+        whole: The items that these were restricted from, if they were.
     """
 
-    __slots__ = ("index", "kept", "left_out", "members", "only", "total")
+    __slots__ = ("index", "kept", "left_out", "members", "only", "total", "whole")
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Allowed:
             left_out = left_out[members.has(left_out)]
         self.index = index
         self.kept: KeptIds[Collection[int]] = KeptIds()
+        self.whole: Allowed | None = None
         self.members, self.left_out, self.only = members, left_out, only
         if only is not None:
             self.total = len(only)
@@ -68,7 +70,9 @@ class Allowed:
 
     def restrict(self, left_out: NDArray[Any], only: NDArray[Any] | None) -> Allowed:
         """Return the items that further rules leave of a set; arguments as for the class."""
-        return Allowed(self.index, self.members, left_out, only)
+        found = Allowed(self.index, self.members, left_out, only)
+        found.whole = self
+        return found
 
     @property
     def is_all(self) -> bool:

@@ -12,6 +12,7 @@ from benchmarks.hunt.requests import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESP
 from benchmarks.hunt.servers import KINDS
 from benchmarks.hunt.tokens import encode
 from benchmarks.hunt.values import EOS
+from support.catalogues import served_items
 
 PLAIN, FORCED, REASONING = (KINDS[name] for name in ("plain", "forced", "reasoning"))
 ALONE = Reply(200, events=[{"text": "a", "output_ids": [64], "meta_info": {}}])
@@ -142,6 +143,26 @@ WRONG = {
         (case(asks("ChoiceLogitProcessor", {"choices": ["a", "ab"]}), generated("abc")), PLAIN),
         (case(asks("ChoiceLogitProcessor", {"choices": ["ab"]}), generated("a")), PLAIN),
     ],
+    "own_items": [
+        (case(asks("CatalogueLogitProcessor", {"catalogue": "items"}), generated("a", [5])), PLAIN),
+        (
+            case(
+                asks("CatalogueLogitProcessor", {"catalogue": "items", "exclude": ["item 9"]}),
+                generated("a", [*served_items()[9][1]]),
+            ),
+            PLAIN,
+        ),
+        (
+            case(
+                asks(
+                    "CatalogueLogitProcessor",
+                    {"catalogue": "items", "trigger_token_ids": [7], "subset": ["few"]},
+                ),
+                generated("a", [5, 7, *served_items()[9][1], 6]),
+            ),
+            PLAIN,
+        ),
+    ],
     "own_beginning": [
         (case(asks("ForcedSequenceLogitProcessor", {"text": "ab"}), generated("ba")), PLAIN)
     ],
@@ -208,6 +229,21 @@ def test_a_violation_is_caught(rule, place):
 
 
 RIGHT = [
+    (
+        case(
+            asks(
+                "CatalogueLogitProcessor",
+                {
+                    "catalogue": "items",
+                    "trigger_token_ids": [7],
+                    "max_items": 9,
+                    "only": ["item 9"],
+                },
+            ),
+            generated("", [5, 7, *served_items()[9][1], 7, *served_items()[9][1][:2]]),
+        ),
+        PLAIN,
+    ),
     (case(asks(), generated("Two")), PLAIN),
     (case(asks(), generated("x</think>y")), PLAIN),
     (case(asks(), generated(f"<think>{' sheep' * 8}</think>{' sheep' * 30}")), PLAIN),
@@ -233,7 +269,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 8
+REPORTED = 9
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))

@@ -366,8 +366,20 @@ class CatalogueLogitProcessor(LogitProcessor):
 
 def _tokens_after(progress: _Progress) -> Collection[int]:
     """Return the tokens that may come next in an item: the same object while it is cached."""
-    allowed, depth = progress.choice.allowed, progress.depth
-    return allowed.kept.of(progress.node, lambda node: lasting(allowed.tokens(node, depth)))
+    return _kept(progress.choice.allowed, progress.node, progress.depth)
+
+
+def _kept(allowed: Allowed, node: int | None, depth: int) -> Collection[int]:
+    def put_together(node: int) -> Collection[int]:
+        token_ids = allowed.tokens(node, depth)
+        if allowed.whole is not None:
+            # Nothing is left out here, most often: then all requests share one long list.
+            every = _kept(allowed.whole, node, depth)
+            if len(every) == len(token_ids):
+                return every
+        return lasting(token_ids)
+
+    return allowed.kept.of(node, put_together)
 
 
 def _reason(items: int) -> str:
