@@ -92,7 +92,7 @@ ENDPOINTS = {
     "/generate": {"text": "a"},
     CHAT: {"messages": MESSAGES, "max_tokens": 3},
     COMPLETION: {"prompt": "a", "max_tokens": 3},
-    "/v1/responses": {"input": "a", "max_output_tokens": 3},
+    "/v1/responses": {"input": "a", "max_output_tokens": 8},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
 }
 
@@ -235,7 +235,7 @@ def test_the_openai_client_sends_the_fields_as_extra_body(server):
 
 @on_servers("default")
 def test_the_anthropic_client_sends_the_fields_as_extra_body(server):
-    transport = httpx.Client(trust_env=False)
+    transport = anthropic.DefaultHttpxClient(trust_env=False)
     forced = attach("ForcedSequenceLogitProcessor", text="xyz")
     with anthropic.Anthropic(
         base_url=server.url, api_key="none", max_retries=0, http_client=transport
