@@ -487,7 +487,10 @@ ATTRIBUTES = (
         _SRT + "model_executor.forward_batch_info.ForwardBatch",
         (*("forward_mode", "sampling_info", "spec_info"),),
     ),
-    Uses(_SRT + "model_executor.forward_batch_info.ForwardMode", ("is_decode", "is_idle")),
+    Uses(
+        _SRT + "model_executor.forward_batch_info.ForwardMode",
+        ("is_decode", "is_extend", "is_idle"),
+    ),
     Uses(
         _SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
         (
@@ -497,7 +500,7 @@ ATTRIBUTES = (
     ),
     Uses(
         _SRT + "layers.logits_processor.LogitsProcessorOutput",
-        (*("auxiliary_device_output", "next_token_logprobs"),),
+        (*("auxiliary_device_output", "next_token_logits", "next_token_logprobs"),),
     ),
     Uses(_SRT + "managers.auxiliary_output.CommittedTokens", ("output_index", "token_ids")),
     Uses(

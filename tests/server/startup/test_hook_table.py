@@ -76,7 +76,7 @@ def test_every_attribute_of_sglangs_that_the_server_uses_is_in_the_table(room):
     known = {name for uses in ATTRIBUTES for name in uses.names}
     known |= {*OF_NGRAM}
     known |= {name for other in OTHERS for name in dir(other)} | defined()
-    modules = sorted((PACKAGE / "server" / room).glob("*.py"))
+    modules = sorted((PACKAGE / "server" / room).rglob("*.py"))
     unknown = {module.name: used(module) - known for module in modules}
 
     assert modules
