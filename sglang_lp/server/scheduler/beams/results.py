@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.faults import from_signal
+from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.beams.steps import Beams, release
 from sglang_lp.server.scheduler.reasons import abort
 from sglang_lp.server.scheduler.report import count, describe, put
@@ -42,6 +43,9 @@ def finish(_result: None, _coordinator: Any, group: Any) -> None:
             raise
         if not isinstance(error, ProcessorFault):
             logger.exception(_FAILED)
+            metrics = writing()
+            if metrics is not None:
+                metrics.fail(("unknown",), "toolkit")
             error = ProcessorFault(_FAILED)
         group.final_results = []
         leader.finished_reason = abort(error)

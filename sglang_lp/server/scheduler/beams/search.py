@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.server.scheduler.reasons import abort
+from sglang_lp.server.scheduler.reasons import abort, log_end
 
 if TYPE_CHECKING:
     from sglang_lp.errors import SglangLpError
-
-logger = logging.getLogger(__name__)
 
 
 class Search:
@@ -41,7 +38,6 @@ class Search:
         """
         if self._error is None:
             self._error = self.position, error
-            logger.warning("request ended: %s", error)
 
     def end_if_failed(self) -> None:
         """Let SGLang abort the request, if it commits the step that failed next."""
@@ -51,3 +47,4 @@ class Search:
         leader = self._group.leader
         if self._group.num_committed >= position and leader.to_finish is None:
             leader.to_finish = abort(error)
+            log_end(leader, str(error))
