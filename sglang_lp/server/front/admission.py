@@ -67,7 +67,7 @@ class Admission:
         _note(None)  # each of its requests has an id of its own
         with standing_in(manager, obj):
             check_generate(obj)
-            check_prompts(manager, obj)
+            yield from check_prompts(manager, obj)
             yield from self._check_list(manager, obj)
 
     def _check_list(self, manager: Any, obj: Any) -> Iterator[None]:
@@ -101,7 +101,8 @@ class Admission:
         try:
             with standing_in(manager, obj):
                 check_generate(obj)
-                check_prompts(manager, obj)
+                for _ in check_prompts(manager, obj):
+                    pass
                 self._admit_stream(manager, obj)
         except RequestError as error:
             from fastapi import HTTPException

@@ -6,7 +6,7 @@ SGLang does not check them, and a negative id ends its scheduler with every requ
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ _LONG = 256
 _REPLACED = "embed_overrides", "positional_embed_overrides", "input_embeds"
 
 
-def check_prompts(manager: Any, obj: Any) -> None:
-    """Check the prompts of a body that gives them as token ids.
+def check_prompts(manager: Any, obj: Any) -> Iterator[None]:
+    """Check the prompts of a body that gives them as token ids, and yield between two.
 
     Args:
         manager: SGLang's ``TokenizerManager``.
@@ -42,7 +42,8 @@ def check_prompts(manager: Any, obj: Any) -> None:
             continue  # SGLang refuses it
         except OverflowError:
             raise _outside("a number beyond 64 bits", manager) from None
-        check_ids(manager, obj, ids)
+        _check_range(manager, obj, ids)
+        yield
 
 
 def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
@@ -57,7 +58,13 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
     Raises:
         RequestError: An id is negative, or ``vocab_size`` or more.
     """
-    if not ids or _replaces_ids(obj):
+    if ids and not _replaces_ids(obj):
+        _check_range(manager, obj, ids)
+
+
+def _check_range(manager: Any, obj: Any, ids: Sequence[int]) -> None:
+    """Check token ids that SGLang does not replace, as :func:`check_ids` does."""
+    if not ids:
         return
     if len(ids) < _LONG:
         smallest, largest = min(ids), max(ids)
@@ -71,7 +78,7 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
 
 
 def _replaces_ids(obj: Any) -> bool:
-    """Tell whether SGLang replaces some of a request's ids."""
+    """Tell whether SGLang replaces some of a request's ids, in time that grows with its texts."""
     has_media = getattr(obj, "contains_mm_input", None)
     if has_media is not None and has_media():
         return True

@@ -26,7 +26,8 @@ def body(input_ids, **more):
 
 def passes(obj):
     try:
-        check_prompts(SERVED, obj)
+        for _ in check_prompts(SERVED, obj):
+            pass
     except RequestError as error:
         return "input_ids: expected token ids of the served model, 0 to 99" not in str(error)
     return True
@@ -59,6 +60,15 @@ def test_pad_values_of_images_pass():
     check_ids(SERVED, body(None, text="a", image_data=["image"]), array("q", pads))
 
 
+def test_a_list_is_asked_once_whether_it_has_images():
+    """SGLang answers in time that grows with the list."""
+    asked = []
+    listed = body([[1]] * 50)
+    listed.contains_mm_input = lambda: bool(asked.append(True))
+    assert len([*check_prompts(SERVED, listed)]) == 50
+    assert len(asked) == 1
+
+
 def test_an_adapter_may_add_tokens_and_no_negative_ones():
     assert passes(body([VOCAB], lora_path="adapter"))
     assert not passes(body([-1], lora_path="adapter"))
@@ -70,7 +80,7 @@ def test_every_way_in_is_checked_without_a_processor(input_ids):
 
     admission, obj = Admission(Guard(Policy())), body(input_ids)
     with pytest.raises(RequestError, match=r"^input_ids: "):
-        next(admission.check_list(SERVED, obj))
+        [*admission.check_list(SERVED, obj)]
     with pytest.raises(HTTPException) as caught:
         admission.admit_stream(SERVED, obj)
     assert caught.value.status_code == 400
