@@ -270,8 +270,8 @@ def test_files(tmp_path):
     path.write_text("zzz = 1\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
         f"policy {path}: unknown key 'zzz'; "
-        "expected one of defaults, always, profiles, ceilings, may_resume, effort, builtins, "
-        "stock, allow, pin, adapt, limits, catalogues"
+        "expected one of defaults, always, profiles, ceilings, may_resume, effort, "
+        "fields, builtins, stock, allow, pin, adapt, limits, catalogues"
     )
     path.write_text("stock = 'yes'\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
