@@ -93,8 +93,8 @@ def test_end_tokens_that_are_left_out_are_those_of_the_served_model(server):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([""], "length >= 1"),
-        (["a" * 10_000], "length <= 256"),
+        ([""], "a text of 1 or more characters"),
+        (["a" * 10_000], "a text of at most 256 characters"),
         (["w" * 200] * 200, "at most 32768 bytes"),
     ],
 )

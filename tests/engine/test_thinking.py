@@ -1,5 +1,7 @@
 """Thinking budgets whose delimiters only the served tokenizer knows."""
 
+import random
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -91,3 +93,32 @@ def test_each_copy_of_a_request_leaves_room_for_its_answer(server):
         assert len(answer["output_ids"]) == 12
         thinking = answer["meta_info"]["sglang_lp"]["thinking"]
         assert thinking == [{"tokens": 6, "ended": "budget"}]
+
+
+def is_answered(output):
+    """Tell whether an answer that begins in a block has a token after its last block."""
+    inside, said = True, 0
+    for token_id in output:
+        if token_id == (END if inside else START):
+            inside, said = not inside, 0
+        elif token_id != EOS:
+            said += 1
+    return not inside and said > 0
+
+
+def test_every_sampled_answer_is_one_where_the_model_would_end_in_its_block(server):
+    some = random.Random(1)
+    prompts = [[some.randrange(50, 900), some.randrange(50, 900), START] for _ in range(200)]
+    answered = []
+    for own in ({}, {"min_answer_tokens": 1}):
+        params = {"thinking_start_token_id": START, "thinking_end_token_id": END, **own}
+        params["thinking_budget"] = 32
+        request = body(prompts[0], ThinkingBudgetLogitProcessor, params, max_new_tokens=64)
+        request["input_ids"] = prompts
+        likes = {str(EOS): 3.0, str(END): 3.0}
+        request["sampling_params"] |= {"temperature": 1.0, "logit_bias": likes}
+        reply = server.post("/generate", request)
+        assert reply.status == 200, reply.body
+        answered.append(sum(is_answered(one["output_ids"]) for one in reply.body))
+
+    assert answered[0] < answered[1] == len(prompts)
