@@ -26,6 +26,7 @@ from sglang_lp.faults import as_fault
 from sglang_lp.params import Beside, take_beside
 from sglang_lp.parsed import forget
 from sglang_lp.policy import Decided, Rules
+from sglang_lp.policy.chosen import fields_of
 from sglang_lp.policy.links import Link, parts
 from sglang_lp.policy.thinking import thinks
 from sglang_lp.processor import LogitProcessor, serve
@@ -315,4 +316,4 @@ def _names(policy: Policy, allowed: Iterable[Allowed]) -> Iterator[str]:
     for one in allowed:
         yield one.processor.__name__
         if issubclass(one.processor, LogitProcessor):
-            yield from one.processor.Params.__struct_fields__
+            yield from fields_of(one.processor)
