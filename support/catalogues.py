@@ -127,7 +127,7 @@ def served_items(seed: int = 0) -> list[tuple[str, _Item, list[str]]]:
     random = np.random.default_rng(seed)
     codes = random.integers(0, _CODES, (400, _LEVELS)) + FIRST_WORD
     codes += np.arange(_LEVELS) * _CODES
-    codes[-3:] = codes[:3]
+    codes[-4:] = codes[:4]
     return [
         (f"item {place}", tuple(tokens), ["even"] * (place % 2 == 0) + ["few"] * (place < _FEW))
         for place, tokens in enumerate(codes.tolist())
