@@ -150,7 +150,7 @@ def test_a_step_without_processors_or_requests_is_left_alone(accept, given):
 
 
 @accepts
-def test_sglangs_own_call_is_left_out_while_a_step_verifies(monkeypatch, accept):
+def test_sglangs_own_calls_are_left_out_until_a_verify_step_is_over(monkeypatch, accept):
     steps, given, ran = RealSteps(PendingResults()), batch(), []
     monkeypatch.setattr(steps, "_step", lambda *given: ran.append(given))
     monkeypatch.setattr(steps._batch, "step_asleep", lambda *_, **__: False)
@@ -159,8 +159,10 @@ def test_sglangs_own_call_is_left_out_while_a_step_verifies(monkeypatch, accept)
     chains.begin(verify_input(), given)
     steps.run(logits, given.sampling_info, WIDTH)
     steps.run(logits, given.sampling_info, 1)
-    assert not ran
     accept(chains, given, torch.zeros(WIDTH, 5))
+    steps.run(logits, given.sampling_info)
+    assert not ran
+    steps.end_unseen()
     steps.run(logits, given.sampling_info)
 
     assert len(ran) == 1

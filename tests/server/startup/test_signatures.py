@@ -91,7 +91,9 @@ def test_every_parameter_that_a_hook_reads_is_missed_if_sglang_renames_it(hook, 
 @pytest.mark.parametrize(("hook", "made"), MADE)
 def test_no_hook_reads_a_parameter_that_it_does_not_declare(hook, made):
     tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
-    (function, *_) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    (function, *_) = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     rest = {one.arg for one in (function.args.vararg, function.args.kwarg) if one}
     # They are passed on whole, and neither indexed nor asked.
     looked_at = {
