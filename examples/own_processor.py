@@ -2,7 +2,7 @@
 
 $ python examples/own_processor.py
 params   Params(token_ids=frozenset({3}), at_most=2)
-refused  at_most of AtMost: expected int >= 0, got -1
+refused  at_most of AtMost: expected a whole number of 0 or more, got -1
 logits   [[0.5, 1.5, 3.5, 2.5], [0.5, 1.5, 3.5, -inf]]
 """
 

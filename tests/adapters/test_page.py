@@ -68,9 +68,15 @@ def verifier(tmp_path_factory):
         tables += [one for one in rest if one.partition("\ninterface")[0] not in str(tables)]
     path = folder / "policy.toml"
     path.write_text("\n".join(tables))
+    forget()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield Verifier(Policy.from_toml(path))
+    forget()
+
+
+def forget():
+    """Forget the packages of this page, and of others."""
     for name in [name for name in sys.modules if name.startswith("my_package")]:
         del sys.modules[name]
 

@@ -41,6 +41,7 @@ LOCAL_ONLY = {
     "server/scheduler/disaggregated.py": {"time"},
     # How long a step took, for metrics.
     "server/scheduler/sampling.py": {"time"},
+    "server/scheduler/beams/steps.py": {"time"},
 }
 
 

@@ -28,7 +28,7 @@ REFUSED = {
     "bad hex": ('{"callable": "zz"}', {}, "lower-case hex"),
     "duplicate key": ('{"callable": "80", "callable": "80"}', {}, "that key and no other"),
     "unknown class": (wire.payload_for("os", "abort"), {}, "ask the operator to allow it"),
-    "unknown name": ("NoSuchProcessor", {}, "ask the operator to allow it"),
+    "unknown name": ("NoSuchProcessor", {}, "did you mean"),
     "missing parameter": (MinLengthLogitProcessor.to_str(), {}, "required, but not given"),
     "unknown parameter": (
         ForcedSequenceLogitProcessor.to_str(),
@@ -104,6 +104,7 @@ def test_one_bad_payload_in_a_batch_refuses_the_batch(server):
     }
     assert server.post("/generate", batch).status == 400
     batch["custom_logit_processor"] = [good, None]
+    batch["sampling_params"][1] = {"max_new_tokens": 3}
     reply = server.post("/generate", batch)
     assert [reply.status, reply.body[0]["output_ids"]] == [200, FORCED]
 

@@ -352,7 +352,7 @@ def test_raw_logprobs_go_with_logprobs_alone(server, stream, raw, more, expected
 
 @with_and_without_drafts
 def test_the_report_tells_forced_positions_from_edited_ones(server):
-    replies = answers(server, [asked(one) for one in EXCLUDING[4:6]])
+    replies = answers(server, [asked(one) for one in EXCLUDING[5:7]])
     forced, report = replies[0], replies[0].body["meta_info"]["sglang_lp"]
 
     assert report["forced_at"] == [[0, len(FORCED)]]

@@ -117,7 +117,7 @@ def test_a_ceiling_holds_where_no_value_means_no_limit(name, chained, written, a
 def test_every_number_of_a_builtin_that_can_be_none_says_whether_that_is_no_limit():
     # Left out, these have a published setting, or switch a rule off.
     others = {"ngram_size", "window_size", "max_pattern_size", "min_count", "min_pattern_size"}
-    others |= {"bias", "final_bias", "soft_thinking_budget"}
+    others |= {"bias", "final_bias", "soft_thinking_budget", "min_new_share"}
     for name in builtins.__all__:
         params = getattr(builtins, name).Params
         limits = fields_without_limit(params)

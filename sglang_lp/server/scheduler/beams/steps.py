@@ -105,10 +105,10 @@ class BeamSteps:
         logits = None if logits_output is None else logits_output.next_token_logits
         if batch is None or logits is None:
             return
-        if batch.beam_tail is None and not forward_batch.forward_mode.is_extend():
-            return
-        placed = [*_placed(batch)]
+        may_search = batch.beam_tail is not None or forward_batch.forward_mode.is_extend()
+        placed = [*_placed(batch)] if may_search else []
         if not placed:
+            self._forget()
             return
         try:
             self._edit(logits, placed)
@@ -116,6 +116,11 @@ class BeamSteps:
             fault = as_fault("sglang-lp", "in a step of a beam search", error)
             for beams, _ in placed:
                 beams.search.fail(fault)
+
+    def _forget(self) -> None:
+        """Let go of the rows of the last step, which may be over."""
+        if self._rows:
+            self._rows, self._custom_params, self._batch = [], [], Batch()
 
     def _edit(self, logits: torch.Tensor, placed: Sequence[tuple[Beams, Sequence[int]]]) -> None:
         began = perf_counter()
