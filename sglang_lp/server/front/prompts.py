@@ -16,9 +16,6 @@ from sglang_lp.errors import RequestError, shown
 #: Length from which on NumPy checks a list of ids.
 _LONG = 256
 
-#: Fields of requests whose ids SGLang replaces: with pad values for images, or with embeddings.
-_REPLACED = "embed_overrides", "positional_embed_overrides", "input_embeds"
-
 
 def check_prompts(manager: Any, obj: Any) -> Iterator[None]:
     """Check the prompts of a body that gives them as token ids, and yield between two.
@@ -31,7 +28,7 @@ def check_prompts(manager: Any, obj: Any) -> Iterator[None]:
         RequestError: As :func:`check_ids`.
     """
     prompts = getattr(obj, "input_ids", None)
-    if not isinstance(prompts, list) or not prompts or _replaces_ids(obj):
+    if not isinstance(prompts, list) or not prompts or _replaces_ids(manager, obj):
         return
     for prompt in prompts if isinstance(prompts[0], list) else [prompts]:
         if not isinstance(prompt, list):
@@ -58,7 +55,7 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
     Raises:
         RequestError: An id is negative, or ``vocab_size`` or more.
     """
-    if ids and not _replaces_ids(obj):
+    if ids and not _replaces_ids(manager, obj):
         _check_range(manager, obj, ids)
 
 
@@ -77,12 +74,18 @@ def _check_range(manager: Any, obj: Any, ids: Sequence[int]) -> None:
         raise _outside(shown(largest), manager)
 
 
-def _replaces_ids(obj: Any) -> bool:
-    """Tell whether SGLang replaces some of a request's ids, in time that grows with its texts."""
-    has_media = getattr(obj, "contains_mm_input", None)
-    if has_media is not None and has_media():
+def _replaces_ids(manager: Any, obj: Any) -> bool:
+    """Tell whether SGLang replaces a request's ids, in time that grows with its texts.
+
+    It replaces them with pad values for images, audio or video, or with ``input_embeds``. Overrides
+    of single embeddings replace none: SGLang looks every id up before it writes them over.
+    """
+    if getattr(obj, "input_embeds", None) is not None:
         return True
-    return any(getattr(obj, name, None) is not None for name in _REPLACED)
+    if getattr(manager, "mm_processor", True) is None:
+        return False  # a model of text alone: SGLang ignores images
+    has_media = getattr(obj, "contains_mm_input", None)
+    return has_media is not None and bool(has_media())
 
 
 def _outside(came: str, manager: Any) -> RequestError:
