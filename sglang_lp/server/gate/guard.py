@@ -261,9 +261,11 @@ class Guard:
         try:
             return self.verifier.lookup(payload)
         except PayloadRefused as refused:
+            if refused.reason != RefusalReason.UNKNOWN_NAME:
+                raise  # the payload may have any type and size
             names = [*self.verifier.names, *self.rules.profile_names]
             hint = did_you_mean(payload, names, cutoff=0.5)
-            if refused.reason != RefusalReason.UNKNOWN_NAME or not hint:
+            if not hint:
                 raise
             raise PayloadRefused(
                 str(refused).rpartition("; ")[0] + hint, reason=refused.reason, size=refused.size
