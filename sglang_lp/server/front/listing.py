@@ -7,19 +7,18 @@ SGLang's ``--api-key`` protects it as it protects ``/generate``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sglang_lp import builtins
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.wire.names import LIST_PATH
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
-    from sglang_lp.trust import Allowed
 
 
 def list_allowed(guard: Guard) -> dict[str, Any]:
@@ -32,7 +31,12 @@ def list_allowed(guard: Guard) -> dict[str, Any]:
         "version": version("sglang-lp"),
         "sglang": version("sglang"),
         "policy": guard.fingerprint,
-        "processors": [_describe(one) for one in guard.verifier.allowed],
+        # By the names that requests may write. Code that is pinned has none, and would appear
+        # with its first request.
+        "processors": [
+            _describe(name, one.processor)
+            for name, one in zip(guard.verifier.names, guard.verifier.allowed, strict=False)
+        ],
         "profiles": [
             {"name": name, "may_set": [*profile.may_set]}
             for name, profile in guard.policy.profiles.items()
@@ -40,9 +44,7 @@ def list_allowed(guard: Guard) -> dict[str, Any]:
     }
 
 
-def _describe(one: Allowed) -> dict[str, Any]:
-    name = one.name.removeprefix(f"{builtins.__name__}:")
-    kind = one.processor
+def _describe(name: str, kind: type) -> dict[str, Any]:
     if not issubclass(kind, LogitProcessor) or issubclass(kind, AdaptedProcessor):
         return {"name": name, "parameters": None}  # a class without a schema
     fields = msgspec.structs.fields(kind.Params)
@@ -63,9 +65,11 @@ def add_list(app: Any, guard: Guard, is_guarded: Callable[[], bool]) -> None:
     """
     from starlette.responses import JSONResponse
 
+    listed = cache(lambda: list_allowed(guard))  # takes milliseconds, and never changes
+
     async def answer(_request: Any) -> JSONResponse:
         guarded = is_guarded()
-        body = {"guarded": guarded, **list_allowed(guard)}
+        body = {"guarded": guarded, **listed()}
         return JSONResponse(body, status_code=200 if guarded else 503)
 
     app.add_route(LIST_PATH, answer, methods=["GET"])
