@@ -126,7 +126,9 @@ def load_profile(profile: Profile, where: str) -> LoadedProfile:
     if sum(is_thinking_budget(processor) for processor, _ in choices) > 1:
         raise PolicyError(f"{where}: expected at most one thinking budget")
     for name in profile.may_set:
-        owners = [one.processor.__name__ for one in choices if name in fields_of(one.processor)]
+        owners = [
+            one.processor.__name__ for one in choices if name in open_fields_of(one.processor)
+        ]
         if len(owners) != 1:
             raise PolicyError(
                 f"{where}.may_set: expected parameters that one of its processors has, got "
@@ -138,6 +140,15 @@ def load_profile(profile: Profile, where: str) -> LoadedProfile:
 def fields_of(processor: type[LogitProcessor]) -> Sequence[str]:
     """Return the parameters in a class's schema; none for an adapted class, which has no schema."""
     return () if issubclass(processor, AdaptedProcessor) else processor.Params.__struct_fields__
+
+
+def open_fields_of(processor: type[LogitProcessor]) -> Sequence[str]:
+    """Return the parameters of a class that the operator chose and a request may be let set.
+
+    Not the ``chain`` of a chain: the allow list holds for links that a request names, and the
+    operator's own links need not be on it.
+    """
+    return () if issubclass(processor, ChainLogitProcessor) else fields_of(processor)
 
 
 def _takes(processor: type[LogitProcessor], name: str) -> bool:

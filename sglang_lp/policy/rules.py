@@ -24,7 +24,13 @@ from sglang_lp.errors import (
 )
 from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower
-from sglang_lp.policy.chosen import fields_of, load_always, load_choice, load_profile
+from sglang_lp.policy.chosen import (
+    fields_of,
+    load_always,
+    load_choice,
+    load_profile,
+    open_fields_of,
+)
 from sglang_lp.policy.fields import ENGINE_FIELDS
 from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link, parts, same_params
 from sglang_lp.policy.thinking import (
@@ -280,7 +286,7 @@ class Rules:
             budgets = ProposedBudgets(budget.thinking_budget, asked.field, effort, default)
             return _Requested([link], budgets)
         own = read_bare_budget(_public(given))
-        fields = fields_of(self._default.processor) if self._default is not None else ()
+        fields = open_fields_of(self._default.processor) if self._default is not None else ()
         self._check_taken(_public(given), fields)
         if self._default is None:
             return _Requested([], ProposedBudgets(own, asked.field, effort))
