@@ -11,11 +11,14 @@ from typing import Any
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
 from sglang_lp.params import MAX_INT
+from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
 
 MISSING: Any = object()
 
 #: Each word is encoded twice.
 _MOST_WORDS, _LONGEST_WORD = 1_024, 256
+#: Tokens and lengths of words that the built-in can take at most.
+_MOST_SPELLED = MAX_SEQUENCE_IDS + 2 * _MOST_WORDS
 _SIZES = ("max_pattern_size", "min_pattern_size", "min_count")
 
 
@@ -51,7 +54,8 @@ def spell(words: list[str], tokenizer: Any) -> list[int]:
     begin with another token (vLLM 0.33, ``SamplingParams.update_from_tokenizer``).
 
     Raises:
-        RequestError: There is no tokenizer, or it has no tokens for a word.
+        RequestError: There is no tokenizer, it has no tokens for a word, or the words have more
+            tokens than the built-in takes.
     """
     if tokenizer is None:
         raise RequestError(
@@ -69,6 +73,11 @@ def spell(words: list[str], tokenizer: Any) -> list[int]:
         flat += [len(plain), *plain]
         if spaced and spaced[0] != plain[0] and len(spaced) == len(plain):
             flat += [len(spaced), *spaced]
+        if len(flat) > _MOST_SPELLED:  # a later check would refuse them, once all are encoded
+            raise RequestError(
+                f"bad_words: expected words of at most {MAX_SEQUENCE_IDS} tokens in all, got more; "
+                "leave some out"
+            )
     return flat
 
 
