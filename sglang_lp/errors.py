@@ -4,7 +4,8 @@ SglangLpError
 ├── RequestError (also ValueError)     the caller's fault: HTTP 400, that request alone
 │   ├── PayloadRefused                 the payload is not one that the operator allowed
 │   ├── InvalidParameter               a custom_params entry does not fit the processor
-│   └── Unsupported                    this server cannot honour the processor
+│   ├── Unsupported                    this server cannot honour the processor
+│   └── Contradiction                  its edits leave the request no token
 ├── ProcessorFault (also RuntimeError) a processor misbehaved: HTTP 500, that request alone
 ├── NotRun (also RuntimeError)         a processor did not run on an answer
 ├── PolicyError (also ValueError)      the operator's policy file: the server does not start

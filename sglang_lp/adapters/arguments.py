@@ -115,9 +115,9 @@ def check_numbers(name: str, values: Mapping[str, Any], limits: Mapping[str, int
 
 
 def _numbers(value: Any) -> Iterator[tuple[Any, float]]:
-    """Yield every number of a value and what it came as, however deep, keys included.
+    """Yield every number of a value, however deep, keys included, after the value as it came.
 
-    A class may convert what it gets, so a text that spells a number is one.
+    A class may convert its arguments, so a text that spells a number counts as a number.
     """
     if isinstance(value, dict):
         value = [*value, *value.values()]

@@ -166,10 +166,10 @@ class _Object:
         self.processor.update_state(update if any(change) else None)
 
     def _make_own(self, member: Member, request: Request) -> tuple[Any, list[int], list[int]]:
-        """Return parameters, prompt and output for the object to keep, which may change them.
+        """Return copies of parameters, prompt and output that the object may keep and change.
 
-        Another object that had the member may have changed those that it got. SGLang's pad values
-        are left out of the prompt.
+        Another object that had the member may have changed its own copies. SGLang's pad values are
+        left out of the prompt.
         """
         output_ids = member.output_ids[id(self)] = [*request.output_ids]
         prompt_ids = [i for i in request.prompt_ids if 0 <= i < self._vocab_size]

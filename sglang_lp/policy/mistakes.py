@@ -1,4 +1,4 @@
-"""Mistakes in a policy file in words: the entry, the key, what was expected and what came.
+"""Mistakes in a policy file in words: the entry, the key, the expected and the given value.
 
 ``msgspec`` finds the mistakes; its messages name types of Python and hide the keys of tables.
 """

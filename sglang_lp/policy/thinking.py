@@ -130,7 +130,7 @@ class ThinkingRules:
             self._template = default
         self.default_budget: int | None = self._template[1].get(BUDGET)
         self.limits_all = by_default or decisions.reads_effort or capped
-        #: The operator's own budget, by what the served model thinks in.
+        #: The operator's own budget, by the format of the served model's reasoning.
         self._own: dict[ReasoningFormat | None, Any] = {}
 
     def fit(self, served: ServedModel) -> None:
@@ -289,7 +289,7 @@ def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
 
 
 def follows_thinking(link: Link) -> bool:
-    """Tell whether a link depends on what is thinking."""
+    """Tell whether a link depends on which tokens are thinking."""
     return issubclass(link.processor, ThinkingBudgetLogitProcessor | ScriptLogitProcessor)
 
 

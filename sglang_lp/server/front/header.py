@@ -102,7 +102,7 @@ class AnswerHeader:
 
 
 def add_middleware(app: Any, fingerprint: str) -> None:
-    """Add the headers and the reports to the answers of SGLang's HTTP app.
+    """Add the headers and the reports to the answers of SGLang's HTTP app, and keep bodies.
 
     Args:
         app: SGLang's app, not yet running: a running app takes no middleware.

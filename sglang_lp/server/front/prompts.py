@@ -83,7 +83,7 @@ def _replaces_ids(manager: Any, obj: Any) -> bool:
     if getattr(obj, "input_embeds", None) is not None:
         return True
     if getattr(manager, "mm_processor", True) is None:
-        return False  # a model of text alone: SGLang ignores images
+        return False  # a text-only model: SGLang ignores images
     has_media = getattr(obj, "contains_mm_input", None)
     return has_media is not None and bool(has_media())
 

@@ -59,13 +59,13 @@ class Admitted(NamedTuple):
     """A request that may run its processor.
 
     Attributes:
-        payload: Replaces the request's payload: the operator's own spelling of what is allowed.
+        payload: The operator's own spelling of the allowed class; it replaces the request's.
         processor: Serves the request.
         params: Its parsed parameters.
         custom_params: Replaces the request's own for a class that reads them itself; ``None`` to
             keep those.
-        names: Of the processors that the client may know of.
-        beside: What the request says with its parameters that is meant for no processor.
+        names: Names of the processors that the client may know of.
+        beside: The keys of ``custom_params`` that are meant for no processor.
     """
 
     payload: str
@@ -272,11 +272,11 @@ class Guard:
             ) from None
 
     def _decide(self, intake: Intake, custom_params: Any, resumed: int) -> Decided | None:
-        """Return what a request runs, decided on once for equal requests.
+        """Return the processor that runs for a request, decided once for equal requests.
 
         Args:
             intake: The request.
-            custom_params: Its parameters without what is meant for no processor.
+            custom_params: Its parameters without the keys that are meant for no processor.
             resumed: Number of tokens at the end of its prompt that are the answer so far.
 
         Raises:

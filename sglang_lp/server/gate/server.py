@@ -159,7 +159,7 @@ class Server:
             name: Of the processor, for the message.
             processor: Serves the request.
             intake: The request.
-            beside: What it says with its parameters.
+            beside: The keys of its ``custom_params`` that are meant for no processor.
 
         Raises:
             RequestError: With the reason.
