@@ -249,11 +249,15 @@ class Guard:
             return DECIDED, _ASKED if self.rules.is_empty else "what the operator decided"
         if self.rules.has_profile(payload):
             return payload, payload
-        allowed = self._allowed(payload)
+        allowed = self._allowed(payload, self.rules.profile_names)
         return allowed.payload, allowed.name
 
-    def _allowed(self, payload: Any) -> Allowed:
+    def _allowed(self, payload: Any, others: Iterable[str] = ()) -> Allowed:
         """Return the allowed class of a payload.
+
+        Args:
+            payload: The payload, or the name of a link, which cannot be a profile.
+            others: Names of no class that a request may write as well, for the suggestion.
 
         Raises:
             PayloadRefused: It is not allowed. The message suggests the nearest name that is.
@@ -263,7 +267,7 @@ class Guard:
         except PayloadRefused as refused:
             if refused.reason != RefusalReason.UNKNOWN_NAME:
                 raise  # the payload may have any type and size
-            names = [*self.verifier.names, *self.rules.profile_names]
+            names = [*self.verifier.names, *others]
             hint = did_you_mean(payload, names, cutoff=0.5)
             if not hint:
                 raise
