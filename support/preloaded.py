@@ -192,7 +192,7 @@ def _serve_template(asked: socket.socket) -> Work | None:
 
 
 def _first(job: dict[str, Any], out: int) -> Work:
-    """Make this process the first one of a server, or one that it spawns; return its work."""
+    """Make this process a server's first process, or a process that it spawns; return its work."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, place in ((nothing, 0), (out, 1), (out, 2)):

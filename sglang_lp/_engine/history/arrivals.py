@@ -27,10 +27,10 @@ _OF_COPY = 32
 #: chain of eight links eight times (`make bench PART=bounds`).
 _OF_RESUMED = 128
 
-#: Tokens of a prompt as which a microsecond of a constructor counts: a tenth of a second between
-#: two steps, or one constructor that takes longer.
+#: Work of a microsecond of a constructor, in tokens of a prompt. Between two steps, constructors
+#: take at most a tenth of a second, or as long as one constructor.
 _OF_MICROSECOND = _MOST_TOKENS / 100_000
-#: As which a constructor counts that was not tried before.
+#: Work of a constructor whose time is unknown, in tokens of a prompt.
 _OF_UNTRIED = _MOST_TOKENS // 16
 
 #: Most rows that are asked early between two steps. More copies of a request find the compiled
@@ -62,7 +62,7 @@ class Arrivals:
     def start(self, row: Row, vocab_size: int | None, making: int | None = None) -> None:
         """Start a row that has just arrived, or leave it to :meth:`read`.
 
-        Left are rows that read their prompt, resume tokens or make an object.
+        Rows that read their prompt, resume tokens or make an object are left.
 
         Args:
             row: Row of a request that is new to this process.

@@ -90,7 +90,7 @@ def update_finish_state(
         # finished_len is None if SGLang keeps the whole output.
         count = count if req.finished_len is None else req.finished_len
     due = [one for one in endings if one.begun < len(output_ids)]
-    # A step may decide that its token is the last one, and then fail to edit the row.
+    # A step may decide to end the answer with its token, and then fail to edit the row.
     for one in sorted(due, key=lambda one: (one.length, not is_error(one.reason))):
         if one.length > count:
             break

@@ -143,7 +143,7 @@ class SchedulerGate:
 
 
 def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contradicts:
-    """Return who is at fault where the edits of a request leave no token.
+    """Return the party at fault if the edits of a request leave no token.
 
     Args:
         admitted: The request.

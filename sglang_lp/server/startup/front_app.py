@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def extend(app: Any, guard: Guard) -> None:
-    """Add the headers, the reports and the list of what is allowed to SGLang's app.
+    """Add the headers, the reports and the list of processors and profiles to SGLang's app.
 
     Args:
         app: SGLang's app, not yet running: a running app takes no middleware.

@@ -29,7 +29,7 @@ def finish(_result: None, _coordinator: Any, group: Any) -> None:
     """Write the reports of a search that is over, and release its rows.
 
     A hook after SGLang's own end of a group, which comes once. A search that ends without a finish
-    reason was aborted in SGLang's queue, and SGLang has answered it.
+    reason was aborted in SGLang's queue, or because the KV cache is full; SGLang has answered it.
     """
     beams = release(group)
     if beams is None:

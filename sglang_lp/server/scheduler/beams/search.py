@@ -34,7 +34,7 @@ class Search:
     def fail(self, error: SglangLpError) -> None:
         """End the request with an error, unless it ends with a token before this step's.
 
-        With overlap scheduling nobody knows yet whether the step before was the last.
+        With overlap scheduling the step before is not committed yet, and may have been the last.
         """
         if self._error is None:
             self._error = self.position, error

@@ -1,4 +1,4 @@
-"""The steps of beam searches: edits before SGLang selects, and what it selects.
+"""The steps of beam searches: edits before SGLang selects beams, and the selected beams.
 
 SGLang ranks continuations, and continues or completes the best. A continuation that edits exclude
 has the score ``-inf``. If there are fewer possible continuations than beams, such continuations
