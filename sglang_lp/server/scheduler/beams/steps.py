@@ -8,7 +8,6 @@ processor edits them, and no answer has them. Their rows keep finite logits, so 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.history.row import Row
-
-logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's ``BeamGroup``: its beams, freed with the group.
 _BEAMS = "sglang_lp_beams"
