@@ -25,7 +25,7 @@ from sglang_lp._engine.history.arrivals import ask_again
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.errors import shown
 from sglang_lp.server.scheduler.endings import end_at_first
-from sglang_lp.server.scheduler.reasons import FAULT, fail, finish_reason
+from sglang_lp.server.scheduler.reasons import fail, finish_reason, is_error
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -116,7 +116,7 @@ def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bo
         Whether it is over here. Not if its decode server has yet to say where it listens, which
         SGLang waits for with those requests whose KV cache is on its way.
     """
-    if req.disagg_kv_sender is None or not hasattr(req.to_finish, FAULT):
+    if req.disagg_kv_sender is None or not is_error(req.to_finish):
         return original(scheduler, req)
     if not req.pending_bootstrap:
         _tell(req, req.to_finish)
@@ -131,7 +131,7 @@ def tell_when_bootstrapped(
 ) -> bool:
     """Tell a decode server once it listens: around SGLang's wait for that."""
     ready = original(scheduler, req, poll)
-    if ready and hasattr(req.finished_reason, FAULT):
+    if ready and is_error(req.finished_reason):
         _tell(req, req.finished_reason)
         return False  # no KV cache is sent, and SGLang finds the transfer failed
     return ready
