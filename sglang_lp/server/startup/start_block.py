@@ -12,6 +12,8 @@ from sglang_lp.server.startup import installation
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
+_BUILTINS = builtins.__name__
+
 
 def describe_start(guard: Guard) -> str:
     """Return the guard of a server, its policy and the state of its hooks, as one log message.
@@ -46,6 +48,3 @@ def _lines(guard: Guard) -> Iterator[str]:
         yield f"effort: {', '.join(f'{name} {budget}' for name, budget in policy.levels.items())}"
     states = [*installation.status().values()]
     yield f"hooks: {states.count('live')} of {len(states)} live"
-
-
-_BUILTINS = builtins.__name__
