@@ -218,7 +218,7 @@ def _settle(job: Mapping[str, Any]) -> None:
 
 
 def _forking_spawned() -> Work | None:
-    """Let a copy of this process, as it is now, fork the processes that this one spawns.
+    """Let a copy of this process, in its present state, fork the processes that it would spawn.
 
     The copy forks twice: an orphan becomes the child of this process, which waits for it.
 
