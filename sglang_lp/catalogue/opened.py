@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
@@ -32,8 +31,6 @@ class Catalogue:
         name: In the policy.
         index: Its items.
         sets: Names of the sets that requests may name.
-        always: Names of the sets that every answer's items are in.
-        since: Time at which the process opened this version, in seconds since 1970.
         users: Objects that live as long as a request of this version.
     """
 
@@ -45,10 +42,10 @@ class Catalogue:
         """
         self.name = name
         self.index = index
-        self.always = tuple((one,) for one in source.always)
         self.sets = frozenset(index.sets if source.sets is None else source.sets)
-        self.since = time.time()
         self.users: WeakSet[object] = WeakSet()
+        #: Groups of one set each, which hold for every request.
+        self._always = frozenset(frozenset((name,)) for name in source.always)
         self._joined: Latest[Allowed] = Latest(_COMBINATIONS)
         missing = sorted({*(source.sets or ()), *source.always} - {*index.sets})
         if missing:
@@ -61,13 +58,13 @@ class Catalogue:
                 f"expected an item that is in all sets of always, got none in {source.file}"
             )
 
-    def within(self, wanted: Sequence[Sequence[str]]) -> Allowed:
+    def within(self, wanted: Collection[Collection[str]]) -> Allowed:
         """Return the items of some sets that the policy allows.
 
         Args:
             wanted: Groups of names of sets. An item has to be, for each group, in one of its sets.
         """
-        key = (*self.always, *map(tuple, wanted))
+        key = self._always.union(map(frozenset, wanted))
         found = self._joined.get(key)
         if found is None:
             found = Allowed(self.index, Members.of(self.index, key) if key else None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +44,7 @@ class Members:
         self.total = int(ends[-1])
 
     @classmethod
-    def of(cls, index: Index, wanted: Sequence[Sequence[str]]) -> Members:
+    def of(cls, index: Index, wanted: Collection[Collection[str]]) -> Members:
         """Return the items that are, for each group of set names, in one of its sets.
 
         Exact at every depth, because the sets are joined item by item, not node by node.
@@ -51,8 +53,9 @@ class Members:
             index: Has all the sets.
             wanted: At least one group of at least one name.
         """
-        groups = [np.bitwise_or.reduce([index.sets[name] for name in group]) for group in wanted]
-        return cls(np.bitwise_and.reduce(groups), index.shape.items)
+        # One after the other: ``ufunc.reduce`` would first copy all sets into one array.
+        groups = (reduce(or_, (index.sets[name] for name in group)) for group in wanted)
+        return cls(reduce(and_, groups), index.shape.items)
 
     def below(self, ranks: NDArray[Any]) -> NDArray[np.int32]:
         """Return the number of members with a smaller rank, for each of some ranks.

@@ -57,6 +57,8 @@ def test_the_counts_of_sets_are_made_once(folder):
     (one,) = opened(folder, 'file = "items.cat"').now.values()
 
     assert one.within((("eu",),)) is one.within((["eu"],))
+    twice = [["old", "eu", "old"], ["fresh"], ["eu", "old"]]
+    assert one.within(twice) is one.within([["fresh"], ["eu", "old"]])
 
 
 @pytest.mark.parametrize(
