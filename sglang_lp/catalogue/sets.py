@@ -21,13 +21,10 @@ class Members:
     """A set of items, for counting how many of them a run of ranks has.
 
     Attributes:
-        words: Shape ``(items // 64 + 1,)``, uint64. Rank ``r`` is bit ``63 - r % 64`` of word
-            ``r // 64``.
-        counts: Shape ``(items // 64 + 1,)``, int32: number of members before each word.
         total: Number of members.
     """
 
-    __slots__ = ("counts", "total", "words")
+    __slots__ = ("_counts", "_words", "total")
 
     def __init__(self, packed: NDArray[np.uint8], items: int) -> None:
         """Count the members of a set.
@@ -38,9 +35,11 @@ class Members:
         """
         filled = np.zeros((items // 64 + 1) * 8, dtype=np.uint8)
         filled[: len(packed)] = packed
-        self.words = filled.view(">u8").astype(np.uint64)
-        ends = np.bitwise_count(self.words).cumsum(dtype=np.int32)
-        self.counts = np.append(np.int32(0), ends[:-1])
+        #: Rank ``r`` is bit ``63 - r % 64`` of word ``r // 64``, uint64.
+        self._words = filled.view(">u8").astype(np.uint64)
+        ends = np.bitwise_count(self._words).cumsum(dtype=np.int32)
+        #: Number of members before each word, int32.
+        self._counts = np.append(np.int32(0), ends[:-1])
         self.total = int(ends[-1])
 
     @classmethod
@@ -65,14 +64,14 @@ class Members:
         """
         places = ranks >> 6
         shifts = (63 - (ranks & 63)).astype(np.uint64)
-        words = self.words[places] >> np.uint64(1) >> shifts
-        found: NDArray[np.int32] = self.counts[places] + np.bitwise_count(words).astype(np.int32)
+        words = self._words[places] >> np.uint64(1) >> shifts
+        found: NDArray[np.int32] = self._counts[places] + np.bitwise_count(words).astype(np.int32)
         return found
 
     def has(self, ranks: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each of some ranks whether the item is a member."""
         shifts = (63 - (ranks & 63)).astype(np.uint64)
-        found: NDArray[np.bool_] = (self.words[ranks >> 6] >> shifts & np.uint64(1)).astype(
+        found: NDArray[np.bool_] = (self._words[ranks >> 6] >> shifts & np.uint64(1)).astype(
             np.bool_
         )
         return found
