@@ -320,7 +320,7 @@ class CatalogueLogitProcessor(LogitProcessor):
         """Name the tokens up to the first place with more than one allowed token."""
         progress = copy(request.state)
         done = progress.done
-        while progress.node is not None and progress.done == done:
+        while not progress.is_last and progress.node is not None and progress.done == done:
             allowed = _tokens_after(progress)
             if len(allowed) != 1:
                 return

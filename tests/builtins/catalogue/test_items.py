@@ -264,3 +264,12 @@ def test_tokens_without_an_alternative_are_foreseen():
     serving.advance(request, [6])
     assert [*serving.foresee(request)] == [2, 3]
     assert request.state.depth == 1
+
+
+def test_after_the_last_item_nothing_is_foreseen():
+    serving, parsed = fitted({"catalogue": "numbers", "only": [13], "ends_answer": False})
+    request = Request(parsed)
+    request.state = serving.start(request)
+    serving.advance(request, [6, 2, 3])
+
+    assert next(serving.foresee(request), None) is None
