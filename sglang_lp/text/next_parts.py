@@ -98,6 +98,8 @@ class NextParts:
             self._ended[state] |= 1 << number
         for state in automaton.by_length():
             self._ended[state] |= self._ended[automaton.shorter[state]]
+        #: Of new texts, which can begin in every state.
+        self._new = [*self._entries(0)]
         self._parts: KeptIds[_Parts] = KeptIds()
         self._shares: KeptIds[Shares] = KeptIds()
         self._parts.of(0, self._found)  # where every request begins
@@ -147,7 +149,7 @@ class NextParts:
         """Return the next parts of begun and of new texts in a state."""
         import numpy as np
 
-        found = sorted({*self._entries(state), *self._entries(0)})
+        found = sorted({*self._new, *(self._entries(state) if state else ())})
         ids, starts = np.unique(np.array([entry[0] for entry in found], int), return_index=True)
         texts = np.array([entry[1] for entry in found], int)
         return _Parts(ids, starts, texts, np.array([entry[2] for entry in found], float))
