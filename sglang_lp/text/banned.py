@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
-from sglang_lp.text.encoding import served_vocabulary
+from sglang_lp.text.encoding import served_vocabulary, without
 from sglang_lp.text.utf8 import SHRINKS, folded, lacking, unfinished
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class BannedTexts:
         left = np.repeat(self._starts[1:], np.diff(self._starts))
         left -= np.arange(len(left))
         self._low, self._high = self._pieces.ranges_of(b"".join(self._texts), left)
-        self.always = self._ids(self._pieces.containing(self._texts))
+        self.always = without(self._pieces.containing(self._texts), spared)
         if len(self.always) == len(self._pieces):
             raise RequestError(
                 "expected texts that leave the model something to write, but every token of it "
@@ -160,7 +160,7 @@ class BannedTexts:
         return self._kept.of(end, self._completing)
 
     def _completing(self, end: bytes) -> array[int]:
-        found = self._ids(self._found(end))
+        found = without(self._found(end), self._spared)
         if len(found) + len(self.always) >= len(self._pieces) and len(
             {*found, *self.always}
         ) == len(self._pieces):
@@ -241,9 +241,3 @@ class BannedTexts:
             for stop in range(known + 1, len(text) + 1)
             for start in starts
         )
-
-    def _ids(self, found: np.ndarray) -> array[int]:
-        ids = array("q", found.tobytes())
-        if self._spared and not {*self._spared}.isdisjoint(ids):
-            return array("q", [token_id for token_id in ids if token_id not in self._spared])
-        return ids

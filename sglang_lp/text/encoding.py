@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import InvalidParameter, refusing, shown
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Most bytes that the texts of one request may have together: they are compiled as it arrives.
 MAX_BYTES = 32_768
@@ -47,6 +51,14 @@ def known_ids(token_ids: Sequence[int], vocab_size: int) -> Sequence[int]:
     if not token_ids or token_ids[-1] < vocab_size:
         return token_ids
     return token_ids[: bisect_left(token_ids, vocab_size)]
+
+
+def without(found: np.ndarray, spared: Sequence[int]) -> array[int]:
+    """Return ids, shape ``(count,)``, int64, without some others, in their order."""
+    import numpy as np
+
+    kept = found[np.isin(found, spared, invert=True)] if spared else found
+    return array("q", kept.tobytes())
 
 
 def served_vocabulary(processor: str, name: str, tokenizer: Any) -> Vocabulary:

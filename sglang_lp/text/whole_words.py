@@ -21,7 +21,7 @@ from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.edits.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.byte_runs import BROKEN
-from sglang_lp.text.encoding import served_vocabulary
+from sglang_lp.text.encoding import served_vocabulary, without
 from sglang_lp.text.utf8 import SHRINKS, folded, lacking, unfinished
 from sglang_lp.text.word_edges import edges_of, is_word, may_become_word
 
@@ -133,7 +133,7 @@ class WholeWords:
         self._first = np.unique(token[first])
         #: Tokens that do so after the rest of a character.
         self._after_head = np.unique(token[known & at_head])
-        self.always: Sequence[int] = self._ids(np.unique(token[bounded]).astype(np.int64))
+        self.always: Sequence[int] = without(np.unique(token[bounded]).astype(np.int64), spared)
         #: Tokens that begin with no letter, or with a letter that a wrong byte can spoil.
         open_first = edges.opens[edges.starts]
         open_first[[*vocabulary.byte_runs.ids]] = True
@@ -206,13 +206,7 @@ class WholeWords:
         return self._kept.of(end, self._completing)
 
     def _completing(self, end: bytes) -> array[int]:
-        return self._ids(self._found(end))
-
-    def _ids(self, found: np.ndarray) -> array[int]:
-        spared = self._spared
-        return array(
-            "q", [i for i in found.tolist() if i not in spared] if spared else found.tobytes()
-        )
+        return without(self._found(end), self._spared)
 
     def _remembered(self, text: bytes) -> bytes:
         if text.endswith(BROKEN):
