@@ -3,6 +3,7 @@
 import codecs
 import random
 import sys
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,11 @@ def some_vocabulary(some):
     return tokens, tuple(words)
 
 
+on_vocabularies = pytest.mark.parametrize(
+    ("seed", "ignore_case"), [*product(range(4), [False, True])]
+)
+
+
 def banned_after(banned, end, tokens):
     """Return the ids of the banned tokens; all with text, where it says that nothing is left."""
     try:
@@ -50,8 +56,7 @@ def banned_after(banned, end, tokens):
         return {token_id for token_id, token in enumerate(tokens) if token}
 
 
-@pytest.mark.parametrize("ignore_case", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@on_vocabularies
 def test_exactly_the_tokens_that_complete_a_text_are_banned(seed, ignore_case):
     some, completed = random.Random(seed), 0
     for _ in range(250):
@@ -97,13 +102,12 @@ def completes(said, token, words, *, ignore_case):
     )
 
 
-@pytest.mark.parametrize("ignore_case", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@on_vocabularies
 def test_exactly_the_tokens_that_complete_a_text_are_banned_after_a_prompt(seed, ignore_case):
     some, begun = random.Random(seed), 0
     for _ in range(400):
         tokens, words = some_vocabulary(some)
-        # A word that another one begins, as normalizing makes them.
+        # Words that begin with another word, as normalizing makes them.
         words += tuple(word + some.choice(words) for word in words[:2])
         if all(completes(b"", token, words, ignore_case=ignore_case) for token in tokens if token):
             continue

@@ -188,6 +188,18 @@ def test_a_loop_is_found_as_its_definition_says(opening, pattern, times, sizes, 
     assert found == ends_with_loop(tokens, smallest, largest, count)
 
 
+def check_closed(params, script, due):
+    """Check that a block is closed after so many tokens; never, if ``due`` is ``None``."""
+    output = generated(params, [START], script)
+    if due is None:
+        assert END not in output
+    else:
+        assert output[: due + 2] == [*script[:due], NEW_LINE, END][: len(output)]
+        if len(output) > due + 1:
+            (block, *_) = report(params, [START], output, [(due, due + 2)])
+            assert block == {"tokens": due + 1, "ended": "loop"}
+
+
 @settings(max_examples=60)
 @given(
     opening=st.lists(st.integers(4, 7), max_size=300),
@@ -200,17 +212,9 @@ def test_a_block_that_loops_is_closed_and_no_other(opening, pattern, smallest, l
     params = {"max_pattern_size": largest, "min_pattern_size": smallest, "min_count": count}
     script = [*opening, *(pattern * 600)[:600]]
 
-    output = generated(params, [START], script)
-
     looked = [at for at in range(512, 900, 512) if at <= len(script)]
     due = next((at for at in looked if ends_with_loop(script[:at], smallest, largest, count)), None)
-    if due is None:
-        assert END not in output
-    else:
-        assert output[: due + 2] == [*script[:due], NEW_LINE, END][: len(output)]
-        if len(output) > due + 1:
-            (block, *_) = report(params, [START], output, [(due, due + 2)])
-            assert block == {"tokens": due + 1, "ended": "loop"}
+    check_closed(params, script, due)
 
 
 @settings(max_examples=30)
@@ -225,21 +229,13 @@ def test_a_block_with_few_new_ngrams_is_closed_and_no_other(opening, pattern, wi
     params = {"min_new_share": share, "ngram_size": size, "window_size": length}
     script = [*opening, *(pattern * 700)[:700]]
 
-    output = generated(params, [START], script)
-
     def is_loop(tokens):
         ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
         return len({*ngrams[size - 1 - length :]}) < share * (length - size + 1)
 
     looked = [at for at in (512, 1024) if at <= len(script)]
     due = next((at for at in looked if is_loop(script[:at])), None)
-    if due is None:
-        assert END not in output
-    else:
-        assert output[: due + 2] == [*script[:due], NEW_LINE, END][: len(output)]
-        if len(output) > due + 1:
-            (block, *_) = report(params, [START], output, [(due, due + 2)])
-            assert block == {"tokens": due + 1, "ended": "loop"}
+    check_closed(params, script, due)
 
 
 def test_a_loop_is_closed_with_the_message():
