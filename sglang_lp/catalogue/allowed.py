@@ -29,8 +29,8 @@ class Allowed:
         left_out: Ranks of members that are not allowed, ascending.
         only: Ranks of all that are allowed, ascending; ``None`` for as many as the others leave.
         total: Number of allowed items.
-        kept: The tokens after nodes, cached by the caller.
-        whole: The items that these were restricted from, if they were.
+        kept: Cache of the tokens after each node, filled by the caller.
+        whole: The items before :meth:`restrict`; ``None`` for a set.
     """
 
     __slots__ = ("index", "kept", "left_out", "members", "only", "total", "whole")
@@ -111,7 +111,7 @@ class Allowed:
 
         Args:
             low: First rank of each run.
-            high: Rank behind the last one.
+            high: Rank after the last rank of each run.
         """
         if self.only is not None:
             return self.only.searchsorted(low) < self.only.searchsorted(high)

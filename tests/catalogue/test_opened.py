@@ -110,7 +110,7 @@ def index_of(*items, sets=True):
 
 
 def looks(catalogues, times=2):
-    """Return what became of new versions at some looks."""
+    """Return the outcomes of some looks for new versions."""
     return [found for _ in range(times) for found in catalogues.renew()]
 
 

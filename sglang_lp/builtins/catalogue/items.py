@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sglang_lp.served_model import ServedModel
     from sglang_lp.text.triggers import Trigger
 
-#: Most item ids of a list. Looking them up takes 1 µs each, before the request begins.
+#: Most item ids of a list. They are looked up before the request begins (benchmarks/bounds,
+#: catalogue-excluded).
 MAX_ITEM_IDS = 10_000
 
 #: Most groups of sets, and characters of a group.
@@ -104,8 +105,8 @@ class _Progress:
             index = self.choice.catalogue.index
             raise RequestError(
                 f"catalogue: expected a token that leads to an item that this request may get, got "
-                f"{token_id}; if the answer resumes another one, that was written with another "
-                f"version than {index.version}, or with other rules: ask for it anew"
+                f"{token_id}; if the answer resumes another answer, the begun answer was written "
+                f"with another version than {index.version}, or with other rules: ask for it anew"
             )
         self.node = node
         self.depth += 1

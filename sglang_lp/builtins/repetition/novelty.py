@@ -62,7 +62,7 @@ class Novelty:
 
     def __init__(self, ngram_size: int, window_size: int) -> None:
         self._ngram_size, self._window_size = ngram_size, window_size
-        #: Up to two windows, of which the last one counts.
+        #: Up to two windows; the last window counts.
         self._tokens = array("q")
         self._counts: dict[bytes, int] = {}
 

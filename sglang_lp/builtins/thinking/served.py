@@ -1,4 +1,4 @@
-"""What counts as thinking on the served model: its reasoning parser's delimiters and tool calls."""
+"""Delimiters and tool calls of the served reasoning parser, which decide what is thinking."""
 
 from __future__ import annotations
 

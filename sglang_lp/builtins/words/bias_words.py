@@ -43,7 +43,7 @@ class _Progress:
         self.times = {**(times or {})}
 
     def count(self, ended: int, most: int) -> None:
-        """Count completed words, and stop pushing those that have reached the limit."""
+        """Count completed words; a word that has come ``most`` times gets no more bias."""
         while ended:
             number = ended.bit_length() - 1
             ended -= 1 << number

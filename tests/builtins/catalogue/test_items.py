@@ -155,7 +155,7 @@ def test_an_answer_has_items_of_the_catalogue_that_the_rules_allow(case, seed, d
         (item,) = [one for one in left if tuple(rest[: len(one)]) == one]
         found.append(item)
         rest = rest[len(item) :]
-    # Where items differ in length, the end of the last one is not known before its last token.
+    # Where items differ in length, the end of the last item is not known before its last token.
     assert rest == ([EOS] if index.shape.ragged else [])
     named_by = {
         item: sorted(one for one, other in zip(ids, items, strict=True) if other == item)
