@@ -28,7 +28,7 @@ root_doc = "docs/index"
 #: The site's navigation, which Markdown cannot express. Pages that are not named here come last.
 NAVIGATION = {
     "Send requests": [
-        *("start/requests", "processors", "text", "thinking", "trace", "rollouts"),
+        *("start/requests", "processors", "text", "thinking", "trace", "rollouts", "beams"),
         *("evidence", "api/client"),
     ],
     "Run a server": [
@@ -36,6 +36,7 @@ NAVIGATION = {
         "/SECURITY",
         "policy",
         "operating",
+        "catalogues",
         "runbook",
         "deploying",
         "disaggregation",

@@ -143,8 +143,8 @@ PARTS = {
         (*ENV, _python("what a catalogue costs", "benchmarks.catalogue.measure")),
     ),
     "dashboard": Choice(
-        "draws the Grafana dashboard from a server under load",
-        (*ENV, _python("a server under load", "benchmarks.dashboard")),
+        "draws the Grafana dashboard from two servers under load",
+        (*ENV, _python("two servers under load", "benchmarks.dashboard")),
     ),
     "drafts": Choice(
         "what a verify step of speculative decoding adds",
