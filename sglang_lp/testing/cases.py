@@ -35,7 +35,7 @@ class Case(NamedTuple):
         )
 
     def custom_params(self) -> dict[str, Any]:
-        """Return what SGLang passes to the processor, with the output."""
+        """Return the ``custom_params`` that SGLang passes to the processor, with the output."""
         request = self.request()
         request.output_ids.extend(self.output_ids)
         return request.custom_params(self.params)

@@ -89,7 +89,7 @@ def _lines(  # noqa: PLR0913, PLR0917 - as above
 
 
 def _fate(token_id: int, before: torch.Tensor, after: torch.Tensor) -> str:
-    """Say what happened to the logit of a token."""
+    """Describe the change of a token's logit."""
     old, new = before[token_id], after[token_id]
     if same_bits(old, new):
         return f"token {token_id} unchanged"
