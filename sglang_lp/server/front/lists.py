@@ -45,13 +45,14 @@ class Lists:
     ) -> None:
         """Abort requests; those of a list that is being checked, once they are sent.
 
-        SGLang sends an abort to the scheduler, which does not have these requests yet.
+        SGLang sends an abort to the scheduler, which does not have these requests yet. An id may
+        also begin the ids of other requests, which run already: that abort also goes out at once.
         """
         waits = False
         for aborted in self._checked:
             named = [one for one in aborted if abort_all or (rid and one.startswith(rid))]
             aborted.update(dict.fromkeys(named, True))
-            waits = waits or bool(named)
+            waits = waits or rid in aborted
         if abort_all or not waits:
             original(manager, rid, abort_all)
 

@@ -115,7 +115,7 @@ def test_sglangs_answers_end_where_the_client_goes(checking):
     ("abort", "at_once", "later"),
     [
         (("a_1",), [], ["a_1"]),
-        (("a_",), [], ["a_0", "a_1", "a_2"]),
+        (("a_",), [("a_", False)], ["a_0", "a_1", "a_2"]),
         (("b_1",), [("b_1", False)], []),
         (("",), [("", False)], []),
         (("", True), [("", True)], ["a_0", "a_1", "a_2"]),
