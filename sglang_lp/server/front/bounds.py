@@ -24,6 +24,10 @@ MAX_DIFFERENT = 65_536
 #: The scheduler gets every copy, and compares them to find that they are equal.
 MAX_COPIED = 16_777_216
 
+#: Most characters in the parameters of one HTTP request, over all of its texts and copies. The
+#: scheduler gets the parameters of every copy.
+MAX_CHARACTERS = 16_777_216
+
 #: Most seconds that the constructors of adapted classes may take for one HTTP request, over all
 #: of its texts and copies: the scheduler makes an object for each.
 MAX_MAKING = 2.0
@@ -50,8 +54,8 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         copies: Number of copies of each text (``n``).
 
     Raises:
-        RequestError: The total exceeds ``MAX_ENTRIES`` or ``MAX_LINKS``, or the parameters that
-            differ exceed ``MAX_DIFFERENT``.
+        RequestError: The total exceeds ``MAX_ENTRIES``, ``MAX_LINKS`` or ``MAX_CHARACTERS``, or
+            the parameters that differ exceed ``MAX_DIFFERENT``.
     """
     listed = [entries(params) for params in texts]
     total = copies * sum(listed)
@@ -66,6 +70,12 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         raise RequestError(
             f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
             f"{links} over all of its texts and copies (n); send several requests"
+        )
+    characters = copies * sum(map(_all_characters, texts))
+    if characters > MAX_CHARACTERS:
+        raise RequestError(
+            f"custom_params: expected at most {MAX_CHARACTERS} characters in one HTTP request, got "
+            f"{characters} over all of its texts and copies (n); send several requests"
         )
     # The work of preparing each text's parameters.
     weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
@@ -147,6 +157,20 @@ def _in_texts(custom_params: object) -> int:
     if not isinstance(custom_params, dict):
         return 0
     return sum(len(value) for value in custom_params.values() if isinstance(value, str))
+
+
+def _all_characters(custom_params: object) -> int:
+    """Return the number of characters of one request's texts and keys, however deep they are."""
+    total, left = 0, [custom_params]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += [one for one in value if not isinstance(one, int | float)]
+    return total
 
 
 def _characters(value: object) -> int:

@@ -5,6 +5,7 @@ import pytest
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front import bounds
 from sglang_lp.server.front.bounds import (
+    MAX_CHARACTERS,
     MAX_COPIED,
     MAX_DIFFERENT,
     MAX_ENTRIES,
@@ -108,6 +109,26 @@ def test_as_many_links_as_the_limit_are_taken(texts, copies):
 def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
     with pytest.raises(RequestError, match=f"at most {MAX_LINKS} links"):
         check_entries(texts, copies)
+
+
+TEXT = "a" * (MAX_CHARACTERS // 128)
+#: Texts wherever JSON has them.
+HELD = [
+    {"t": TEXT},
+    {"t": {"a": [{"b": TEXT}]}},
+    {"t": [0, TEXT]},
+    {"t": [[TEXT]]},
+    {"t": {TEXT: 1}},
+]
+
+
+@pytest.mark.parametrize("params", HELD, ids=range(len(HELD)))
+def test_characters_count_wherever_they_are_and_for_every_copy(params):
+    check_entries([params], 127)
+    with pytest.raises(RequestError, match=f"expected at most {MAX_CHARACTERS} characters in one"):
+        check_entries([params], 129)
+    with pytest.raises(RequestError, match=f"expected at most {MAX_CHARACTERS} characters in one"):
+        check_entries([params] * 43, 3)
 
 
 @pytest.mark.parametrize(("tokens", "copies"), [(0, 1), (MAX_COPIED, 1), (MAX_COPIED // 256, 256)])
