@@ -247,7 +247,6 @@ class Row:
         row.request = request = copy(self.request)
         row.tokens = request.output_ids = self.tokens[:]
         row.edit_log = copy(self.edit_log)
-        row.version = clock.next_version()
         if self.needs is not _NONE:
             request.state = self.processor.fork(request)
         return row

@@ -6,7 +6,10 @@ without overlap.
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
+from array import array
 from types import SimpleNamespace
 
 import orjson
@@ -18,6 +21,7 @@ from sglang.srt.beam_search.joint_select import SelectResult
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, FINISH_MATCHED_TOKEN
 
 from sglang_lp._engine.history.attached import attach_row
+from sglang_lp._engine.history.clock import clock
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
     ChoiceLogitProcessor,
@@ -315,6 +319,30 @@ def test_the_rows_of_a_search_go_with_it():
 
     assert steps.beams_of(played.group) is None
     assert played.req.custom_logit_processor is None
+
+
+def test_a_fork_does_not_wake_batches_of_other_requests():
+    one = Played.__new__(Played)
+    one.begin(Steers, {}, 3)
+    row = steps.beams_of(one.group).leader
+    before = clock.version
+    row.fork(row.host, array("q"))
+
+    assert clock.version == before
+
+
+def test_the_rows_of_a_search_that_is_over_go_with_the_next_step():
+    played = Played(Steers, {}, width=3)
+    running = played.steps
+    kept = [weakref.ref(row) for row in running._rows if row is not None]
+    assert kept
+    del played
+    batch = SimpleNamespace(beam_tail=None, reqs=[SimpleNamespace(beam_group=None)])
+    forward = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: False))
+    running.edit(batch, forward, SimpleNamespace(next_token_logits=torch.zeros(1, VOCAB_SIZE)))
+    gc.collect()
+
+    assert [row() for row in kept] == [None] * len(kept)
 
 
 @pytest.mark.parametrize("searches", [1, 5])

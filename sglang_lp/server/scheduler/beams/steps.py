@@ -102,13 +102,14 @@ class BeamSteps:
         logits = None if logits_output is None else logits_output.next_token_logits
         if batch is None or logits is None:
             return
-        may_search = batch.beam_tail is not None or forward_batch.forward_mode.is_extend()
-        placed = [*_placed(batch)] if may_search else []
-        if not placed:
-            self._forget()
-            return
+        placed: list[tuple[Beams, Sequence[int]]] = []
         try:
-            self._edit(logits, placed)
+            if batch.beam_tail is not None or forward_batch.forward_mode.is_extend():
+                placed += _placed(batch)
+            if placed:
+                self._edit(logits, placed)
+            else:
+                self._forget()
         except BaseException as error:  # noqa: BLE001 - see the class
             fault = as_fault("sglang-lp", "in a step of a beam search", error)
             for beams, _ in placed:
