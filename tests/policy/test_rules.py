@@ -104,6 +104,19 @@ def test_a_parameter_that_no_processor_takes_is_refused(default, given, why):
         rules_of(defaults=default).decide(Asked(None, given), SERVED)
 
 
+def test_a_request_names_no_link_of_the_operators_chain():
+    params = {"chain": [BAN.processor], "0.token_ids": [7]}
+    chain = Chosen(processor="ChainLogitProcessor", params=params)
+    rules = rules_of(defaults=chain)
+    assert named(rules.decide(Asked(None, {}), SERVED)) == named(
+        rules_of().decide(Asked("ChainLogitProcessor", params), SERVED)
+    )
+    with pytest.raises(RequestError, match="chain"):
+        rules.decide(Asked(None, {"chain": ["MinLengthLogitProcessor"]}), SERVED)
+    with pytest.raises(PolicyError, match=r"profiles.a.may_set: .* 'chain', which none"):
+        rules_of(profiles={"a": Profile(processors=(chain,), may_set=("chain",))})
+
+
 def test_parameters_that_the_server_adds_to_every_request_are_nobodys_mistake():
     rules = rules_of()
     rules.preferred = frozenset({"dry_base"})

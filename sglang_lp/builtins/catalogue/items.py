@@ -30,6 +30,8 @@ MAX_ITEM_IDS = 10_000
 
 #: Most groups of sets, and characters of a group.
 _MAX_GROUPS, _MAX_GROUP = 16, 1_024
+#: Most names of sets in all groups together.
+_MOST_SETS = 64
 
 #: Most tokens that may come before a sleeping request reads them.
 _LONGEST_SLEEP = 128
@@ -238,6 +240,12 @@ class CatalogueLogitProcessor(LogitProcessor):
             InvalidParameter: A set that the request may not name, or ids of the wrong type.
         """
         groups = [one.split("|") for one in params.subset]
+        if sum(map(len, groups)) > _MOST_SETS:
+            raise InvalidParameter(
+                cls.__name__,
+                "subset",
+                f"expected at most {_MOST_SETS} names of sets, got {sum(map(len, groups))}",
+            )
         for name in (name for group in groups for name in group):
             if name not in catalogue.sets:
                 raise InvalidParameter(

@@ -226,6 +226,7 @@ def test_an_item_that_is_not_complete_is_not_in_the_report():
         ({"catalogue": "other"}, "catalogue of .*which has 'names', 'numbers', got 'other'"),
         ({"catalogue": "numbers", "subset": ["old"]}, "which has 'eu', 'fresh', 'uk', got 'old'"),
         ({"catalogue": "numbers", "subset": ["eu|"]}, "got ''"),
+        ({"catalogue": "numbers", "subset": ["|".join(["eu"] * 65)]}, "at most 64 names .* got 65"),
         ({"catalogue": "numbers", "exclude": ["10"]}, "exclude of .*whole numbers .* got '10'"),
         ({"catalogue": "names", "only": [1]}, "only of .*texts .* got 1"),
         ({"catalogue": "numbers", "only": [1, 2]}, "leave an item of numbers"),
