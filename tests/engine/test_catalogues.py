@@ -179,6 +179,9 @@ def test_a_new_version_is_taken_up_while_running_answers_keep_theirs(server):
     longest = ask({"catalogue": "items", "max_items": 100}, [5], max_new_tokens=300)
     with ThreadPoolExecutor() as pool:
         running = [pool.submit(server.post, "/generate", longest) for _ in range(6)]
+        if not server.arguments.get("speculative_algorithm"):
+            searched = server.post("/generate", ask(AROUND[2], [5], beam_width=3))
+            assert searched.status == 200, searched.body
         time.sleep(0.3)
         with replaced(server, newer):
             if server.arguments.get("tp_size", 1) > 1:  # ranks keep the version they began with

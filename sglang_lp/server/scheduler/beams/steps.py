@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.device import index_on, send
 from sglang_lp._engine.batch import Batch
-from sglang_lp._engine.history.attached import rows_of
+from sglang_lp._engine.history.attached import detach_row, rows_of
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
@@ -62,8 +62,14 @@ def beams_of(group: Any) -> Beams | None:
 
 
 def release(group: Any) -> Beams | None:
-    """Detach the beams of a search that is over, and return them."""
+    """Detach the beams of a search that is over, and return them.
+
+    Detached as well from SGLang's parameters, which the row of the leader refers to: only the
+    garbage collector would end that circle, long after.
+    """
     beams: Beams | None = vars(group).pop(_BEAMS, None)
+    if beams is not None:
+        detach_row(beams.custom_params)
     return beams
 
 
