@@ -135,7 +135,7 @@ _DRAFTS = ("draft_token", "draft_token_num", "retrieve_next_sibling", "retrieve_
 #: Attributes of NGRAM's worker that hooks use; checked when SGLang chooses the worker.
 OF_NGRAM = ("_prepare_draft_tokens", "draft_token_num", "prev_accept_lens")
 
-_beam_hook = partial(Hook, since=BEAM_SEARCH)
+_BeamHook = partial(Hook, since=BEAM_SEARCH)
 
 HOOKS: tuple[Hook, ...] = (
     # Start-up: no process without the guard.
@@ -312,18 +312,18 @@ HOOKS: tuple[Hook, ...] = (
     Hook(_REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
     Hook(_SCHEDULER + "_release_aborted_request", "after", lambda _: release.abandon),
     # Beams.
-    _beam_hook(_COORDINATOR + "validate_and_init", "around", lambda _: steps.attach),
-    _beam_hook(
+    _BeamHook(_COORDINATOR + "validate_and_init", "around", lambda _: steps.attach),
+    _BeamHook(
         _BEAMS + "logits_capture.capture_pre_sample_logits",
         "before",
         lambda shared: shared.beams.edit,
     ),
-    _beam_hook(_COORDINATOR + "_select_group", "before", lambda _: steps.score),
-    _beam_hook(_GROUP + "advance_frontier", "before", lambda _: steps.grow),
-    _beam_hook(_COORDINATOR + "commit_prefill", "before", lambda _: steps.end_failed_prefill),
-    _beam_hook(_COORDINATOR + "commit_decode", "before", lambda _: steps.end_failed),
-    _beam_hook(_COORDINATOR + "_retire_group", "after", lambda _: results.finish),
-    _beam_hook(_BEAMS + "output.pack_beam_search_output", "after", lambda _: results.tell),
+    _BeamHook(_COORDINATOR + "_select_group", "before", lambda _: steps.score),
+    _BeamHook(_GROUP + "advance_frontier", "before", lambda _: steps.grow),
+    _BeamHook(_COORDINATOR + "commit_prefill", "before", lambda _: steps.end_failed_prefill),
+    _BeamHook(_COORDINATOR + "commit_decode", "before", lambda _: steps.end_failed),
+    _BeamHook(_COORDINATOR + "_retire_group", "after", lambda _: results.finish),
+    _BeamHook(_BEAMS + "output.pack_beam_search_output", "after", lambda _: results.tell),
     # Prefill and decode apart.
     Hook(_SCHEDULER + "_retire_aborted_prefill_result", "around", lambda _: disaggregated.retire),
     Hook(
