@@ -62,7 +62,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _open = urllib.request.build_opener(_NoRedirects).open
 
 
-def request(method: str, url: str, path: str, body: Any = None, *, key: bool = True) -> Answer:
+def request(  # noqa: PLR0913 - each is of its own
+    method: str, url: str, path: str, body: Any = None, *, key: bool = True, most: int = _MAX_BYTES
+) -> Answer:
     """Send a request; the answer may be a refusal.
 
     Args:
@@ -71,6 +73,7 @@ def request(method: str, url: str, path: str, body: Any = None, *, key: bool = T
         path: Path of the endpoint, added to ``url``.
         body: JSON, or ``None``.
         key: Whether ``OPENAI_API_KEY`` is sent, if it is set: only where a user gave the host.
+        most: Largest answer that is read, in bytes.
 
     Raises:
         SglangLpError: No answer came, or one that is too large or not HTTP.
@@ -89,9 +92,9 @@ def request(method: str, url: str, path: str, body: Any = None, *, key: bool = T
         except urllib.error.HTTPError as refusal:
             response = refusal
         with response:
-            content = response.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise SglangLpError(f"{path}: expected an answer of at most {_MAX_BYTES >> 20} MiB")
+            content = response.read(most + 1)
+            if len(content) > most:
+                raise SglangLpError(f"{path}: expected an answer of at most {most >> 20} MiB")
             return _answer(response.status, response.headers, content)
     except (OSError, HTTPException, ValueError) as error:  # ValueError: no such host can be
         raise SglangLpError(f"{path}: no answer: {shown(str(error), 200)}") from error

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from sglang_lp.cli import policy_option
+from sglang_lp.cli.http import base_of, request, told
 from sglang_lp.cli.terminal import progress, say
-from sglang_lp.errors import PayloadRefused, RequestError, UsageError, shown
+from sglang_lp.errors import PayloadRefused, RequestError, SglangLpError, UsageError, shown
 from sglang_lp.trust import Verifier
+from sglang_lp.wire.names import MAX_TOKENIZER_BYTES, TOKENIZER_PATH
 
 if TYPE_CHECKING:
+    from sglang_lp.served_model import ServedModel
     from sglang_lp.trace import Trace
 
 #: Largest file that is read.
@@ -31,9 +35,11 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("request", metavar="REQUEST", help="a file with the request's JSON")
     parser.add_argument("answer", metavar="ANSWER", help="a file with the answer's JSON")
-    parser.add_argument(
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
         "--tokenizer", metavar="DIR", help="the model's directory; without it tokens are numbers"
     )
+    model.add_argument("--url", help="the server, whose tokenizer is used")
     parser.add_argument(
         "--beside",
         nargs=2,
@@ -58,7 +64,6 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sglang_lp.client.models import load_model
     from sglang_lp.trace import read_exchange, trace_answer, write_lines, write_page
 
     if arguments.beside and arguments.format != "html":
@@ -66,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     policy = policy_option.choose(arguments.policy)
     catalogues = policy.open_catalogues().now if policy.catalogues else {}
     with progress("reading the tokenizer"):
-        served = load_model(arguments.tokenizer)._replace(catalogues=catalogues)
+        served = _model(arguments)._replace(catalogues=catalogues)
     verifier = Verifier(policy)
 
     def trace(request: str, answer: str) -> Trace:
@@ -92,6 +97,26 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         _write(output, written)
     return 1 if found.problems else 0
+
+
+def _model(arguments: argparse.Namespace) -> ServedModel:
+    """Return the model of a directory, of a server, or the unknown model.
+
+    Raises:
+        SglangLpError: The server does not tell its tokenizer.
+    """
+    from sglang_lp.client.models import load_model, read_model
+
+    if arguments.url is None:
+        return load_model(arguments.tokenizer)
+    url = base_of(arguments.url, "--url")
+    answer = request("GET", url, TOKENIZER_PATH, most=MAX_TOKENIZER_BYTES + (1 << 20))
+    if answer.status != HTTPStatus.OK:
+        raise SglangLpError(
+            f"{TOKENIZER_PATH}: expected the server's tokenizer, got {told(answer)}; a router or "
+            "an older sglang-lp tells none: try a worker's own URL, or --tokenizer DIR"
+        )
+    return read_model(answer.body)
 
 
 def _find(verifier: Verifier, payload: Any) -> type:

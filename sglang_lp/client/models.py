@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.served_model import ServedModel
+from sglang_lp.wire.names import TOKENIZER_PATH
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "read_model"]
 
 
 def load_model(tokenizer: Any) -> ServedModel:
@@ -39,6 +42,32 @@ def load_model(tokenizer: Any) -> ServedModel:
         end = found.get("eos_token_id")
         ends.update([end] if isinstance(end, int) else end or ())
     return ServedModel.of(loaded, config.get("vocab_size"), ends)
+
+
+class _Told(msgspec.Struct):
+    """A model, as a server describes it."""
+
+    vocab_size: int | None
+    eos_token_ids: list[int]
+    tokenizer: dict[str, Any]
+
+
+def read_model(answer: Any) -> ServedModel:
+    """Read the model that a server describes.
+
+    Args:
+        answer: The JSON of ``GET /sglang_lp/tokenizer``.
+
+    Raises:
+        RequestError: It is not such JSON, or its tokenizer cannot be read.
+    """
+    try:
+        told = msgspec.convert(answer, _Told)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{TOKENIZER_PATH}: expected a tokenizer: {error}") from None
+    written = orjson.dumps(told.tokenizer).decode()
+    loaded = _parsed("the server's", lambda library: library.from_str(written))
+    return ServedModel.of(loaded, told.vocab_size, told.eos_token_ids)
 
 
 def _read(directory: str | PathLike[str], name: str) -> dict[str, Any]:
@@ -72,6 +101,19 @@ def _load_tokenizer(tokenizer: Any) -> Any:
             f"tokenizer: expected a directory with a tokenizer.json, got {shown(str(tokenizer))}; "
             "load any other tokenizer with transformers and give that"
         )
+    return _parsed(shown(str(path)), lambda library: library.from_file(str(path)))
+
+
+def _parsed(name: str, parse: Callable[[Any], Any]) -> Any:
+    """Return a tokenizer that the class ``tokenizers.Tokenizer`` reads.
+
+    Args:
+        name: Of the tokenizer, for messages.
+        parse: Reads the tokenizer, given the class.
+
+    Raises:
+        RequestError: It cannot be read.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -79,9 +121,9 @@ def _load_tokenizer(tokenizer: Any) -> Any:
             "tokenizer: reading a tokenizer.json takes its library: pip install tokenizers"
         ) from None
     try:
-        return Tokenizer.from_file(str(path))
+        return parse(Tokenizer)
     except Exception as error:  # the library raises bare Exceptions
         raise RequestError(
-            f"tokenizer: {shown(str(path))} is none that this version of tokenizers reads: "
+            f"tokenizer: {name} is none that this version of tokenizers reads: "
             f"{shown(str(error), 200)}"
         ) from error

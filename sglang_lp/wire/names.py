@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["ENTRY", "HEADER", "LIST_PATH", "POLICY_HEADER", "REPORT"]
+__all__ = [
+    "ENTRY",
+    "HEADER",
+    "LIST_PATH",
+    "MAX_TOKENIZER_BYTES",
+    "POLICY_HEADER",
+    "REPORT",
+    "TOKENIZER_PATH",
+]
 
 #: Key of a request's ``metadata`` that may hold a payload, a name or a routed form.
 ENTRY = "sglang_lp"
@@ -18,3 +26,7 @@ POLICY_HEADER = "X-SGLang-LP-Policy"
 
 #: Key of an answer's ``meta_info`` that holds the report.
 REPORT = "sglang_lp"
+
+#: Path of the endpoint that tells the served model's tokenizer, and the largest that it tells.
+TOKENIZER_PATH = "/sglang_lp/tokenizer"
+MAX_TOKENIZER_BYTES = 64 << 20

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import orjson
 import pytest
 
 from sglang_lp import cli
 from sglang_lp.client import attach
+from sglang_lp.wire.names import TOKENIZER_PATH
 from support.fakes.exchanges import budget, ids, tokenizer
+from support.servers.listening import Answered, listening
 
 
 @pytest.fixture
@@ -101,3 +104,40 @@ def test_a_short_name_is_enough(files, capsys):
     (files / "named.json").write_text(json.dumps(request))
     assert trace(files, "--format", "text", files / "named.json", files / "good.json") == 0
     assert "processor  DRYLogitProcessor" in capsys.readouterr().out
+
+
+TOLD = {"vocab_size": None, "eos_token_ids": [], "tokenizer": orjson.loads(tokenizer().to_str())}
+
+
+def test_a_server_serves_as_well_as_the_directory_of_its_model(files, capsys):
+    def answer(asked):
+        assert (asked.method, asked.path) == ("GET", TOKENIZER_PATH)
+        return Answered(200, TOLD)
+
+    words = attach("BadWordsLogitProcessor", words=["four five"]).generate_body({"text": " how"})
+    (files / "words.json").write_text(json.dumps(words))
+    for request, code in (("request.json", 1), ("words.json", 0)):
+        exchange = str(files / request), str(files / "bad.json")
+        assert trace(files, "--format", "json", *exchange) == code
+        from_directory = capsys.readouterr().out
+        with listening(answer) as url:
+            assert cli.main(["trace", "--url", f"{url}/v1", "--format", "json", *exchange]) == code
+        assert capsys.readouterr().out == from_directory
+
+
+@pytest.mark.parametrize(
+    ("answered", "message"),
+    [
+        (Answered(404, {"detail": "Not Found"}), "a router or an older sglang-lp tells none"),
+        (Answered(400, {"error": {"message": "has no tokenizer"}}), "has no tokenizer"),
+        (Answered(200, {"tokenizer": {}}), "expected a tokenizer: Object missing required field"),
+        (Answered(200, {**TOLD, "tokenizer": {}}), "none that this version of tokenizers reads"),
+    ],
+)
+def test_a_server_that_tells_no_tokenizer_is_an_error_in_one_line(files, answered, message, capsys):
+    with listening(lambda _asked: answered) as url:
+        exchange = str(files / "request.json"), str(files / "good.json")
+        assert cli.main(["trace", "--url", url, *exchange]) in {1, 2}
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1

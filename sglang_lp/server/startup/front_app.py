@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.server.front.header import add_middleware
 from sglang_lp.server.front.listing import add_list
+from sglang_lp.server.front.tokenizer import add_tokenizer
 from sglang_lp.server.startup.installation import installed_guard
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def extend(app: Any, guard: Guard) -> None:
-    """Add the headers, the reports and the list of processors and profiles to SGLang's app.
+    """Add the headers, the reports and the toolkit's endpoints to SGLang's app.
 
     Args:
         app: SGLang's app, not yet running: a running app takes no middleware.
@@ -21,3 +22,4 @@ def extend(app: Any, guard: Guard) -> None:
     """
     add_middleware(app, guard.fingerprint)
     add_list(app, guard, lambda: installed_guard() is not None)
+    add_tokenizer(app, guard)

@@ -13,11 +13,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp.errors import PolicyError
+from sglang_lp.errors import PolicyError, Unsupported
 from sglang_lp.faults import show_interrupts
 from sglang_lp.server.front.header import AnswerHeader
+from sglang_lp.server.front.tokenizer import write_tokenizer
 from sglang_lp.server.gate import metrics
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.foreign import begin
@@ -177,9 +179,12 @@ class Launch:
         self._count(manager)
         front = sys.modules.get("sglang.srt.entrypoints.http_server")
         app = getattr(front, "app", None)
-        if app is None or any(one.cls is AnswerHeader for one in app.user_middleware):
+        if app is None:
             return  # an Engine without HTTP
-        extend(app, self._guard)
+        with suppress(Unsupported):  # a client that asks for it gets the error
+            write_tokenizer(self._guard.server.tokenizer)  # before any request can wait for it
+        if not any(one.cls is AnswerHeader for one in app.user_middleware):
+            extend(app, self._guard)
 
     def learn_scheduler(self, _info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         """Learn about the server in a scheduler that is ready, and make adapted classes."""
