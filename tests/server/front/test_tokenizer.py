@@ -120,6 +120,7 @@ def test_the_tokenizer_is_written_once_for_all_clients():
     assert written == [1]
 
 
+@pytest.mark.filterwarnings("ignore:ORJSONResponse is deprecated")  # SGLang uses it
 @pytest.mark.parametrize("path", [LIST_PATH, TOKENIZER_PATH])
 def test_the_api_key_of_the_server_protects_both_endpoints(path):
     app = app_for(tokenizer())
