@@ -14,12 +14,15 @@ from typing import Any, TypeAlias
 
 from sglang_lp.server.front.bounds import MAX_ENTRIES, MAX_LINKS, entries
 
-__all__ = ["BATCH", "LONGEST", "VOCAB", "Dear", "dearest"]
+__all__ = ["BATCH", "LONGEST", "SETS", "VOCAB", "Dear", "dearest"]
 
 #: Logits in a row: Qwen3's.
 VOCAB = 151_936
 #: Most tokens of a prompt.
 LONGEST = 131_072
+
+#: The sets of the catalogue ``items``: as many as one request may name.
+SETS = [f"set {number}" for number in range(64)]
 
 #: Rows of a large batch. Of a longest prompt 128 copies are accepted.
 BATCH = 256
@@ -329,6 +332,28 @@ def _sequences() -> list[Dear]:
     ]
 
 
+def _subset(copy: int) -> dict[str, Any]:
+    """Name half of the sets, other ones for each copy."""
+    half = random.Random(copy).sample(SETS, len(SETS) // 2)
+    return {"catalogue": "items", "subset": ["|".join(half)], "max_items": _EVER}
+
+
+def _subsets() -> list[Dear]:
+    return [
+        Dear(
+            f"catalogue-subset-x{copies}",
+            "CatalogueLogitProcessor",
+            _subset(0),
+            _short,
+            _item,
+            copies,
+            texts=True,
+            others=_subset,
+        )
+        for copies in (1, BATCH)
+    ]
+
+
 def _repetitions() -> list[Dear]:
     found = [
         Dear(
@@ -530,6 +555,21 @@ def _thinking() -> list[Dear]:
             256,
         ),
         Dear(
+            "thinking-window-512-x256",
+            name,
+            {
+                **_THINK,
+                "thinking_budget": _EVER,
+                "min_new_share": 1.0,
+                "ngram_size": 16,
+                "window_size": 512,
+            },
+            lambda: opened,
+            _fresh,
+            256,
+            warm=600,
+        ),
+        Dear(
             "thinking-closing-1024-x256",
             name,
             {
@@ -585,6 +625,12 @@ def _texts() -> list[Dear]:
             "BiasWordsLogitProcessor",
             {"words": [text[:250] for text in like[:16]], "weights": [0.5] * 16},
             _random(VOCAB, 4096),
+        ),
+        (
+            "texts-bias-words-runs",
+            "BiasWordsLogitProcessor",
+            {"words": ["a" * length for length in range(1, 90)], "weights": [0.5] * 89},
+            _over_and_over([ord("a")], 4096),
         ),
         ("texts-choices", "ChoiceLogitProcessor", {"choices": words[:1000]}, _random(VOCAB, 4096)),
         ("texts-forced", "ForcedSequenceLogitProcessor", {"text": "te" * 2048}, _fresh),
@@ -677,6 +723,7 @@ def dearest() -> list[Dear]:
     return [
         *_lists(),
         *_sequences(),
+        *_subsets(),
         *_repetitions(),
         *_ngrams(),
         *_thinking(),

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.bounds.cases import LONGEST, VOCAB, Dear
+from benchmarks.bounds.cases import LONGEST, SETS, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
@@ -70,7 +70,8 @@ def _policy() -> Policy:
     path.parent.mkdir(exist_ok=True)
     ids = np.arange(_ITEMS, dtype=np.int32)
     codes = np.stack([ids % 8192, 8192 + ids // 8192, np.full_like(ids, 16_384)], axis=1)
-    save(build(codes), path)
+    sets = {name: ids % len(SETS) == place for place, name in enumerate(SETS)}
+    save(build(codes, sets=sets), path)
     return Policy(catalogues={"items": Source(file=str(path))})
 
 

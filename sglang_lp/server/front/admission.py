@@ -52,8 +52,9 @@ class Admission:
         """Check a request that SGLang has tokenized."""
         _note(getattr(tokenized, "rid", None))
         with standing_in(manager, obj):
-            check_generate(obj)
-            check_ids(manager, obj, getattr(tokenized, "input_ids", None))
+            with self._guard.counting():
+                check_generate(obj)
+                check_ids(manager, obj, getattr(tokenized, "input_ids", None))
             if self._admit_tokenized(manager, tokenized):
                 expect(obj)
 
@@ -66,8 +67,9 @@ class Admission:
         """
         _note(None)  # each of its requests has an id of its own
         with standing_in(manager, obj):
-            check_generate(obj)
-            yield from check_prompts(manager, obj)
+            with self._guard.counting():
+                check_generate(obj)
+                yield from check_prompts(manager, obj)
             yield from self._check_list(manager, obj)
 
     def _check_list(self, manager: Any, obj: Any) -> Iterator[None]:
@@ -100,9 +102,10 @@ class Admission:
         _note(getattr(obj, "rid", None))
         try:
             with standing_in(manager, obj):
-                check_generate(obj)
-                for _ in check_prompts(manager, obj):
-                    pass
+                with self._guard.counting():
+                    check_generate(obj)
+                    for _ in check_prompts(manager, obj):
+                        pass
                 self._admit_stream(manager, obj)
         except RequestError as error:
             from fastapi import HTTPException

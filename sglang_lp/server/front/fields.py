@@ -233,8 +233,9 @@ class Reader:
     def keep_response(self, serving: Any, request: Any, raw_request: Any = None) -> None:
         """Keep the fields in the body of a response for :meth:`read_response_form`."""
         try:
-            found = self._found_in_body(At.RESPONSE, serving, request, raw_request)
-            _check_given(found, request)
+            with self._guard.counting():
+                found = self._found_in_body(At.RESPONSE, serving, request, raw_request)
+                _check_given(found, request)
         except RequestError as error:  # SGLang would answer it with HTTP 500 here
             from fastapi import HTTPException
 
@@ -246,7 +247,8 @@ class Reader:
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
     ) -> None:
         """Read a response after SGLang has built its sampling parameters."""
-        found = {**self._found(At.RESPONSE_FORM, request), **getattr(request, _KEPT, {})}
+        with self._guard.counting():
+            found = {**self._found(At.RESPONSE_FORM, request), **getattr(request, _KEPT, {})}
         if _PARAMS in found:
             given, known = found.pop(_PARAMS), sampling.get("custom_params")
             sampling["custom_params"] = _with(given, known or {})
@@ -262,7 +264,8 @@ class Reader:
 
         By then SGLang has chosen the effort among the several fields that may hold it.
         """
-        found = self._found(At.CHAT_FORM, request)
+        with self._guard.counting():
+            found = self._found(At.CHAT_FORM, request)
         if found:
             sampling["custom_params"] = _with(sampling.get("custom_params"), found)
 
@@ -275,12 +278,14 @@ class Reader:
         **_kwargs: Any,
     ) -> None:
         """Read an Anthropic message after SGLang has turned it into a chat."""
-        found = self._found(At.MESSAGE_FORM, anthropic_request)
+        with self._guard.counting():
+            found = self._found(At.MESSAGE_FORM, anthropic_request)
         chat_request.custom_params = _with(chat_request.custom_params, found)
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
         body = _body(raw_request)
-        found = self._found_in_body(at, serving, request, raw_request)
+        with self._guard.counting():
+            found = self._found_in_body(at, serving, request, raw_request)
         if isinstance(body, Mapping):
             _take_dropped(request, body)
         if XARGS in found:

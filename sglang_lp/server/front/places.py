@@ -28,7 +28,7 @@ _MISSPELLED = {
     **dict.fromkeys(("custom_param", "custom_parameter", "custom_parameters"), _PARAMS),
 }
 _EXTRA_BODY = "extra_body"
-#: A body without these is not parsed a second time.
+#: A body without these, and with each right field once, is not parsed a second time.
 _MARKS = tuple(f'"{name}"'.encode() for name in (*_MISSPELLED, _EXTRA_BODY))
 
 #: The body of the ``/generate`` request that is being answered, until it has been checked.
@@ -67,14 +67,14 @@ def check_generate(obj: Any) -> None:
         return
     raw = b"".join(parts)
     parts.clear()
-    marks = list(_MARKS)
     samplings = obj.sampling_params
     many = samplings if isinstance(samplings, list) else [samplings]
-    if not any(isinstance(one, dict) and one.get(_PARAMS) for one in many):
-        marks.append(f'"{_PARAMS}"'.encode())
-    if not obj.custom_logit_processor:
-        marks.append(f'"{_PROCESSOR}"'.encode())
-    if not any(mark in raw for mark in marks):
+    known = {
+        _PARAMS: any(isinstance(one, dict) and one.get(_PARAMS) for one in many),
+        _PROCESSOR: bool(obj.custom_logit_processor),
+    }
+    has_more = any(raw.count(f'"{name}"'.encode()) > has for name, has in known.items())
+    if not has_more and not any(mark in raw for mark in _MARKS):
         return
     body = orjson.loads(raw)  # SGLang has read it
     _check_names(body)

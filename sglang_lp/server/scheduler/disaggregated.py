@@ -275,4 +275,4 @@ def resume(req: Any, vocab_size: int | None) -> None:
                 if end is not None:
                     end_at_first(req, finish_reason(end, 1))
             except BaseException as error:  # noqa: BLE001 - one request, whatever it is
-                fail(req, str(row.fault(error)))
+                fail(req, row.fault(error))

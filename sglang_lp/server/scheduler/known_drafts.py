@@ -137,7 +137,7 @@ def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
         fault = row.fault(error)
         log_end(row.source, str(fault))
         row.wake = NEVER
-        fail(row.source, str(fault))
+        fail(row.source, fault)
         return ()
 
 

@@ -109,36 +109,40 @@ def withhold(req: Any, kept: int) -> None:
         req.return_logprob = False  # SGLang always sends the logprob of the first token
 
 
-def fail(req: Any, message: str = _INTERNAL) -> None:
-    """End a request with HTTP 500 when SGLang processes its next, or its pending, result.
+def fail(req: Any, error: SglangLpError | str = _INTERNAL) -> None:
+    """End a request with an error when SGLang processes its next, or its pending, result.
 
     The client gets only the tokens that are already processed.
 
     Args:
         req: SGLang's request, or a proxy of it.
-        message: Error message for the client.
+        error: The error; a text is the message of a failure of sglang-lp itself.
     """
     try:
-        reason = _abort(message)
+        reason = _reason(error)
         setattr(reason, _KEPT, len(getattr(req, "output_ids", ())))
         req.to_finish = reason
     except ReferenceError:  # SGLang has freed the request
         return
 
 
-def fail_finished(req: Any, kept: int, message: str = _INTERNAL) -> None:
+def fail_finished(req: Any, kept: int, error: SglangLpError | str = _INTERNAL) -> None:
     """Turn the end of a finished request into an error, unless it is an error already.
 
     Args:
         req: SGLang's request.
         kept: Most output tokens that the client gets.
-        message: Error message for the client.
+        error: As for :func:`fail`.
     """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     if not isinstance(req.finished_reason, FINISH_ABORT):
-        req.finished_reason = _abort(message)
+        req.finished_reason = _reason(error)
     withhold(req, kept)
+
+
+def _reason(error: SglangLpError | str) -> Any:
+    return _abort(error) if isinstance(error, str) else abort(error)
 
 
 def _abort(message: str, fault: str | None = "toolkit") -> Any:

@@ -33,7 +33,7 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
             finally:
                 detach_row(req.sampling_params.custom_params)
     except SglangLpError as fault:
-        fail_finished(req, sent, str(fault))
+        fail_finished(req, sent, fault)
     except BaseException as error:
         if from_signal(error):
             raise

@@ -155,4 +155,4 @@ class SglangHost(StockHost):
             return
         except Exception:
             logger.exception("sglang-lp: a request ends earlier than with the token that failed")
-            fail(self.request, str(error))
+            fail(self.request, error)

@@ -117,6 +117,17 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
     assert sum(counts.values()) == 1
 
 
+def test_a_field_in_the_wrong_place_is_counted_at_this_gate(guard, monkeypatch):
+    def refuse(_obj):
+        raise RequestError("custom_params: expected in sampling_params")
+
+    monkeypatch.setattr("sglang_lp.server.front.admission.check_generate", refuse)
+    with pytest.raises(RequestError):
+        Admission(guard).admit(tokenized(PAYLOAD, None), manager(), SimpleNamespace())
+
+    assert sum(guard.audit.counts.values()) == 1
+
+
 LOOPS = LoopBreakerLogitProcessor.to_str()
 BEAMS = (
     "beam_width: expected 1 with LoopBreakerLogitProcessor, got 2: it may end the answer, and "

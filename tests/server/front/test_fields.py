@@ -418,3 +418,12 @@ def test_a_parser_that_does_not_look_back_is_counted_on():
     other = {"chat_template_kwargs": {"reasoning_effort": "low"}}
     assert continued("a</ifm|think>b", "k2_horizon", **other) is None
     assert continued("a</ifm|think_faster>b", "k2_horizon", **other) == {THOUGHT: True}
+
+
+def test_a_field_that_is_refused_is_counted_once():
+    guard = Guard(Policy.default())
+    for body in ({"logit_processor": "X"}, {"bad_words": 5}):
+        with pytest.raises(RequestError):
+            read(body, guard=guard)
+
+    assert sum(guard.audit.counts.values()) == 2

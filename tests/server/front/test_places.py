@@ -62,6 +62,9 @@ def test_fields_in_the_wrong_place_are_refused_with_the_right_one():
     check_openai({"custom_params": {}, "sampling_params": {"top_p": 1}})
     with pytest.raises(RequestError, match="custom_params: expected in sampling_params on /gen"):
         generated({"custom_params": {"a": 1}})
+    beside = {"sampling_params": [{"custom_params": {"b": 1}}, {}], "custom_params": {"a": 1}}
+    with pytest.raises(RequestError, match="custom_params: expected in sampling_params on /gen"):
+        generated(beside)
     for many in (inside, {"sampling_params": [{}, inside["sampling_params"]]}):
         with pytest.raises(RequestError, match="custom_logit_processor: expected at the top of"):
             generated(many)

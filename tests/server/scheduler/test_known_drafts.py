@@ -11,8 +11,10 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp._engine.history.attached import attach_row
+from sglang_lp.errors import RequestError
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import known_drafts
+from sglang_lp.server.scheduler.reasons import FAULT
 from support.fakes.gpu import FakeGpu
 
 VOCAB = 1000
@@ -31,6 +33,8 @@ class Foresees(LogitProcessor):
     def foresee(self, request):
         if request.state is None:
             raise KeyError("no idea")
+        if isinstance(request.state, Exception):
+            raise request.state
         return request.state
 
 
@@ -52,7 +56,8 @@ def requests(*foreseen, prompt=7, known=3, newer=2, grammars=()):
         if tokens != "no processor":
             row = attach_row(params, Foresees(), None)
             row.accept_tokens()
-            row.leaves_one, row.request.state = tokens is None or bool(tokens), tokens
+            row.leaves_one = tokens is None or bool(tokens)
+            row.request.state = tokens
         reqs.append(req)
         custom_params.append(params)
     lengths = torch.full((len(reqs),), prompt + known + newer - 1)
@@ -136,6 +141,15 @@ def test_a_processor_that_cannot_say_ends_its_own_request():
     assert "Foresees failed at token 3: " in failed.to_finish.message
     assert beside.to_finish is None
     assert given[1].tolist() == [7] * DRAFTED
+
+
+def test_what_the_caller_asked_for_ends_a_request_with_http_400_where_drafts_are_foreseen():
+    batch = requests(RequestError("there is no such token"), None)
+    known_drafts.foresee(batch, DRAFTED)
+
+    of_caller, of_processor = (req.to_finish for req in batch.reqs)
+    assert (of_caller.status_code, getattr(of_caller, FAULT)) == (400, None)
+    assert (of_processor.status_code, getattr(of_processor, FAULT)) == (500, "processor")
 
 
 def test_a_known_token_was_drafted_for_certain():
