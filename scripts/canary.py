@@ -1,22 +1,26 @@
-"""Tries the newest SGLang: what moved under the plugin, and which tests no longer pass.
+"""Tries another SGLang: one table of what moved under the plugin, and of tests that fail.
 
-``make test SUITE=canary`` has installed it in ``.venv-canary``. The table is also written to
-``build/canary.md``.
+``make test SUITE=canary`` installs the newest release in ``.venv-canary`` and tries it.
+``.venv/bin/python -m scripts.canary FOLDER`` tries SGLang's source, such as a checkout of its main
+branch, with the packages of ``.venv``. The table is also written to ``build/canary.md``; the exit
+code is 1 if a guarded server would not start, or if a test fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 from benchmarks.tables import table
 
-__all__ = ["failures", "main", "moved"]
+__all__ = ["Move", "failures", "hooked", "main", "moved", "source"]
 
 TESTED, NEWEST = Path(".venv/bin/python"), Path(".venv-canary/bin/python")
 REPORT, RESULTS = Path("build/canary.md"), Path("build/canary.xml")
@@ -26,78 +30,138 @@ TESTS = ("tests/server", "tests/engine")
 ALLOWED = {"SGLANG_LP_ALLOW_UNTESTED": "1"}
 
 
-def main() -> int:
+class Move(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        kind: ``"function"``, ``"attribute"``, ``"algorithm"``, ``"processor"`` or ``"test"``.
+        name: Of what moved.
+        state: What happened to it, in Markdown.
+        breaks: Whether it keeps a guarded server from starting, or a test from passing.
+    """
+
+    kind: str
+    name: str
+    state: str
+    breaks: bool = False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, run the tests and write the table; return an exit code."""
-    tested, newest = _hooked(TESTED), _hooked(NEWEST)
+    parser = argparse.ArgumentParser(prog="python -m scripts.canary", description=__doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=source, help="SGLang's source; by default the one in .venv-canary"
+    )
+    folder: Path | None = parser.parse_args(arguments).folder
+    python = NEWEST if folder is None else TESTED
+    env = {**environment(folder), **ALLOWED}
+    tested, tried = hooked(TESTED), hooked(python, env)
+    name = f"SGLang {tried['version']}" if folder is None else f"The SGLang of `{folder}`"
+    heading = f"{name}, tried; {tested['version']} is the newest that is supported."
+    moves = moved(tested, tried)
+    print(_report(heading, moves), flush=True)
     REPORT.parent.mkdir(exist_ok=True)
     RESULTS.unlink(missing_ok=True)
-    done = subprocess.run(
-        [NEWEST, "-m", "pytest", "-q", f"--junit-xml={RESULTS}", *TESTS],
-        env={**os.environ, **ALLOWED},
-        check=False,
-    )
+    command = [python, "-m", "pytest", "-q", f"--junit-xml={RESULTS}", *TESTS]
+    done = subprocess.run(command, env=env, check=False)
     failed = failures(done.returncode, RESULTS.read_text() if RESULTS.exists() else None)
-    rows = moved(tested, newest)
-    lines = [
-        f"SGLang {newest['version']}, tried; {tested['version']} is the newest that is supported.",
-        "",
-        *table(
-            ("what", "state"),
-            [
-                *((f"`{what}`", state) for what, state in rows),
-                *((f"`{name}`", "fails") for name in failed),
-            ]
-            or [("everything", "as it was")],
-        ),
-    ]
-    REPORT.write_text("\n".join(lines) + "\n")
+    moves += [Move("test", name, "fails", breaks=True) for name in failed]
+    REPORT.write_text(_report(heading, moves))
     print(REPORT.read_text())
-    return 1 if failed or any(state == "gone" for _, state in rows) else 0
+    return 1 if any(move.breaks for move in moves) else 0
 
 
-def _hooked(python: Path) -> Any:
+def source(given: str) -> Path:
+    """Return the folder that holds SGLang's package: the given one, or ``python`` in a checkout.
+
+    Raises:
+        ArgumentTypeError: Neither holds it.
+    """
+    for folder in (Path(given), Path(given) / "python"):
+        if (folder / "sglang" / "srt").is_dir():
+            return folder.resolve()
+    raise argparse.ArgumentTypeError(
+        f"expected SGLang's source, a folder with sglang/srt or python/sglang/srt; got {given}"
+    )
+
+
+def environment(folder: Path | None) -> dict[str, str]:
+    """Return the variables of a process that imports SGLang from a folder, or the installed one."""
+    paths = [*map(str, filter(None, [folder])), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def hooked(python: Path, env: Mapping[str, str] | None = None) -> Any:
+    """Return the output of ``scripts.hooked`` in another process.
+
+    Args:
+        python: Its interpreter.
+        env: Its variables; this process's by default.
+    """
     done = subprocess.run(
-        [python, "-m", "scripts.hooked"],
-        env={**os.environ, **ALLOWED},
-        capture_output=True,
-        text=True,
-        check=False,
+        [python, "-m", "scripts.hooked"], env=env, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(f"{python} -m scripts.hooked failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def moved(tested: Any, newest: Any) -> list[tuple[str, str]]:
-    """Return the functions, algorithms and processors that changed, and how.
+def moved(tested: Any, tried: Any) -> list[Move]:
+    """Return what moved: first what keeps a guarded server from starting.
 
     Args:
         tested: Output of ``scripts.hooked`` for the newest supported version.
-        newest: Output of ``scripts.hooked`` for the newest version on the registry.
+        tried: Output of ``scripts.hooked`` for the SGLang that is tried.
     """
-    rows: list[tuple[str, str]] = []
-    targets = {**tested["targets"], **newest["targets"]}
-    for target in targets:
-        before, after = (side["targets"].get(target) for side in (tested, newest))
-        if after is None:
-            state = "gone"
-        elif before is None:
-            state = "new"
-        elif before["signature"] != after["signature"]:
-            state = f"signature, now `{after['signature']}`"
-        elif before["source"] != after["source"]:
-            state = "source"
-        else:
-            continue
-        rows.append((target, state.replace("|", "\\|")))
-    for kind in ("algorithms", "processors"):
-        rows += [(name, f"new in SGLang's {kind}") for name in _not_in(newest, tested, kind)]
-        rows += [(name, f"gone from SGLang's {kind}") for name in _not_in(tested, newest, kind)]
-    return rows
+    moves = [
+        move
+        for target, after in tried["functions"].items()
+        if (move := _function(target, tested["functions"][target], after)) is not None
+    ]
+    moves += [
+        Move("attribute", name, "gone", breaks=True)
+        for name, exists in tried["attributes"].items()
+        if not exists
+    ]
+    for kind, names in (("algorithm", "algorithms"), ("processor", "processors")):
+        moves += [Move(kind, name, "new") for name in _not_in(tried[names], tested[names])]
+        moves += [Move(kind, name, "gone") for name in _not_in(tested[names], tried[names])]
+    return sorted(moves, key=lambda move: not move.breaks)
 
 
-def _not_in(one: Any, other: Any, kind: str) -> list[str]:
-    return sorted({*one[kind]} - {*other[kind]})
+def _function(target: str, before: Any, after: Any) -> Move | None:
+    if missing := after.get("missing"):
+        new = ", ".join(f"`{name}`" for name in _not_in(after["others"], before["others"]))
+        hint = f"; new next to it: {new}" if new else ""
+        return Move("function", target, missing + hint, breaks=True)
+    now = f"now `{after['signature']}`"
+    if after["misread"]:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(after["misread"]))
+        return Move("function", target, f"a hook misreads {names}; {now}", breaks=True)
+    if "missing" in before:
+        return Move("function", target, "new")
+    if before["signature"] != after["signature"]:
+        return Move("function", target, f"signature, {now}")
+    return Move("function", target, "body") if before["source"] != after["source"] else None
+
+
+def _not_in(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    return sorted({*one} - {*other})
+
+
+def _report(heading: str, moves: Sequence[Move]) -> str:
+    rows = [
+        (
+            move.kind,
+            f"`{move.name}`",
+            move.state.replace("|", "\\|"),
+            "**yes**" if move.breaks else "no",
+        )
+        for move in moves
+    ]
+    head = ("what", "name", "moved", "breaks")
+    lines = table(head, rows or [("everything", "", "as it was", "no")])
+    return "\n".join((heading, "", *lines, ""))
 
 
 def failures(code: int, results: str | None) -> list[str]:

@@ -1,57 +1,85 @@
-"""The report of ``make test SUITE=canary`` on another SGLang."""
+"""The table of ``make test SUITE=canary`` on another SGLang."""
 
 from __future__ import annotations
 
-import json
-import subprocess
+import importlib.util
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from scripts.canary import failures, moved
+from scripts.canary import Move, environment, failures, hooked, main, moved, source
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = Path(importlib.util.find_spec("sglang").origin).parent
+PYTHON = Path(sys.executable)
+#: Of a copy of SGLang: module, text, and what stands there instead.
+CHANGED = (
+    # A function is renamed.
+    ("srt/managers/tokenizer_manager.py", "create_abort_task", "make_abort_task"),
+    # A parameter is dropped.
+    ("srt/managers/tp_worker.py", "is_verify: bool = False,", ""),
+    # An attribute is gone.
+    ("srt/managers/schedule_batch.py", "to_finish", "ends_with"),
+)
 
 
-def side(targets, algorithms=("EAGLE",), processors=("A",)):
-    return {"targets": targets, "algorithms": [*algorithms], "processors": [*processors]}
+def side(functions, algorithms=("EAGLE",), processors=("A",), attributes=()):
+    return {
+        "functions": functions,
+        "attributes": dict(attributes),
+        "algorithms": [*algorithms],
+        "processors": [*processors],
+    }
 
 
-def target(signature="()", source="1"):
-    return {"signature": signature, "source": source}
+def function(signature="()", source="1", misread=(), others=()):
+    return {
+        "signature": signature,
+        "source": source,
+        "misread": [*misread],
+        "others": [*others],
+    }
+
+
+def missing(others=()):
+    return {"missing": "gone", "others": [*others]}
 
 
 def test_nothing_moved_is_no_row():
-    same = side({"a.b": target()})
+    same = side({"a.b": function()})
 
     assert moved(same, same) == []
 
 
-def test_every_kind_of_move_is_a_row():
-    tested = side(
-        {name: target() for name in ("gone", "signed", "written", "same")}, ["EAGLE", "X"]
-    )
-    newest = side(
+def test_every_kind_of_move_is_a_row_and_first_what_breaks():
+    names = ("signed", "written", "same", "misread", "renamed")
+    tested = side({**{name: function() for name in names}, "new": missing()}, ["EAGLE", "X"])
+    tried = side(
         {
-            "signed": target("(self, x: int | None)"),
-            "written": target(source="2"),
-            "same": target(),
-            "gone": None,
-            "new": target(),
+            "signed": function("(self, x: int | None)"),
+            "written": function(source="2"),
+            "same": function(),
+            "misread": function("(y)", misread=["x", "x"]),
+            "renamed": missing(["other"]),
+            "new": function(),
         },
         ["EAGLE", "Y"],
         ["A", "B"],
+        {"A.kept": True, "A.lost": False},
     )
 
-    assert moved(tested, newest) == [
-        ("gone", "gone"),
-        ("signed", "signature, now `(self, x: int \\| None)`"),
-        ("written", "source"),
-        ("new", "new"),
-        ("Y", "new in SGLang's algorithms"),
-        ("X", "gone from SGLang's algorithms"),
-        ("B", "new in SGLang's processors"),
+    assert moved(tested, tried) == [
+        Move("function", "misread", "a hook misreads `x`; now `(y)`", breaks=True),
+        Move("function", "renamed", "gone; new next to it: `other`", breaks=True),
+        Move("attribute", "A.lost", "gone", breaks=True),
+        Move("function", "signed", "signature, now `(self, x: int | None)`"),
+        Move("function", "written", "body"),
+        Move("function", "new", "new"),
+        Move("algorithm", "Y", "new"),
+        Move("algorithm", "X", "gone"),
+        Move("processor", "B", "new"),
     ]
 
 
@@ -73,17 +101,43 @@ def test_a_run_that_ended_early_is_no_pass():
     assert failures(-9, None) == ["pytest, exit code -9"]
 
 
+@pytest.fixture(scope="module")
+def tested():
+    return hooked(PYTHON)
+
+
 @pytest.mark.timeout(300)
-def test_of_the_supported_sglang_every_target_is_found():
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.hooked"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_the_supported_sglang_has_what_every_hook_needs(tested):
+    assert len(tested["functions"]) > 20
+    assert "EAGLE" in tested["algorithms"]
+    assert [move for move in moved(tested, tested) if move.breaks] == []
+
+
+@pytest.mark.timeout(300)
+def test_what_a_folder_of_sglang_renamed_and_dropped_is_named(tested, tmp_path):
+    copy = tmp_path / "python" / "sglang"
+    shutil.copytree(PACKAGE, copy, copy_function=os.symlink)
+    for module, was, now in CHANGED:
+        (copy / module).unlink()
+        (copy / module).write_text((PACKAGE / module).read_text().replace(was, now))
+
+    folder = source(str(tmp_path))
+    broken = [move for move in moved(tested, hooked(PYTHON, environment(folder))) if move.breaks]
+
+    renamed, dropped, lost = broken
+    assert renamed[:3] == (
+        "function",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.create_abort_task",
+        "gone; new next to it: `make_abort_task`",
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found["targets"]) > 20
-    assert all(found["targets"].values())
-    assert "EAGLE" in found["algorithms"]
+    assert dropped.name.endswith("TpModelWorker.forward_batch_generation")
+    assert dropped.state.startswith("a hook misreads `is_verify`; now `(")
+    assert lost[:3] == ("attribute", "sglang.srt.managers.schedule_batch.Req.to_finish", "gone")
+
+
+def test_a_folder_without_sglang_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert "expected SGLang's source, a folder with sglang/srt or python/sglang/srt; got" in said

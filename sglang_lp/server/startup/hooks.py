@@ -6,7 +6,6 @@ so whatever goes wrong here ends the process (see ``sglang_lp.server.install``).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.attributes import has_attribute
 from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Shared
 from sglang_lp.server.startup.installation import policy_in_force, refuse
-from sglang_lp.server.startup.signatures import mismatches
+from sglang_lp.server.startup.signatures import misread
 from sglang_lp.server.versions import check_version
 
 if TYPE_CHECKING:
@@ -93,12 +92,7 @@ def _verify_after(registry: Any, due: Mapping[Hook, Any], found: str) -> None:
 def _misread(due: Mapping[Hook, Any]) -> Iterator[str]:
     """Yield the functions whose hooks do not read them as SGLang calls them, with parameters."""
     for hook, made in due.items():
-        path, _, name = hook.target.rpartition(".")
-        owner = resolve_name(path)
-        function = inspect.getattr_static(owner, name)
-        function = getattr(function, "__func__", function)  # of a classmethod
-        names = mismatches(made, hook.kind, function, is_method=isinstance(owner, type))
-        if differing := ", ".join(names):
+        if differing := ", ".join(misread(made, hook.kind, hook.target)):
             yield f"{hook.target} ({differing})"
 
 

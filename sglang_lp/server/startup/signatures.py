@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from inspect import Parameter
+from pkgutil import resolve_name
 from typing import Any
 
 _BY_PLACE = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
@@ -22,6 +23,21 @@ _TAKES = {
 }
 #: Kinds of hooks that get a value before the arguments: the result, or the function.
 _WITH_VALUE = "after", "around"
+
+
+def misread(hook: Callable[..., Any], kind: str, target: str) -> Iterator[str]:
+    """Yield the names of parameters that a hook would misread in the installed SGLang.
+
+    Args:
+        hook: Ours.
+        kind: As in the table of hooks.
+        target: SGLang's function, which exists, as in the table of hooks.
+    """
+    path, _, name = target.rpartition(".")
+    owner = resolve_name(path)
+    function = inspect.getattr_static(owner, name)
+    function = getattr(function, "__func__", function)  # of a classmethod
+    return mismatches(hook, kind, function, is_method=isinstance(owner, type))
 
 
 def mismatches(
