@@ -107,7 +107,7 @@ def hooked(python: Path, env: Mapping[str, str] | None = None) -> Any:
 
 
 def moved(tested: Any, tried: Any) -> list[Move]:
-    """Return what moved: first what keeps a guarded server from starting.
+    """Compare two SGLangs; moves that keep a guarded server from starting come first.
 
     Args:
         tested: Output of ``scripts.hooked`` for the newest supported version.

@@ -25,7 +25,7 @@ __all__ = ["found"]
 
 
 def found() -> dict[str, Any]:
-    """Return what hooks need of SGLang, and SGLang's algorithms and processors.
+    """Return functions and attributes that hooks need, and SGLang's algorithms and processors.
 
     Rows of the table with ``until`` are for older releases and left out.
     """

@@ -14,7 +14,7 @@ from scripts.canary import Move, environment, failures, hooked, main, moved, sou
 
 PACKAGE = Path(importlib.util.find_spec("sglang").origin).parent
 PYTHON = Path(sys.executable)
-#: Of a copy of SGLang: module, text, and what stands there instead.
+#: Changes to a copy of SGLang: module, old text, new text.
 CHANGED = (
     # A function is renamed.
     ("srt/managers/tokenizer_manager.py", "create_abort_task", "make_abort_task"),
