@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_report(heading, moves), flush=True)
     REPORT.parent.mkdir(exist_ok=True)
     RESULTS.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", f"--junit-xml={RESULTS}", *TESTS]
+    command = [str(python), "-m", "pytest", "-q", f"--junit-xml={RESULTS}", *TESTS]
     done = subprocess.run(command, env=env, check=False)
     failed = failures(done.returncode, RESULTS.read_text() if RESULTS.exists() else None)
     moves += [Move("test", name, "fails", breaks=True) for name in failed]

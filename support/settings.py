@@ -35,8 +35,8 @@ RECORD = "SGLANG_LP_TEST_RECORD"
 def environment(variables: Mapping[str, str], paths: Sequence[Path] = ()) -> dict[str, str]:
     """Return the environment of a process that runs SGLang.
 
-    It has only the given settings of SGLang and that of ``make test SUITE=canary``, stays off the
-    network, and imports this checkout.
+    It has only the given settings of SGLang and those of ``make test SUITE=canary``, stays off the
+    network, and imports this checkout, then what ``PYTHONPATH`` names.
 
     Args:
         variables: Environment variables to set.
@@ -49,13 +49,15 @@ def environment(variables: Mapping[str, str], paths: Sequence[Path] = ()) -> dic
     }
     # Compiling tens of thousands of modules anew would double the time of every start.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
+    given = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    imported = dict.fromkeys(map(str, [*paths, ROOT, *given]))
     return env | {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
-        "PYTHONPATH": os.pathsep.join(map(str, [*paths, ROOT])),
+        "PYTHONPATH": os.pathsep.join(imported),
         "PYTHONUNBUFFERED": "1",
         **variables,
     }

@@ -63,11 +63,13 @@ def test_a_server_that_ends_at_its_start_is_an_error_with_the_end_of_its_log(tmp
 
 def test_a_server_has_the_variables_and_the_import_path_it_was_given(tmp_path, monkeypatch):
     monkeypatch.setenv("SGLANG_OF_THE_SHELL", "1")
+    monkeypatch.setenv("PYTHONPATH", "/a/checkout/of/sglang")
     monkeypatch.delenv(ALLOW_UNTESTED, raising=False)
     env = environment({"SGLANG_PLUGINS": "none"}, [tmp_path])
 
     assert {name for name in env if name.startswith("SGLANG_")} == {"SGLANG_PLUGINS"}
-    assert env["PYTHONPATH"] == os.pathsep.join([str(tmp_path), str(ROOT)])
+    own = str(tmp_path), str(ROOT), "/a/checkout/of/sglang"
+    assert env["PYTHONPATH"] == os.pathsep.join(own)
 
 
 def test_a_server_of_the_canary_may_be_of_an_untested_sglang(monkeypatch):
