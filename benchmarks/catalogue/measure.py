@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def measure_steps(processor: Any, vocabulary: int) -> Iterator[dict[str, Any]]:
             logits.fill_(-1.0)
             fills.append(time.thread_time() - began)
             for rule in RULES:
-                for depth, seconds in _steps(processor, logits, rule, at):
+                for depth, seconds in steps(processor, logits, rule, at):
                     times[rule, depth].append(seconds)
         for (rule, depth), found in times.items():
             yield {
@@ -106,7 +106,22 @@ def measure_steps(processor: Any, vocabulary: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def _steps(processor: Any, logits: torch.Tensor, rule: str, at: int) -> Iterator[tuple[int, float]]:
+def steps(
+    processor: Any,
+    logits: torch.Tensor,
+    rule: str,
+    at: int,
+    clock: Callable[[], float] = time.thread_time,
+) -> Iterator[tuple[int, float]]:
+    """Yield the place in an item and the seconds of each step that writes its tokens.
+
+    Args:
+        processor: A class that knows the catalogue ``items``.
+        logits: Shape ``(rows, vocab)``; changed in place.
+        rule: One of ``RULES``, of every row.
+        at: Number of the round, which decides the items.
+        clock: Tells the time.
+    """
     batch, random = Batch(), np.random.default_rng(at)
     played = [
         Played(processor, _params(rule, row), [5], vocab_size=logits.shape[1])
@@ -116,9 +131,9 @@ def _steps(processor: Any, logits: torch.Tensor, rule: str, at: int) -> Iterator
     for depth in range(LEVELS):
         logits.zero_()
         rows = rows_of(params)
-        began = time.thread_time()
+        began = clock()
         batch.step(logits, rows, params)
-        yield depth, time.thread_time() - began
+        yield depth, clock() - began
         for one, row in zip(played, logits, strict=True):
             (allowed,) = row.isfinite().nonzero(as_tuple=True)
             one.source.append(int(allowed[random.integers(len(allowed))]))
@@ -141,7 +156,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     by_key: dict[tuple[int, int, str], dict[int, Any]] = {}
     for one in results["steps"]:
         by_key.setdefault((one["vocabulary"], one["rows"], one["rule"]), {})[one["depth"]] = one
-    steps = (
+    lines = (
         (
             f"{vocabulary:,}",
             str(rows),
@@ -152,7 +167,7 @@ def page_block(results: Mapping[str, Any]) -> str:
         for (vocabulary, rows, rule), found in by_key.items()
     )
     columns = ("vocabulary", "rows", "rule", "`fill_`", "1st token", "2nd token", "3rd token")
-    return "\n".join([*table(head, sizes), "", *table(columns, steps)])
+    return "\n".join([*table(head, sizes), "", *table(columns, lines)])
 
 
 PART = Part("catalogue", "catalogues.md", page_block)
@@ -165,9 +180,9 @@ def main() -> int:
     print(*sizes, sep="\n")
     sets = {"half": np.random.default_rng(1).random(ITEMS) < 0.5}
     processor = knowing(items=build(codes_of(ITEMS), sets=sets))
-    steps = [one for size in VOCABULARIES for one in measure_steps(processor, size)]
-    print(*steps, sep="\n")
-    PART.store({"machine": machine(), "index": sizes, "steps": steps})
+    measured = [one for size in VOCABULARIES for one in measure_steps(processor, size)]
+    print(*measured, sep="\n")
+    PART.store({"machine": machine(), "index": sizes, "steps": measured})
     return 0
 
 

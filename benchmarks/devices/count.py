@@ -30,7 +30,7 @@ from support.catalogues import knowing
 from support.fakes.gpu import FakeGpu
 from support.models.vocabularies import byte_level
 
-__all__ = ["KINDS", "NODES", "RAW_KINDS", "VOCAB", "Counted", "Kind", "count", "main"]
+__all__ = ["KINDS", "NODES", "RAW_KINDS", "VOCAB", "Counted", "Kind", "Playing", "count", "main"]
 
 VOCAB = 151_936
 EOS, START, STOP = 5, 151_667, 151_668
@@ -95,7 +95,7 @@ class Kind(NamedTuple):
 
     Attributes:
         name: For the table.
-        processor: Class, or the name of a built-in; or what makes one that is adapted.
+        processor: Class, name of a built-in, or function that makes an adapted class for a device.
         params: ``custom_params`` of a row.
         waits: How often the host may wait in a step, whatever the rows.
         kernels: How many operations a step may launch, whatever the rows.
@@ -107,7 +107,7 @@ class Kind(NamedTuple):
     """
 
     name: str
-    processor: type[LogitProcessor] | str | Callable[[], Any]
+    processor: type[LogitProcessor] | str | Callable[[str], Any]
     params: Callable[[int], Mapping[str, Any]]
     waits: int = 0
     kernels: int = 3
@@ -139,12 +139,12 @@ def _vllm(version: str) -> Any:
     return load("benchmarks.adapters.foreign", f"Bans{version}", "benchmarks")
 
 
-def _foreign(interface: str, foreign: Any) -> Callable[[], Any]:
+def _foreign(interface: str, foreign: Any) -> Callable[[str], Any]:
     """Return a function that makes the adapter of another engine's class, new for each batch."""
 
-    def make() -> Any:
+    def make(device: str) -> Any:
         adapted: Any = adapt(foreign, interface)
-        adapted.begin(EngineSettings("cuda", VOCAB, max_requests=ROWS[-1], max_length=1 << 14))
+        adapted.begin(EngineSettings(device, VOCAB, max_requests=ROWS[-1], max_length=1 << 14))
         return adapted
 
     return make
@@ -370,6 +370,68 @@ class Counted(NamedTuple):
     ended: int
 
 
+class Playing:
+    """A batch whose requests do some kinds of work, in turn, on a device.
+
+    Args:
+        kinds: The kinds.
+        rows: Number of requests.
+        device: As torch names it.
+        width: Nodes of the drafts: more than one for verify steps.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], rows: int, device: str, *, width: int = 1) -> None:
+        self._batch, self._width = Batch(), width
+        made = [(kind, _made(kind, device)) for kind in kinds]
+        self._played = [
+            _played(kind, processor, row)
+            for row, (kind, processor) in zip(range(rows), cycle(made), strict=False)
+        ]
+        self._params = [one.custom_params for one in self._played]
+        for own in rows_of(self._params) if kinds[0].raw else ():
+            own.host.raw = RawLogprobs()  # type: ignore[union-attr]  # each has a row
+        tokens = [6] * width
+        links = [*range(1, width), -1], [-1] * width
+        self._drafts = Drafts(width, [tokens] * rows, *([part] * rows for part in links))
+
+    def step(
+        self,
+        logits: torch.Tensor,
+        *,
+        masked: bool = False,
+        temperatures: torch.Tensor | None = None,
+    ) -> Any:
+        """Edit logits of shape ``(rows * width, VOCAB)``.
+
+        Args:
+            logits: Changed in place.
+            masked: Whether a grammar has masked every row.
+            temperatures: Of the rows, shape ``(rows, 1)``, where requests ask for raw logprobs.
+
+        Returns:
+            The model's own logprobs, or ``None``.
+        """
+        return self._batch.step(
+            logits,
+            rows_of(self._params),
+            self._params,
+            range(len(logits)) if masked else (),
+            drafts=(lambda: self._drafts) if self._width > 1 else None,
+            width=self._width,
+            temperatures=temperatures,
+        )
+
+    def commit(self) -> None:
+        """Let every request generate a token."""
+        for one in self._played:
+            one.source.append(6)
+
+    @property
+    def ended(self) -> int:
+        """Number of requests that an error ended."""
+        return sum(one.error is not None for one in self._played)
+
+
 def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = False) -> Counted:
     """Count the steps of a batch.
 
@@ -379,33 +441,16 @@ def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = Fa
         width: Nodes of the drafts: more than one for verify steps.
         masked: Whether a grammar has masked every row.
     """
-    gpu, batch = FakeGpu(), Batch()
+    gpu = FakeGpu()
     with gpu.counting():  # an adapted class may allocate on the device
-        made = [_made(kind) for kind in kinds]
-    played = [
-        _played(kind, processor, row)
-        for row, (kind, processor) in zip(range(rows), cycle(made), strict=False)
-    ]
-    params = [one.custom_params for one in played]
-    asking = kinds[0].raw
-    for own in rows_of(params) if asking else ():
-        own.host.raw = RawLogprobs()  # type: ignore[union-attr]  # each has a row
-    tokens = [6] * width
-    links = [*range(1, width), -1], [-1] * width
-    drafts = Drafts(width, [tokens] * rows, *([part] * rows for part in links))
+        playing = Playing(kinds, rows, "cuda", width=width)
     logits = gpu.tensor(rows * width, VOCAB)
+    asking = kinds[0].raw
     steps: list[tuple[int, ...]] = []
     for _ in range(STEPS):
         with gpu.counting():
-            raw = batch.step(
-                logits,
-                rows_of(params),
-                params,
-                range(rows * width) if masked else (),
-                drafts=(lambda: drafts) if width > 1 else None,
-                width=width,
-                temperatures=gpu.tensor(rows, 1) if asking else None,
-            )
+            temperatures = gpu.tensor(rows, 1) if asking else None
+            raw = playing.step(logits, masked=masked, temperatures=temperatures)
             if raw is not None:
                 token_ids = gpu.tensor(rows * width, dtype=torch.int64)
                 raw.logprobs(gpu.tensor(rows * width), token_ids)
@@ -413,18 +458,16 @@ def count(kinds: Sequence[Kind], rows: int, *, width: int = 1, masked: bool = Fa
         first = 0 if steps else gpu.to_device
         later = gpu.to_device if steps else 0
         steps.append((launched, first, later, gpu.to_host, gpu.waits, gpu.allocated))
-        for one in played:
-            one.source.append(6)
-    ended = sum(one.error is not None for one in played)
+        playing.commit()
     most = [max(column) for column in zip(*steps, strict=True)]
-    return Counted(*most, ended)  # type: ignore[call-arg]  # one more than there are columns
+    return Counted(*most, playing.ended)  # type: ignore[call-arg]  # one more than there are columns
 
 
-def _made(kind: Kind) -> tuple[Kind, Any]:
+def _made(kind: Kind, device: str) -> Any:
     found = kind.processor
     if isinstance(found, str):
-        return kind, getattr(builtins, found)
-    return kind, found if isinstance(found, type) else found()
+        return getattr(builtins, found)
+    return found if isinstance(found, type) else found(device)
 
 
 def _played(kind: Kind, processor: Any, row: int) -> Played:

@@ -2,8 +2,8 @@
 
 The time of a node is that of ``benchmarks/results/at-work.json``, the time of an idle step that of
 ``benchmarks/results/sleep.json``, and the time of a forward what SGLang's authors published
-(``benchmarks/results/scale.json``). ``python -m benchmarks.devices.gpu --scale`` measures the same
-on a GPU, and prints it line by line.
+(``benchmarks/results/scale.json``). ``python -m benchmarks.devices.gpu`` measures the same on a
+GPU, and prints it line by line.
 """
 
 from __future__ import annotations

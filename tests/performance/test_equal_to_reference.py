@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.cost import reference
 from benchmarks.cost.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
-from benchmarks.devices.gpu import DTYPES, Device, layouts
+from benchmarks.devices.device import DTYPES, Device, layouts
 from sglang_lp import builtins
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.server.scheduler.pending import PendingResults

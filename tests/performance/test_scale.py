@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.devices import gpu, scale
+from benchmarks.devices import scale
+from benchmarks.devices.device import Device
 
 WORKED = {"processors": [{"name": "a rule", "ms": 12.8}]}
 SLEPT = {
@@ -42,7 +43,7 @@ def test_a_gpu_is_asked_about_every_line_of_the_page():
 
 @pytest.mark.parametrize("name", ["thinking budget, idle", "n-gram rule, loop"])
 def test_a_device_is_asked_for_the_same_rows_and_nodes(name):
-    device = gpu.Device("cpu")
+    device = Device("cpu")
     host, done = scale.measure(dict(scale.cases(2))[name], device, {"nodes": 9})
 
     assert 0 < host <= done
