@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp.server.front import admission, fields, lists, meta_info, reports
+from sglang_lp.server.front import admission, fields, lists, meta_info, reports, span_attributes
 from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
@@ -232,6 +232,12 @@ HOOKS: tuple[Hook, ...] = (
     Hook(_CREATE_RESPONSES, "before", lambda _: reports.ask),
     Hook(_MANAGER + "generate_request", "around", lambda _: reports.collect),
     Hook(_MANAGER + "_handle_abort_finish_reason", "before", lambda _: meta_info.take_report),
+    Hook(
+        _MANAGER + "convert_to_span_attrs",
+        "after",
+        lambda _: span_attributes.add_report,
+        since="0.5.23",  # older versions trace without it
+    ),
     # The scheduler: a request's way from its gate to its end.
     Hook(
         _REQUEST + "__init__",
@@ -396,6 +402,10 @@ ATTRIBUTES = (
             *("parallel_sample_num", "return_logprob", "return_sampling_mask", "routed_dp_rank"),
             *("sampling_params", "text"),
         ),
+    ),
+    Uses(
+        _SRT + "managers.io_struct.BatchStrOutput",
+        ("finished_reasons",),
     ),
     Uses(
         _SRT + "managers.io_struct.TokenizedGenerateReqInput",
