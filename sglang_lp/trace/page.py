@@ -89,7 +89,7 @@ def write_page(trace: Trace, beside: Trace | None = None, title: str = "Trace") 
         title=escape(title),
         style=style,
         script=script,
-        split="" if beside is None else ", <kbd>d</kbd> first difference",
+        split="" if beside is None else ", <kbd>d</kbd> first difference, marked \u25c6",
         # No token can end the script element that holds it.
         data=orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c"),
     )

@@ -394,7 +394,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
         if params.eos_token_ids:
             return "the answer may not end while it thinks"
-        return f"characters end within the {budget - inside} tokens that are left"
+        left = budget - inside
+        return f"tokens left to think: {left}; a character that would take more is not begun"
 
 
 def _fewest(request: Request) -> int:
