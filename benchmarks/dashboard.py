@@ -27,6 +27,7 @@ import matplotlib.pyplot as plt
 import orjson
 
 from benchmarks.stored import FOLDER, store
+from benchmarks.svg import save
 from support.models import tiny_model
 from support.servers.configurations import DECIDED, SERVERS
 from support.servers.server import Server, launch
@@ -211,7 +212,7 @@ def draw(scrapes: Sequence[Scrape], file: Path) -> None:
             place.legend(loc="upper left", frameon=False, fontsize=6)
         else:
             place.text(0.5, 0.5, "No data", ha="center", va="center", transform=place.transAxes)
-    figure.savefig(file, metadata={"Date": None})
+    save(figure, file)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 from benchmarks.pages import Part
+from benchmarks.svg import save
 from benchmarks.tables import duration, table, verdict
 from support.settings import ROOT
 
@@ -233,7 +234,7 @@ def plot(results: Mapping[str, Any]) -> None:
         axes.minorticks_off()
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=7, handlelength=4)
-        canvas.savefig(PLOTS / f"cost-by-{by}.svg", metadata={"Date": None})
+        save(canvas, PLOTS / f"cost-by-{by}.svg")
 
 
 def _ratio(figure: Figure) -> str:

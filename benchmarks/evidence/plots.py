@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.svg import save
 from support.settings import ROOT
 
 __all__ = ["FOLDER", "plot"]
@@ -28,7 +29,7 @@ def plot(results: Mapping[str, Any], folder: Path = FOLDER) -> None:
         axes = figure.subplots()
         draw(axes, found)
         axes.set_xlim(left=0)  # at last, because it fixes the right end as well
-        figure.savefig(folder / f"evidence-{section}.svg", metadata={"Date": None})
+        save(figure, folder / f"evidence-{section}.svg")
 
 
 def _arms(axes: Any, names: Sequence[str]) -> None:
