@@ -12,6 +12,7 @@ import openai
 import orjson
 import pytest
 
+from sglang_lp import cli
 from sglang_lp.builtins import AllowedTokensLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.server.gate.metrics import NAMES
 from sglang_lp.wire.names import HEADER, LIST_PATH, POLICY_HEADER
@@ -463,3 +464,16 @@ def test_what_is_allowed_can_be_asked(server):
         {"name": "calm", "may_set": ["thinking_budget"]},
         {"name": "fixed", "may_set": []},
     ]
+
+
+def test_a_trace_needs_no_more_than_the_url_of_the_server(server, tmp_path, capsys):
+    body = generate("BadWordsLogitProcessor", {"words": [f"w{FREQUENT[1]}"]})
+    exchange = [tmp_path / "request.json", tmp_path / "answer.json"]
+    for file, content in zip(exchange, (body, server.post("/generate", body).body), strict=True):
+        file.write_bytes(orjson.dumps(content))
+
+    arguments = ["--url", server.url, "--format", "json", *map(str, exchange)]
+    assert cli.main(["trace", *arguments]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["notes"] == []
+    assert any("banned" in edit["words"] for edit in found["edits"])
