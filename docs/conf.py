@@ -61,6 +61,9 @@ NAVIGATION = {
 }
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["copy.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 html_title = f"sglang-lp {release}"
 html_copy_source = False
 html_show_sphinx = False

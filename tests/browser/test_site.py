@@ -50,6 +50,20 @@ def test_every_link_of_a_page_within_the_site_leads_somewhere(browser, page):
     assert [link for link in inside if not Path(link).exists()] == []
 
 
+def test_the_button_of_a_console_copies_its_commands_and_nothing_else(browser):
+    browser.open(SITE / "docs" / "start" / "requests.html")
+    copied = browser.run("""
+        const copied = [];
+        navigator.clipboard.writeText = async (text) => copied.push(text);
+        document.querySelector(".highlight-console button.copy").click();
+        document.querySelector(".highlight-python button.copy").click();
+        return copied;
+    """)
+
+    assert copied[0] == "pip install sglang-lp openai\n"
+    assert copied[1].startswith("from openai import OpenAI\n")
+
+
 def test_the_search_works_in_a_folder(browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
