@@ -1,4 +1,4 @@
-"""What SGLang's span of a request says of its processors."""
+"""The attributes that processors add to the span of a request."""
 
 from types import SimpleNamespace
 
