@@ -95,7 +95,7 @@ def whole(items: Sequence[_Item], end: int | None) -> list[_Item]:
 def opened(**indexes: Index) -> dict[str, Catalogue]:
     """Return open catalogues of these names."""
     source = Source(file="in memory")
-    return {name: Catalogue(name, index, source) for name, index in indexes.items()}
+    return {name: Catalogue(name, index, source, 0.0) for name, index in indexes.items()}
 
 
 def knowing(**indexes: Index) -> type[CatalogueLogitProcessor]:

@@ -30,11 +30,12 @@ class Catalogue:
     Attributes:
         name: In the policy.
         index: Its items.
+        written: Unix time at which its file was written.
         sets: Names of the sets that requests may name.
         users: Objects that live as long as a request of this version.
     """
 
-    def __init__(self, name: str, index: Index, source: Source) -> None:
+    def __init__(self, name: str, index: Index, source: Source, written: float) -> None:
         """Check that the items have the sets of the policy.
 
         Raises:
@@ -42,6 +43,7 @@ class Catalogue:
         """
         self.name = name
         self.index = index
+        self.written = written
         self.sets = frozenset(index.sets if source.sets is None else source.sets)
         self.users: WeakSet[object] = WeakSet()
         #: Groups of one set each, which hold for every request.
@@ -147,7 +149,9 @@ class Catalogues:
         try:
             # Read whole, so that no step waits for a disk.
             index = load(self._paths[name], whole=True)
-            found = Catalogue(name, index, self._sources[name])
+            stamp = self._read[name]
+            written = 0.0 if stamp is None else stamp[-1] / 1e9
+            found = Catalogue(name, index, self._sources[name], written)
         except CatalogueError as error:
             raise CatalogueError(f"catalogues.{name}: {error}") from None
         self._check_tokens(name, index)

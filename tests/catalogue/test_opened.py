@@ -127,6 +127,8 @@ def test_a_new_file_is_taken_up_at_the_second_look_and_the_old_version_lives_on(
 
     assert looks(catalogues, 1) == []  # it may still be being written
     assert looks(catalogues, 1) == [Renewal("items")]
+    written = (folder / "items.cat").stat().st_mtime
+    assert catalogues.now["items"].written == pytest.approx(written)
     assert tokens_after_nothing(catalogues.now["items"].within(())) == [7]
     assert tokens_after_nothing(old.within(())) == [1, 4]
     assert looks(catalogues) == []

@@ -168,10 +168,13 @@ class Guard:
             self._follows = True
             watch(server.catalogues, self._renewed)
 
-    def _renewed(self, _renewal: Renewal) -> None:
+    def _renewed(self, renewal: Renewal) -> None:
         """Let go of an old version of a catalogue; called in another thread."""
         self._copies = Latest(_MOST_COPIED)
         forget()
+        metrics = writing()
+        if metrics is not None:
+            metrics.renew(self.gate, renewal, self.server.catalogues.now[renewal.name])
 
     def check_known(self, payload: str) -> None:
         """Check a payload of SGLang's batch.

@@ -2,7 +2,8 @@
 
 Each process writes its own files of ``prometheus_client``'s multiprocess mode, which SGLang sets
 up, and the HTTP process adds them up. Every label has values of a fixed set: classes that the
-operator allowed, gates, reasons. ``docs/operating.md`` explains each metric.
+operator allowed, catalogues of the policy, gates, reasons. ``docs/operating.md`` explains each
+metric.
 
 The label ``processor`` names a processor that the client may know of. A request with several of
 them counts once for each; a request that runs only those of ``[[always]]`` counts as ``always``.
@@ -15,8 +16,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import ProcessorFault
+from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
+    from sglang_lp.catalogue.opened import Catalogue, Renewal
     from sglang_lp.trust import Allowed
 
 #: Counters: name -> what is counted, and the labels.
@@ -47,18 +50,31 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Steps in which a processor read tokens that the scheduler had not processed yet.",
         (),
     ),
+    "beams": (
+        "Beams of finished searches with processors; dead: too few continuations were possible.",
+        ("ended",),
+    ),
+    "catalogue_items": ("Items in answers, by catalogue.", ("catalogue",)),
+    "catalogue_versions": (
+        "Replaced files of catalogues; outcome: taken_up or refused. Each process reads each file.",
+        ("gate", "catalogue", "outcome"),
+    ),
 }
 #: Values of the label ``kind``.
 _KINDS = ("processor", "toolkit")
 #: Values of the label ``processor`` of faults that are no allowed class.
 _OTHERS = ("always", "unknown")
+#: Values of the label ``outcome``.
+_TAKEN_UP, _REFUSED = "taken_up", "refused"
 _STEP = "sglang_lp_step_seconds"
+_WRITTEN = "sglang_lp_catalogue_timestamp_seconds"
 _INFO = "sglang_lp_info"
 
 #: Every metric as it is scraped, with its help.
 ABOUT: Mapping[str, str] = {
     **{f"sglang_lp_{name}_total": about for name, (about, _) in _COUNTERS.items()},
     _STEP: "Time of a step in all its processors, on the host.",
+    _WRITTEN: "Unix time at which the file of the version in use was written, by catalogue.",
     _INFO: "1 on a guarded server: its version of sglang-lp, and its policy's fingerprint.",
 }
 NAMES = (*ABOUT,)
@@ -66,6 +82,7 @@ NAMES = (*ABOUT,)
 LABELS: Mapping[str, tuple[str, ...]] = {
     **{f"sglang_lp_{name}_total": labels for name, (_, labels) in _COUNTERS.items()},
     _STEP: (),
+    _WRITTEN: ("catalogue",),
     _INFO: ("version", "policy"),
 }
 
@@ -81,9 +98,12 @@ class Metrics:
     Args:
         policy: Fingerprint of the policy.
         allowed: Classes that may run.
+        catalogues: The open catalogues.
     """
 
-    def __init__(self, policy: str, allowed: Iterable[Allowed]) -> None:
+    def __init__(
+        self, policy: str, allowed: Iterable[Allowed], catalogues: Iterable[Catalogue]
+    ) -> None:
         # Imported once SGLang has set where the files of all processes are.
         from prometheus_client import Counter, Gauge, Histogram
 
@@ -94,10 +114,19 @@ class Metrics:
         self._seconds = Histogram(_STEP, ABOUT[_STEP], buckets=_BUCKETS)
         info = Gauge(_INFO, ABOUT[_INFO], LABELS[_INFO], multiprocess_mode="max")
         info.labels(version("sglang-lp"), policy).set(1)
+        self._written = Gauge(_WRITTEN, ABOUT[_WRITTEN], LABELS[_WRITTEN], multiprocess_mode="min")
         # An alert on an increase misses the first fault of a series that begins with it.
         for name in dict.fromkeys([*map(_short, allowed), *_OTHERS]):
             for kind in _KINDS:
                 self._counters["faults"].labels(name, kind)
+        #: Names of the catalogues.
+        self._catalogues: list[str] = []
+        for one in catalogues:
+            self._catalogues.append(one.name)
+            self._written.labels(one.name).set(one.written)
+            for gate in Gate:
+                for outcome in (_TAKEN_UP, _REFUSED):
+                    self._counters["catalogue_versions"].labels(gate.value, one.name, outcome)
 
     def begin(self, names: Iterable[str]) -> None:
         """Count a request that the scheduler took, by its processors."""
@@ -125,24 +154,50 @@ class Metrics:
         else:
             self.fail(("unknown",), "toolkit")
 
-    def finish(self, report: Mapping[str, Any], *, fault: str | None, contradicts: bool) -> None:
+    def finish(
+        self, reports: Sequence[Mapping[str, Any]], *, fault: str | None, contradicts: bool
+    ) -> None:
         """Count how a request ended.
 
         Args:
-            report: As in ``meta_info["sglang_lp"]``.
+            reports: As in ``meta_info["sglang_lp"]``: of its answer, or of each of its beams.
             fault: As ``kind`` of :meth:`fail`; ``None`` without a fault.
             contradicts: Whether it ended because what it asked for left no token.
         """
-        names = labels_of(report["processors"])
-        self._counters["forced_tokens"].inc(report["forced"])
-        for block in report.get("thinking", ()):
-            self._counters["thinking_blocks"].labels(block["ended"] or "open").inc()
-            self._counters["thinking_tokens"].inc(block["tokens"])
+        names = labels_of(reports[0]["processors"])
+        for report in reports:
+            self._counters["forced_tokens"].inc(report["forced"])
+            for block in report.get("thinking", ()):
+                self._counters["thinking_blocks"].labels(block["ended"] or "open").inc()
+                self._counters["thinking_tokens"].inc(block["tokens"])
+            self._count_items(report.get("catalogue"))
         if fault is not None:
             self.fail(names, fault)
         if contradicts:
             for name in names:
                 self._counters["contradictions"].labels(name).inc()
+
+    def _count_items(self, told: Any) -> None:
+        """Count the items of a report; a class of the operator's may report anything there."""
+        if isinstance(told, Mapping) and told.get("name") in self._catalogues:
+            self._counters["catalogue_items"].labels(told["name"]).inc(len(told["items"]))
+
+    def end_beams(self, alive: int, dead: int) -> None:
+        """Count the beams of a search that ended with answers."""
+        self._counters["beams"].labels("alive").inc(alive)
+        self._counters["beams"].labels("dead").inc(dead)
+
+    def renew(self, gate: Gate, renewal: Renewal, now: Catalogue) -> None:
+        """Count a file that replaced the file of a catalogue.
+
+        Args:
+            gate: Of this process.
+            renewal: The outcome.
+            now: The version in use.
+        """
+        outcome = _TAKEN_UP if renewal.problem is None else _REFUSED
+        self._counters["catalogue_versions"].labels(gate.value, now.name, outcome).inc()
+        self._written.labels(now.name).set(now.written)
 
     def step(self, seconds: float, *, awaited: bool) -> None:
         """Count a step with processors."""
@@ -164,17 +219,20 @@ def _short(one: Allowed) -> str:
     return one.name.rpartition(":")[2]
 
 
-def start(server_args: Any, policy: str, allowed: Iterable[Allowed]) -> None:
+def start(
+    server_args: Any, policy: str, allowed: Iterable[Allowed], catalogues: Iterable[Catalogue]
+) -> None:
     """Write metrics from now on, if the server has any.
 
     Args:
         server_args: SGLang's.
         policy: Fingerprint of the policy.
         allowed: Classes that may run.
+        catalogues: The open catalogues.
     """
     global _writing  # noqa: PLW0603 - Prometheus has one registry in a process, too
     if _writing is None and getattr(server_args, "enable_metrics", False):
-        _writing = Metrics(policy, allowed)
+        _writing = Metrics(policy, allowed, catalogues)
 
 
 def writing() -> Metrics | None:

@@ -39,7 +39,7 @@ def report(req: Any) -> None:
     kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
     text = describe(row, req.origin_input_ids, output_ids, row.edit_log)
-    count(text, req.finished_reason)
+    count([text], req.finished_reason)
     put(req.finished_reason, text)
     if row.host.raw is not None:
         tell(req.finished_reason, row.host.raw)
@@ -79,17 +79,17 @@ def describe(
         raise fault from None
 
 
-def count(text: str, reason: Any) -> None:
+def count(texts: Sequence[str], reason: Any) -> None:
     """Count the end of a request in the metrics.
 
     Args:
-        text: Its report.
+        texts: Its report, or that of each of its beams.
         reason: SGLang's finish reason.
     """
     metrics = writing()
     if metrics is not None:
         metrics.finish(
-            orjson.loads(text),
+            [orjson.loads(text) for text in texts],
             fault=getattr(reason, FAULT, None),
             contradicts=getattr(reason, CONTRADICTS, False),
         )

@@ -198,7 +198,8 @@ class Launch:
 
     def _count(self, process: Any) -> None:
         guard = self._guard
-        metrics.start(process.server_args, guard.fingerprint, guard.verifier.allowed)
+        catalogues = guard.server.catalogues.now.values()
+        metrics.start(process.server_args, guard.fingerprint, guard.verifier.allowed, catalogues)
 
     def _learn(self, gate: Gate, process: Any) -> None:
         try:

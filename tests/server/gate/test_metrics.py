@@ -1,21 +1,29 @@
 """Metrics count every request that ends with HTTP 500, under labels of a fixed set."""
 
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client import REGISTRY
 
+from sglang_lp.catalogue.opened import Renewal
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import Metrics
-from sglang_lp.trust import Policy, Verifier
+from sglang_lp.trust import Gate, Policy, Verifier
 
 REPORT = {"forced": 0}
 ALLOWED = Verifier(Policy.default()).allowed
 
 
+def version(written):
+    """Return an open catalogue as metrics see it."""
+    return SimpleNamespace(name="products", written=written)
+
+
 @pytest.fixture(scope="module")
 def metrics():
     known = {*REGISTRY._collector_to_names}
-    yield Metrics("fingerprint", ALLOWED)
+    yield Metrics("fingerprint", ALLOWED, [version(5.0)])
     for collector in {*REGISTRY._collector_to_names} - known:
         REGISTRY.unregister(collector)
 
@@ -41,6 +49,8 @@ def grown(name, act):
 
 
 FAULTS = "sglang_lp_faults_total"
+VERSIONS = "sglang_lp_catalogue_versions_total"
+WRITTEN = "sglang_lp_catalogue_timestamp_seconds"
 
 
 def test_every_allowed_class_has_faults_before_the_first(metrics):
@@ -70,20 +80,62 @@ def test_a_fault_before_a_request_began_counts_for_what_failed(metrics, error, l
 )
 def test_a_fault_counts_for_each_processor_of_its_request(metrics, processors, labels, kind):
     report = {**REPORT, "processors": processors}
-    assert grown(FAULTS, lambda: metrics.finish(report, fault=kind, contradicts=False)) == {
+    assert grown(FAULTS, lambda: metrics.finish([report], fault=kind, contradicts=False)) == {
         (label, kind): 1 for label in labels
     }
 
 
 def test_a_contradiction_is_no_fault(metrics):
     def finish():
-        metrics.finish({**REPORT, "processors": ["A"]}, fault=None, contradicts=True)
+        metrics.finish([{**REPORT, "processors": ["A"]}], fault=None, contradicts=True)
 
     assert grown(FAULTS, finish) == {}
     assert grown("sglang_lp_contradictions_total", finish) == {("A",): 1}
 
 
 def test_the_info_names_the_policy(metrics):
-    ((version, policy),) = sampled("sglang_lp_info")
-    assert version[0].isdigit()
+    ((release, policy),) = sampled("sglang_lp_info")
+    assert release[0].isdigit()
     assert policy == "fingerprint"
+
+
+def test_each_beam_counts_with_its_tokens_and_items_and_the_request_once(metrics):
+    def finish(*reports):
+        told = [{"processors": ["A"], "forced": 2, "catalogue": one} for one in reports]
+        return lambda: metrics.finish(told, fault="processor", contradicts=False)
+
+    found = {"name": "products", "items": [["tea"], ["cup", "mug"]]}
+    assert grown("sglang_lp_forced_tokens_total", finish(found, found)) == {(): 4}
+    assert grown("sglang_lp_catalogue_items_total", finish(found, found)) == {("products",): 4}
+    assert grown(FAULTS, finish(found, found)) == {("A", "processor"): 1}
+
+
+@pytest.mark.parametrize("told", ["tea", ["tea"], {}, {"name": ["products"]}, {"name": "others"}])
+def test_what_a_class_of_the_operator_calls_a_catalogue_makes_no_series(metrics, told):
+    report = {"processors": ["A"], "forced": 0, "catalogue": told}
+
+    def finish():
+        metrics.finish([report], fault=None, contradicts=False)
+
+    assert grown("sglang_lp_catalogue_items_total", finish) == {}
+
+
+def test_dead_beams_are_counted_apart(metrics):
+    assert grown("sglang_lp_beams_total", lambda: metrics.end_beams(3, 5)) == {
+        ("alive",): 3,
+        ("dead",): 5,
+    }
+
+
+@pytest.mark.parametrize(("problem", "outcome"), [(None, "taken_up"), ("damaged", "refused")])
+@pytest.mark.parametrize("gate", Gate)
+def test_a_new_version_counts_for_its_process_and_tells_its_age(metrics, gate, problem, outcome):
+    def renew():
+        metrics.renew(gate, Renewal("products", problem), version(9.0))
+
+    series = (gate.value, "products", outcome)
+    assert sampled(VERSIONS)[series] >= 0  # before the first
+    assert grown(VERSIONS, renew) == {series: 1}
+    assert sampled(WRITTEN) == {("products",): 9.0}
+    metrics.renew(gate, Renewal("products", "damaged"), version(5.0))
+    assert sampled(WRITTEN) == {("products",): 5.0}

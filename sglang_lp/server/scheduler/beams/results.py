@@ -63,7 +63,10 @@ def _finish(group: Any, leader: Any, beams: Beams) -> None:
     setattr(group, _REPORTS, reports)
     if not answers:
         put(leader.finished_reason, reports[0])
-    count(reports[0], leader.finished_reason)
+    count(reports, leader.finished_reason)
+    metrics = writing()
+    if answers and metrics is not None:
+        metrics.end_beams(len(alive), group.beam_width - len(alive))
 
 
 def tell(output: Any, req: Any) -> None:
