@@ -50,9 +50,14 @@ class Batch:
     """Runs the processors of whatever rows it is given, step by step.
 
     A scheduler process has one; a processor that is called directly has its own.
+
+    Args:
+        before_edits: Called with the logits of a step before they are edited; not called in a step
+            that edits nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_edits: Callable[[torch.Tensor], None] | None = None) -> None:
+        self._before_edits = before_edits
         #: The persistent edits, the rows to guard, and what both depend on.
         self._persistent: tuple[Plan | None, list[int]] = (None, [])
         self._key: tuple[object, ...] = ()
@@ -91,6 +96,8 @@ class Batch:
                 return True
             if not has_grammar and self._layout == _layout(logits, width):
                 clock.now += width
+                if self._before_edits is not None:
+                    self._before_edits(logits)
                 persistent.apply(logits)
                 return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
@@ -168,6 +175,8 @@ class Batch:
                 visit_drafts(step, index, row, step.drafts)
             else:
                 _visit(step, index, row)
+        if self._before_edits is not None and self._will_edit(step):
+            self._before_edits(logits)
         raw = raw_rows(step, temperatures)
         if step.dense:
             _compute(step)
@@ -183,6 +192,13 @@ class Batch:
             self._until = min((row.wake for row in rows if row is not None), default=NEVER)
             self._version = clock.version
         return None if raw is None else raw.compared_with(logits)
+
+    def _will_edit(self, step: Step) -> bool:
+        """Tell whether a step edits its logits, once its rows were asked."""
+        if step.dense or step.copied or step.pools or step.edits:
+            return True
+        persistent, _ = self._plan_persistent(step)
+        return persistent is not None
 
     def _apply(self, step: Step) -> None:
         """Apply all edits of a step, in this order.

@@ -450,6 +450,7 @@ ATTRIBUTES = (
     ),
     Uses(_REQUEST[:-1], ("beam_group",), since=BEAM_SEARCH),
     Uses(_BATCH + "ScheduleBatch", ("beam_tail",), since=BEAM_SEARCH),
+    Uses(_COORDINATOR[:-1], ("_num_live_groups",), since=BEAM_SEARCH),
     Uses(
         _GROUP[:-1],
         (

@@ -136,7 +136,7 @@ class Played:
         if tick < 0:
             return
         batch = SimpleNamespace(reqs=[req])
-        steps.end_failed(None, batch)
+        steps.end_failed(SimpleNamespace(_num_live_groups=1), batch)
         if req.to_finish is not None:
             group.state, group.final_results = BeamGroupState.FINISHED, []
             req.finished_reason, req.to_finish = req.to_finish, None
@@ -345,15 +345,35 @@ def test_the_rows_of_a_search_that_is_over_go_with_the_next_step():
     assert [row() for row in kept] == [None] * len(kept)
 
 
+def test_a_prefill_of_other_requests_wakes_no_beam():
+    one = Played.__new__(Played)
+    one.begin(DisallowedTokensLogitsProcessor, {"token_ids": [3]}, 3)
+    running, logits = steps.BeamSteps(), torch.zeros(1, VOCAB_SIZE)
+    forward = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: True))
+    prefill = SimpleNamespace(beam_tail=None, reqs=[one.req])
+    running.edit(prefill, forward, SimpleNamespace(next_token_logits=logits))
+    kept = running._custom_params
+    others = SimpleNamespace(beam_tail=None, reqs=[SimpleNamespace(beam_group=None)])
+    running.edit(others, forward, SimpleNamespace(next_token_logits=logits))
+    running.edit(prefill, forward, SimpleNamespace(next_token_logits=logits))
+
+    assert kept
+    assert running._custom_params is kept
+
+
 @pytest.mark.parametrize("searches", [1, 5])
 @pytest.mark.parametrize(
-    ("processor", "params"),
+    ("processor", "params", "most_kernels"),
     [
-        (DisallowedTokensLogitsProcessor, {"token_ids": [3]}),
-        (MinLengthLogitProcessor, {"min_tokens": 4, "eos_token_ids": [1]}),
+        (DisallowedTokensLogitsProcessor, {"token_ids": [3]}, 15),
+        (MinLengthLogitProcessor, {"min_tokens": 4, "eos_token_ids": [1]}, 15),
+        # Edits nothing at this step.
+        (MinLengthLogitProcessor, {"min_tokens": 1, "eos_token_ids": [1]}, 0),
     ],
 )
-def test_without_tokens_a_step_never_waits_for_the_device(processor, params, searches):
+def test_without_tokens_a_step_never_waits_for_the_device(
+    processor, params, most_kernels, searches
+):
     width, gpu, running = 8, FakeGpu(), steps.BeamSteps()
     batch = SimpleNamespace(beam_tail=SimpleNamespace(num_base_rows=searches, entries=[]), reqs=[])
     for index in range(searches):
@@ -378,7 +398,7 @@ def test_without_tokens_a_step_never_waits_for_the_device(processor, params, sea
         gpu.clear()
         running.edit(batch, None, SimpleNamespace(next_token_logits=logits))
         assert gpu.waits == 0
-        assert sum(gpu.kernels.values()) <= 15
+        assert sum(gpu.kernels.values()) <= most_kernels
 
     assert [steps.beams_of(req.beam_group).search.goes_on for req in batch.reqs] == [
         True

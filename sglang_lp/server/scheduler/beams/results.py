@@ -56,9 +56,11 @@ def _finish(group: Any, leader: Any, beams: Beams) -> None:
     group.final_results = alive
     answers: Sequence[Sequence[int]] = [one.tokens for one in alive[: group.num_return]]
     prompt_ids = leader.origin_input_ids
+    told = answers or [()]
+    logs = beams.tree.edit_logs(told)
     reports = [
-        describe(beams.leader, prompt_ids, answer, beams.tree.edit_log(answer))
-        for answer in answers or [()]
+        describe(beams.leader, prompt_ids, answer, log)
+        for answer, log in zip(told, logs, strict=True)
     ]
     setattr(group, _REPORTS, reports)
     if not answers:

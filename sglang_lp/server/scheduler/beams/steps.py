@@ -45,7 +45,8 @@ class Beams:
         leader: The row of the request itself, which the gate made.
         custom_params: SGLang's ``custom_params`` of the request.
         lost: For each beam how much larger SGLang takes its logprobs to be than they are, because
-            it normalizes the edited logits; shape ``(beams, 1)``, float32.
+            it normalizes the edited logits; shape ``(beams, 1)``, float32. ``None`` if the latest
+            step edited nothing.
     """
 
     def __init__(self, group: Any, row: Row, custom_params: Any) -> None:
@@ -98,7 +99,10 @@ class BeamSteps:
     """
 
     def __init__(self) -> None:
-        self._batch = Batch()
+        self._batch = Batch(self._keep_totals)
+        #: The beams of a step by their places among its logits, and their totals before the edits.
+        self._places: Sequence[int] = ()
+        self._before: tuple[torch.Tensor, torch.Tensor] | None = None
         #: The rows of the last step, and their parameters; a batch that sleeps needs the same list.
         self._rows: list[Row | None] = []
         self._custom_params: list[Any] = []
@@ -110,21 +114,33 @@ class BeamSteps:
             return
         placed: list[tuple[Beams, Sequence[int]]] = []
         try:
-            if batch.beam_tail is not None or forward_batch.forward_mode.is_extend():
-                placed += _placed(batch)
+            if batch.beam_tail is None and not forward_batch.forward_mode.is_extend():
+                self._forget()
+                return
+            placed += _placed(batch)
             if placed:
                 self._edit(logits, placed)
-            else:
-                self._forget()
         except BaseException as error:  # noqa: BLE001 - see the class
             fault = as_fault("sglang-lp", "in a step of a beam search", error)
             for beams, _ in placed:
                 beams.search.fail(fault)
 
     def _forget(self) -> None:
-        """Let go of the rows of the last step, which may be over."""
+        """Let go of the rows of the last step: SGLang decodes, and no search runs."""
         if self._rows:
-            self._rows, self._custom_params, self._batch = [], [], Batch()
+            self._rows, self._custom_params, self._batch = [], [], Batch(self._keep_totals)
+
+    def _keep_totals(self, logits: torch.Tensor) -> None:
+        """Keep the totals of all beams, because the step edits some of them."""
+        indices = index_on(logits.device, self._places)
+        self._before = indices, _totals(logits, indices)
+
+    def _compare_totals(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """Return what the edits of a step took from its beams; ``None`` without edits."""
+        if self._before is None:
+            return None
+        indices, before = self._before
+        return _lost(before, _totals(logits, indices), [self._rows[at] for at in self._places])
 
     def _edit(self, logits: torch.Tensor, placed: Sequence[tuple[Beams, Sequence[int]]]) -> None:
         began = perf_counter()
@@ -137,15 +153,12 @@ class BeamSteps:
                 rows[place], custom_params[place] = row, beams.custom_params
         if rows != self._rows:
             self._rows, self._custom_params = rows, custom_params
-        edited = [place for _, places in placed for place in places]
-        indices = index_on(logits.device, edited)
-        before = _totals(logits, indices)
+        self._places, self._before = [place for _, places in placed for place in places], None
         if not self._batch.step_asleep(logits, self._custom_params, 1):
             self._batch.step(logits, rows, self._custom_params)
-        lost = _lost(before, _totals(logits, indices), [rows[place] for place in edited])
-        done = 0
+        lost, done = self._compare_totals(logits), 0
         for beams, places in placed:
-            beams.lost = lost[done : done + len(places)]
+            beams.lost = None if lost is None else lost[done : done + len(places)]
             done += len(places)
             beams.tree.keep_edits(beams.search.position)
         metrics = writing()
@@ -253,8 +266,10 @@ def end_failed_prefill(_coordinator: Any, req: Any, *_args: Any, **_kwargs: Any)
         beams.search.end_if_failed()
 
 
-def end_failed(_coordinator: Any, batch: Any) -> None:
+def end_failed(coordinator: Any, batch: Any) -> None:
     """End the searches whose processor failed, before SGLang commits their step."""
+    if coordinator._num_live_groups == 0:  # noqa: SLF001 - SGLang asks this first, too
+        return
     for req in batch.reqs:
         if req.beam_group is not None:
-            end_failed_prefill(_coordinator, req)
+            end_failed_prefill(coordinator, req)

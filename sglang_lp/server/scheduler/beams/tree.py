@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from sglang_lp._engine.apply.answers import PendingAnswer
@@ -51,32 +50,6 @@ class LatestEdits(EditLog):
         return self._persists or step is True
 
 
-class Choice:
-    """The beams that one step selected, on their way from the device to the host.
-
-    Args:
-        beams: Shape ``(3, beam_width)``, int64: for each beam its parent, its token, and 1 if it
-            is alive.
-    """
-
-    def __init__(self, beams: torch.Tensor) -> None:
-        self._copy = Copy(beams)
-
-    @cached_property
-    def beams(self) -> list[tuple[int, int, int]]:
-        """Parent, token and life of each beam. The first read waits for the device."""
-        return [*zip(*self._copy.read(), strict=True)]
-
-    @cached_property
-    def places(self) -> dict[tuple[int, int], int]:
-        """Place of each living beam, by its parent and token."""
-        return {
-            (parent, token_id): place
-            for place, (parent, token_id, alive) in enumerate(self.beams)
-            if alive
-        }
-
-
 class Tree:
     """The beams of one request.
 
@@ -91,7 +64,8 @@ class Tree:
         self._width = width
         self._reads_tokens = row.needs is History.TOKENS
         self._resumed = row.resumed
-        self._choices: list[Choice] = []
+        #: For each step the beams that it selected, as in :meth:`grow`.
+        self._choices: list[Copy] = []
         self._followed = 0
         #: For each position the edits of each beam.
         self._edits: list[list[Edited]] = []
@@ -104,8 +78,13 @@ class Tree:
         return self._reads_tokens and self._followed < len(self._choices)
 
     def grow(self, beams: torch.Tensor) -> None:
-        """Add the beams that a step selected; argument as for :class:`Choice`."""
-        self._choices.append(Choice(beams))
+        """Add the beams that a step selected.
+
+        Args:
+            beams: Shape ``(3, beam_width)``, int64: for each beam its parent, its token, and 1 if
+                it is alive.
+        """
+        self._choices.append(Copy(beams))
 
     def follow(self) -> None:
         """Let the rows follow the newest choice."""
@@ -115,7 +94,7 @@ class Tree:
                 self.rows = [row and _fork(row) for row in self.rows * self._width]
             return
         for choice in self._choices[self._followed :]:
-            self._descend(choice.beams)
+            self._descend(_beams(choice))
         self._followed = len(self._choices)
 
     def _descend(self, beams: Sequence[tuple[int, int, int]]) -> None:
@@ -143,22 +122,44 @@ class Tree:
         self._edits.append(edits)
         self._differ = self._differ or edits.count(edits[0]) < len(edits)
 
-    def edit_log(self, output_ids: Sequence[int]) -> EditLog:
-        """Return the edit log of an answer of this tree.
+    def edit_logs(self, answers: Sequence[Sequence[int]]) -> list[EditLog]:
+        """Return the edit logs of answers of this tree.
 
         Args:
-            output_ids: The tokens of the answer.
+            answers: The tokens of each.
         """
-        log, place = EditLog(), 0
-        for position, token_id in enumerate(output_ids):
-            edited = self._edits[position][place]
-            if edited is not None:
-                forced = bool(edited)
-                if forced or not isinstance(edited, PendingAnswer) or edited.is_edited:
-                    log.add(self._resumed + position, forced=forced)
-            if self._differ and position + 1 < len(output_ids):
-                place = self._choices[position].places[place, token_id]
-        return log
+        logs, places = [EditLog() for _ in answers], [0] * len(answers)
+        for position, edits in enumerate(self._edits):
+            going = [index for index, answer in enumerate(answers) if position < len(answer)]
+            for index in going:
+                self._log(logs[index], position, edits[places[index]])
+            going = [index for index in going if position + 1 < len(answers[index])]
+            if self._differ and going:
+                children = _places(self._choices[position])
+                for index in going:
+                    places[index] = children[places[index], answers[index][position]]
+        return logs
+
+    def _log(self, log: EditLog, position: int, edited: Edited) -> None:
+        if edited is None:
+            return
+        forced = bool(edited)
+        if forced or not isinstance(edited, PendingAnswer) or edited.is_edited:
+            log.add(self._resumed + position, forced=forced)
+
+
+def _beams(choice: Copy) -> list[tuple[int, int, int]]:
+    """Return parent, token and life of each selected beam. Waits for the device."""
+    return [*zip(*choice.read(), strict=True)]
+
+
+def _places(choice: Copy) -> dict[tuple[int, int], int]:
+    """Return the place of each selected beam that lives, by its parent and token."""
+    return {
+        (parent, token_id): place
+        for place, (parent, token_id, alive) in enumerate(_beams(choice))
+        if alive
+    }
 
 
 def _fork(row: Row) -> Row:
