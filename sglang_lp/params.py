@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -102,6 +102,19 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     #: Old names of parameters, each with the new name.
     renamed: ClassVar[Mapping[str, str]] = {}
+
+    def fit_phase(self, processor: str, served: Any) -> Self:  # noqa: ARG002 - for a phase
+        """Return the parameters for a served model where a rule holds in one phase only.
+
+        Args:
+            processor: The processor's class name, for messages.
+            served: The served model.
+        """
+        return self
+
+    def serve_phase(self, processor: Any) -> Any:
+        """Return the processor that serves a request with these parameters, in its phase only."""
+        return processor
 
 
 P = TypeVar("P", bound=Parameters)

@@ -38,9 +38,11 @@ __all__ = [
     "Whole",
     "check_computed",
     "fit",
+    "fit_link",
     "lasting",
     "prepare",
     "serve",
+    "serve_link",
     "subclasses_of",
 ]
 
@@ -476,7 +478,17 @@ def serve(
     if limit is not None:
         params = processor.limit_params(params, limit)
     own = processor.own_params(params)
-    return processor.serving(own), own
+    return serve_link(processor, own), own
+
+
+def serve_link(processor: LogitProcessor, params: Parameters) -> LogitProcessor:
+    """Return the processor that serves a request, or a link of its chain, in its phase.
+
+    Args:
+        processor: An instance of the class that runs.
+        params: The request's own parameters.
+    """
+    return params.serve_phase(processor.serving(params))  # type: ignore[no-any-return]
 
 
 def prepare(
@@ -513,7 +525,24 @@ def fit(
     Raises:
         InvalidParameter: As ``fit_params``.
     """
-    return fit_once(params, served, processor.fit_params)
+    return fit_once(params, served, lambda params, served: fit_link(processor, params, served))
+
+
+def fit_link(
+    processor: LogitProcessor | type[LogitProcessor], params: Parameters, served: ServedModel
+) -> Parameters:
+    """Return the parameters of ``fit_params`` with the phase in which they hold.
+
+    Args:
+        processor: An instance or the class.
+        params: Parsed parameters.
+        served: The served model, as far as it is known.
+
+    Raises:
+        InvalidParameter: As ``fit_params``; or the phase cannot be known.
+    """
+    kind = processor if isinstance(processor, type) else type(processor)
+    return processor.fit_params(params, served).fit_phase(kind.__name__, served)
 
 
 class Whole(NamedTuple):

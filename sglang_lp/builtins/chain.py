@@ -16,7 +16,14 @@ from sglang_lp.builtins.link import UNNAMED, Link, LinkRequest
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
-from sglang_lp.processor import LogitProcessor, Recording, Whole, subclasses_of
+from sglang_lp.processor import (
+    LogitProcessor,
+    Recording,
+    Whole,
+    fit_link,
+    serve_link,
+    subclasses_of,
+)
 from sglang_lp.request import History, Request
 
 if TYPE_CHECKING:
@@ -227,7 +234,7 @@ class ChainLogitProcessor(LogitProcessor):
         links = []
         for place, (link, own) in enumerate(params.links):
             with cls._name_place(place):
-                links.append((link, link.fit_params(own, served)))
+                links.append((link, fit_link(link, own, served)))
         return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
     @classmethod
@@ -307,7 +314,7 @@ class ChainLogitProcessor(LogitProcessor):
     def serving(self, params: Any) -> Self:
         """Return a chain of the links that these parameters name; it needs what they need."""
         chain = type(self)()  # nothing of a request stays on the instance that serves many
-        chain.links = [(link().serving(own), own) for link, own in params.links]
+        chain.links = [(serve_link(link(), own), own) for link, own in params.links]
         chain.unnamed = params.unnamed
         chain.skipped = params.skipped or (0,) * len(chain.links)
         processors = [processor for processor, _ in chain.links]

@@ -11,6 +11,7 @@ import msgspec
 import orjson
 
 from sglang_lp import builtins
+from sglang_lp.params import Parameters
 
 #: SGLang keeps numbers in 32 bits; repeating that bound for each would be noise.
 _NO_BOUND = 2**31 - 1
@@ -72,7 +73,10 @@ def list_parameters(processor: type[Any]) -> list[Parameter]:
     """Return the parameters of a processor, in the order of its ``Params``."""
     named = msgspec.json.schema(processor.Params)["$defs"]
     schema = named[processor.Params.__name__]
-    about = parse_attributes(inspect.getdoc(processor.Params) or "")
+    kinds = [kind for kind in processor.Params.__mro__ if issubclass(kind, Parameters)]
+    about: dict[str, str] = {}
+    for kind in kinds:
+        about = parse_attributes(inspect.getdoc(kind) or "") | about
     required = schema.get("required", ())
     return [
         Parameter(

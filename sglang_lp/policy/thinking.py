@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sglang_lp.builtins import (
-    ChainLogitProcessor,
-    ScriptLogitProcessor,
-    ThinkingBudgetLogitProcessor,
-)
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.params import finder_of
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
@@ -290,15 +287,18 @@ def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
 
 def follows_thinking(link: Link) -> bool:
     """Tell whether a link depends on which tokens are thinking."""
-    return issubclass(link.processor, ThinkingBudgetLogitProcessor | ScriptLogitProcessor)
+    params = link.params
+    return thinks(link) or (isinstance(params, PhasedParams) and params.where != "everywhere")
 
 
 def begin_inside(link: Link) -> Link:
     """Have the thinking begin with the first token, as the served reasoning parser has it."""
     params = link.params
-    if follows_thinking(link):
+    if thinks(link):
         processor: Any = link.processor
         return link._replace(params=processor.begin_inside(params))
+    if isinstance(params, PhasedParams):
+        return link._replace(params=params.begin_inside())
     if not issubclass(link.processor, ChainLogitProcessor):
         return link
     links = tuple(begin_inside(Link(*one)) for one in params.links)

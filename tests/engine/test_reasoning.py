@@ -144,6 +144,21 @@ def test_a_script_is_banned_in_what_the_parser_takes_for_the_answer(server, enco
     assert "я" not in message["content"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_choice_in_the_answer_leaves_the_thoughts_as_they_are(server, encode, stream):
+    params = {"chain": [SCRIPTED, "ChoiceLogitProcessor"], "0.script": encode(f"ab{END}")}
+    params |= {"1.choices": ["yes", "no"]}
+    fields = {"custom_logit_processor": CHAIN, "n": 2, "stream": stream}
+
+    for where, thoughts in (("answer", ("ab",)), ("everywhere", ("yes", "no"))):
+        reply = ask(server, custom_params={**params, "1.where": where}, **fields)
+        for parts in messages_of(reply):
+            thought = "".join(one.get("reasoning_content") or "" for one in parts)
+            content = "".join(one.get("content") or "" for one in parts)
+            assert thought in thoughts
+            assert content in (("yes", "no") if where == "answer" else ("",))
+
+
 # A ceiling that holds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
+from support.models import tiny_model
 from support.models.tiny_model import EOS, FIRST_WORD, FREQUENT, word
 from support.oracles.greedy import rule
 from support.plugins import foreseeing
@@ -71,6 +73,30 @@ def test_a_processor_that_sleeps_leaves_every_draft_as_it_is(server, answers):
             continue  # until it sleeps, its drafts are written over at random
         # What the first answer taught may have made more of the second one's drafts right.
         assert accepted(idle) == accepted(alone) or (learns and accepted(idle) > accepted(alone))
+
+
+def test_a_rule_of_one_phase_follows_the_blocks_along_a_draft(server, oracle):
+    encode = tiny_model.tokenizer().encode
+    params = {
+        "chain": ["ScheduledBiasLogitProcessor", "ScriptLogitProcessor"],
+        "0.token_ids": [*encode("{").ids, *encode("}").ids],
+        "0.bias": 6.0,  # both come every few tokens
+        "1.scripts": ["Latin"],
+        "1.mode": "ban",
+        "1.where": "thinking",
+        "1.thinking_start": "{",
+        "1.thinking_end": "}",
+    }
+    thoughts = answers = ""
+    for prompt in PROMPTS * 2:  # an n-gram draft knows it after the first time
+        reply = ask(server, prompt, ChainLogitProcessor, params)
+        oracle.check(prompt, reply.output_ids, rule(ChainLogitProcessor, params))
+        blocks = r"\{[^}]*"
+        thoughts += "".join(re.findall(blocks, reply.body["text"]))
+        answers += re.sub(blocks, "", reply.body["text"])
+    assert thoughts.strip("{")
+    assert "w" not in thoughts
+    assert "w" in answers
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 7, 12])

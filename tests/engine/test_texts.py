@@ -90,6 +90,16 @@ def test_end_tokens_that_are_left_out_are_those_of_the_served_model(server):
             assert len(found.output_ids) == 50
 
 
+def test_a_phase_that_the_server_cannot_know_is_refused_by_name(server):
+    shortest = attach("MinLengthLogitProcessor", min_tokens=3, where="answer")
+
+    reply = server.post("/generate", shortest.generate_body(body(PROMPT)))
+
+    assert reply.status == 400
+    assert "where of MinLengthLogitProcessor" in str(reply.body)
+    assert "--reasoning-parser" in str(reply.body)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

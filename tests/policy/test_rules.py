@@ -387,6 +387,30 @@ def test_a_budget_begins_with_the_answer_where_the_parser_reads_the_answer_by_it
         assert alone.resumed == resumed
 
 
+def test_a_rule_of_one_phase_begins_where_the_parser_does_whoever_decided_on_it():
+    served = ServedModel(
+        one_token_a_byte("<think>", "</think>"),
+        400,
+        reasoning=ReasoningFormat("<think>", "</think>", can_begin_inside=True),
+    )
+    always = Chosen(processor=BAN.processor, params={**BAN.params, "where": "answer"})
+    rules = Rules(Policy(always=(always,)), Verifier(Policy.default()).resolve)
+    rules.fit(served)
+    own = Asked("MinLengthLogitProcessor", {"min_tokens": 3, "eos_token_ids": [3]}, resumed=4)
+    phased = own._replace(custom_params={**own.custom_params, "where": "thinking"})
+
+    def phases(asked):
+        decided = rules.decide(asked, served)
+        found = [params.where for _, params in decided.params.links]
+        return [(str(one), getattr(one, "inside", None)) for one in found], decided.resumed
+
+    assert phases(own._replace(reasoning=True)) == ([("everywhere", None), ("answer", True)], 4)
+    assert phases(phased._replace(reasoning=True)) == ([("thinking", True), ("answer", True)], 0)
+    assert phases(phased) == ([("thinking", False), ("answer", False)], 4)
+    with pytest.raises(PolicyError, match=r"always\[0\].*where"):
+        rules_of(always=(always,))
+
+
 def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
     chain = {"chain": ["AllowedTokensLogitProcessor"] * 8}
     chain |= {f"{place}.token_ids": [3] for place in range(8)}

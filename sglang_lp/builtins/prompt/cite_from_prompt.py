@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS
-from sglang_lp.params import Parameters, TokenId
+from sglang_lp.params import TokenId
 from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.request import History
 from sglang_lp.served_model import ends_for
@@ -85,7 +86,7 @@ class CiteFromPromptLogitProcessor(LogitProcessor):
     reads_prompt = True
     example: ClassVar[Mapping[str, Any]] = {"bias": 1.5}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

@@ -14,9 +14,10 @@ from msgspec import Meta
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
 from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
-from sglang_lp.params import Parameters, Text, TokenIdSet
+from sglang_lp.params import Text, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.text.banned import banned_texts
 from sglang_lp.text.encoding import check_texts, known_ids, served_vocabulary
@@ -198,7 +199,7 @@ class DRYLogitProcessor(LogitProcessor):
     }
     reads_prompt = True
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

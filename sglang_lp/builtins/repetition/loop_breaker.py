@@ -21,9 +21,9 @@ from sglang_lp.builtins.repetition.novelty import (
     check_window,
 )
 from sglang_lp.builtins.repetition.repeats import Tail
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
-from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     finishes = True
     example: ClassVar[Mapping[str, Any]] = {"preset": "reasoning", "action": "end"}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.repetition.ngram_window import Drafted, History, Window
-from sglang_lp.params import Parameters, PositiveInt, TokenIdSet
+from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.params import PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
     example: ClassVar[Mapping[str, Any]] = {"preset": "deepseek-ocr"}
     reads_prompt = True
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

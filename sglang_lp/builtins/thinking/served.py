@@ -18,11 +18,12 @@ def delimiter_texts(params: Any, served: ServedModel) -> tuple[str | None, str |
     """Return the texts of the delimiters: the request's, or the served parser's.
 
     Args:
-        params: Parameters with ``thinking_start`` and ``thinking_end``.
+        params: Parameters; they may have ``thinking_start`` and ``thinking_end``.
         served: The model.
     """
-    if params.thinking_start is not None or served.reasoning is None:
-        return params.thinking_start, params.thinking_end
+    start = getattr(params, "thinking_start", None)
+    if start is not None or served.reasoning is None:
+        return start, getattr(params, "thinking_end", None)
     return served.reasoning.start, served.reasoning.end
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -42,7 +43,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     needs = History.NONE
     example: ClassVar[Mapping[str, Any]] = {"texts": ["😀", "\u2014"]}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

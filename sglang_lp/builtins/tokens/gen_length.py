@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter, shown
-from sglang_lp.params import Parameters, Text, TokenId
+from sglang_lp.params import Text, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.encoding import encode, served_vocabulary
@@ -50,7 +51,7 @@ class GenLengthLogitProcessor(LogitProcessor):
     early = True
     example: ClassVar[Mapping[str, Any]] = {"bias": 0.01, "complete_sentences": True}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

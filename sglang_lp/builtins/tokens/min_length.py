@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.params import FewTokenIds, Parameters, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -30,7 +31,7 @@ class MinLengthLogitProcessor(LogitProcessor):
     needs = History.POSITION
     example: ClassVar[Mapping[str, Any]] = {"min_tokens": 100}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS, NEVER
-from sglang_lp.params import FewTokenIds, NonNegativeInt, OrNoLimit, Parameters, PositiveInt
+from sglang_lp.params import FewTokenIds, NonNegativeInt, OrNoLimit, PositiveInt
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -38,7 +39,7 @@ class ScheduledBiasLogitProcessor(LogitProcessor):
         "end": 400,
     }
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

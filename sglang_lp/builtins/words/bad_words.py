@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.errors import refusing
 from sglang_lp.params import FewTokenIds, Parameters, Texts, replaced
 from sglang_lp.processor import LogitProcessor
@@ -65,7 +66,7 @@ class BadWordsLogitProcessor(LogitProcessor):
     exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"words": ["as an AI", "foobar"], "ignore_case": True}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import Contradiction
-from sglang_lp.params import FewTokenIds, Parameters, Texts
+from sglang_lp.params import FewTokenIds, Texts
 from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import Lengths, SequenceIds, check_lengths, split
@@ -70,7 +71,7 @@ class ChoiceLogitProcessor(LogitProcessor):
     exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"choices": ["yes", "no", "I do not know"]}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

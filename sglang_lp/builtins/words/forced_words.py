@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.builtins.words.missing_words import MissingWords, Words, words_of
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.params import FewTokenIds, OrNoLimit, Parameters, PositiveInt, Texts, replaced
+from sglang_lp.params import FewTokenIds, OrNoLimit, PositiveInt, Texts, replaced
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import (
@@ -64,7 +65,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         "within_tokens": 256,
     }
 
-    class Params(Parameters, frozen=True, dict=True):
+    class Params(PhasedParams, frozen=True, dict=True):
         """The parameters of a request.
 
         Attributes:

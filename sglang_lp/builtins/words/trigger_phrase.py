@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from sglang_lp.params import (
-    FewTokenIds,
-    ForcedText,
-    NonEmptyTokenIds,
-    Parameters,
-    PositiveInt,
-    Text,
-    replaced,
-)
+from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.params import FewTokenIds, ForcedText, NonEmptyTokenIds, PositiveInt, Text, replaced
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for
 from sglang_lp.text.automaton import SequenceIds
@@ -82,7 +75,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
     early = True
     example: ClassVar[Mapping[str, Any]] = {"trigger": "</think>", "phrase": "\nIn short:"}
 
-    class Params(Parameters, frozen=True):
+    class Params(PhasedParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

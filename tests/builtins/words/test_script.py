@@ -9,7 +9,6 @@ import tokenizers
 import torch
 
 from sglang_lp.builtins import ScriptLogitProcessor
-from sglang_lp.builtins.thinking.progress import State
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
@@ -207,15 +206,14 @@ def test_a_character_that_the_prompt_began_is_not_completed():
 
 def test_a_fork_leaves_the_request_where_it_was():
     processor = ScriptLogitProcessor()
-    params = processor.parse_params({**NO_HAN, "where": "thinking"})
+    params = processor.parse_params(NO_HAN)
     request = Request(params, tokenizer=TOKENIZER)
     request.state = processor.start(request)
     fork = Request(params)
     fork.state = processor.fork(request)
-    processor.advance(fork, [START, vocabulary_of(TOKENIZER).tokens.index(b"\xe4")])
+    processor.advance(fork, [vocabulary_of(TOKENIZER).tokens.index(b"\xe4")])
 
-    assert (request.state.pending, request.state.block.state) == (b"", State.OUTSIDE)
-    assert (fork.state.pending, fork.state.block.state) == (b"\xe4", State.INSIDE)
+    assert (request.state.pending, fork.state.pending) == (b"", b"\xe4")
 
 
 # What is refused
