@@ -38,11 +38,11 @@ __all__ = [
     "Whole",
     "check_computed",
     "fit",
-    "fit_link",
+    "fit_phased",
     "lasting",
     "prepare",
     "serve",
-    "serve_link",
+    "serve_phased",
     "subclasses_of",
 ]
 
@@ -478,10 +478,10 @@ def serve(
     if limit is not None:
         params = processor.limit_params(params, limit)
     own = processor.own_params(params)
-    return serve_link(processor, own), own
+    return serve_phased(processor, own), own
 
 
-def serve_link(processor: LogitProcessor, params: Parameters) -> LogitProcessor:
+def serve_phased(processor: LogitProcessor, params: Parameters) -> LogitProcessor:
     """Return the processor that serves a request, or a link of its chain, in its phase.
 
     Args:
@@ -525,10 +525,10 @@ def fit(
     Raises:
         InvalidParameter: As ``fit_params``.
     """
-    return fit_once(params, served, lambda params, served: fit_link(processor, params, served))
+    return fit_once(params, served, lambda params, served: fit_phased(processor, params, served))
 
 
-def fit_link(
+def fit_phased(
     processor: LogitProcessor | type[LogitProcessor], params: Parameters, served: ServedModel
 ) -> Parameters:
     """Return the parameters of ``fit_params`` with the phase in which they hold.

@@ -20,8 +20,8 @@ from sglang_lp.processor import (
     LogitProcessor,
     Recording,
     Whole,
-    fit_link,
-    serve_link,
+    fit_phased,
+    serve_phased,
     subclasses_of,
 )
 from sglang_lp.request import History, Request
@@ -234,7 +234,7 @@ class ChainLogitProcessor(LogitProcessor):
         links = []
         for place, (link, own) in enumerate(params.links):
             with cls._name_place(place):
-                links.append((link, fit_link(link, own, served)))
+                links.append((link, fit_phased(link, own, served)))
         return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
     @classmethod
@@ -314,7 +314,7 @@ class ChainLogitProcessor(LogitProcessor):
     def serving(self, params: Any) -> Self:
         """Return a chain of the links that these parameters name; it needs what they need."""
         chain = type(self)()  # nothing of a request stays on the instance that serves many
-        chain.links = [(serve_link(link(), own), own) for link, own in params.links]
+        chain.links = [(serve_phased(link(), own), own) for link, own in params.links]
         chain.unnamed = params.unnamed
         chain.skipped = params.skipped or (0,) * len(chain.links)
         processors = [processor for processor, _ in chain.links]

@@ -11,7 +11,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import forget_answers
 from sglang_lp.client.json_values import to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor import LogitProcessor, fit_phased
 
 if TYPE_CHECKING:
     from sglang_lp.params import Parameters
@@ -41,7 +41,7 @@ def resolve_params(
         )
     forget_answers()
     parsed = processor.parse_params(given, served.vocab_size)
-    fitted: Any = processor.fit_params(parsed, served)
+    fitted: Any = fit_phased(processor, parsed, served)
     if not issubclass(processor, ChainLogitProcessor):
         return _resolved(processor, given, fitted, served)
     found = {"chain": given["chain"]}
@@ -66,7 +66,7 @@ def _resolved(
         if value != field.default:
             found[field.name] = to_json_value(processor.__name__, field.name, value)
     try:
-        again = processor.fit_params(processor.parse_params(found, served.vocab_size), served)
+        again = fit_phased(processor, processor.parse_params(found, served.vocab_size), served)
     except InvalidParameter:
         again = None
     # A text that may be spelled by any tokens stays text.

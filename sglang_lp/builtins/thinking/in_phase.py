@@ -242,7 +242,7 @@ class InPhase(LogitProcessor):
                 edits.wake_at(request.position + min(running.wake - at, _LONGEST_SLEEP))
 
     def _ask(self, running: _Running, edits: Edits) -> None:
-        """Ask the other processor for its edits, and keep those that hold longer."""
+        """Ask the other processor for its edits, and keep edits that hold longer."""
         at, own = running.request.length, Recording(edits.vocab_size)
         self._processor.edit(running.request, own)
         running.looked = at

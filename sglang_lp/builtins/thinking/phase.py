@@ -53,7 +53,7 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, where=Phase(where, where.finder, inside=True))
 
     def serve_phase(self, processor: LogitProcessor) -> LogitProcessor:
-        """Return a processor that runs this one in its phase only."""
+        """Return the processor, limited to its phase."""
         where: Any = self.where
         return InPhase(processor, where) if isinstance(where, Phase) else processor
 
