@@ -38,11 +38,9 @@ __all__ = [
     "Whole",
     "check_computed",
     "fit",
-    "fit_phased",
     "lasting",
     "prepare",
     "serve",
-    "serve_phased",
     "subclasses_of",
 ]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.builtins.thinking.params import finder_of
-from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal

@@ -507,11 +507,11 @@ def test_a_client_needs_neither_torch_nor_sglang(module):
                 "attached = attach('MinLengthLogitProcessor', min_tokens=3)\n"
                 "attached.check({'X-SGLang-LP': 'MinLengthLogitProcessor'})"
             ),
-            {"tokens", "tokens.min_length"},
+            {"phase", "tokens", "tokens.min_length"},
         ),
         (
             "from sglang_lp import builtins; builtins.MinLengthLogitProcessor",
-            {"tokens", "tokens.min_length"},
+            {"phase", "tokens", "tokens.min_length"},
         ),
     ],
 )

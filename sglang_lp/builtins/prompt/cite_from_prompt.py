@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
-from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import TokenId
 from sglang_lp.processor import LogitProcessor, lasting

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.builtins.repetition.novelty import (
     NGRAM_SIZE,
     WINDOW_SIZE,
@@ -21,7 +22,6 @@ from sglang_lp.builtins.repetition.novelty import (
     check_window,
 )
 from sglang_lp.builtins.repetition.repeats import Tail
-from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
 from sglang_lp.processor import LogitProcessor

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.builtins.repetition.ngram_window import Drafted, History, Window
-from sglang_lp.builtins.thinking.phase import PhasedParams
 from sglang_lp.params import PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 

@@ -6,7 +6,6 @@
 - ``finder``: the delimiters of a request, compiled.
 - ``progress``: the state of a request; ``blocks``, the blocks of a finished answer.
 - ``params``: the parameters; ``budget``, the processor; ``rules``, its edits at one step.
-- ``phase``: the parameter ``where`` of other processors; ``in_phase`` runs one of them.
 - ``loops``: loops at the end of a block.
 - ``stock``: the budget on a server without the plugin.
 - ``block_report``: the report of an answer.

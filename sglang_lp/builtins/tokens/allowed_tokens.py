@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import NonEmptyTokenIds, Parameters, Texts
 from sglang_lp.processor import LogitProcessor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.params import Parameters, Texts, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History

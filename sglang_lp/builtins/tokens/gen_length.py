@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import Text, TokenId

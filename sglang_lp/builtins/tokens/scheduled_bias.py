@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS, NEVER
 from sglang_lp.params import FewTokenIds, NonNegativeInt, OrNoLimit, PositiveInt
 from sglang_lp.processor import LogitProcessor

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.errors import refusing
 from sglang_lp.params import FewTokenIds, Parameters, Texts, replaced
 from sglang_lp.processor import LogitProcessor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import Parameters, PositiveInt, Text
 from sglang_lp.processor import LogitProcessor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import Contradiction
 from sglang_lp.params import FewTokenIds, Texts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from sglang_lp.builtins.thinking.phase import PhasedParams, find_delimiters
+from sglang_lp.builtins.phase import PhasedParams, find_delimiters
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.text.scripts import BannedScripts, banned_scripts

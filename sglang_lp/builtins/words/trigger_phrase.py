@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.params import FewTokenIds, ForcedText, NonEmptyTokenIds, PositiveInt, Text, replaced
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ends_for

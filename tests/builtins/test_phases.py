@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sglang_lp import builtins
-from sglang_lp.builtins.thinking.in_phase import _PhaseTokens
-from sglang_lp.builtins.thinking.phase import PhasedParams
+from sglang_lp.builtins.in_phase import _PhaseTokens
+from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ReasoningFormat, ServedModel

@@ -6,18 +6,42 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from sglang_lp.builtins.thinking.delimiters import Delimiters, resolve
-from sglang_lp.builtins.thinking.finder import BlockTokens
-from sglang_lp.builtins.thinking.in_phase import InPhase, Phase
-from sglang_lp.builtins.thinking.known import TOOL_STARTS
-from sglang_lp.builtins.thinking.served import delimiter_texts, served_finder
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.params import Parameters
-from sglang_lp.text.encoding import require_tokenizer
 
 if TYPE_CHECKING:
+    from sglang_lp.builtins.thinking.delimiters import Delimiters
+    from sglang_lp.builtins.thinking.finder import Finder
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ServedModel
+
+# A client loads no more than the parameters: only a server looks for thinking.
+
+
+class Phase(str):
+    """The value of ``where`` for a served model: ``"thinking"`` or ``"answer"``.
+
+    Attributes:
+        finder: The delimiters of thinking.
+        inside: Whether a block is open before the first token, whatever the prompt says.
+    """
+
+    __slots__ = ("finder", "inside")
+
+    finder: Finder
+    inside: bool
+
+    def __new__(cls, where: str, finder: Finder, *, inside: bool = False) -> Self:
+        """Make the value.
+
+        Args:
+            where: ``"thinking"`` or ``"answer"``.
+            finder: The delimiters of thinking.
+            inside: As for the class.
+        """
+        made = super().__new__(cls, where)
+        made.finder, made.inside = finder, inside
+        return made
 
 
 class PhasedParams(Parameters, frozen=True, kw_only=True):
@@ -38,6 +62,10 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
         """
         if self.where == "everywhere":
             return self
+        from sglang_lp.builtins.thinking.finder import BlockTokens
+        from sglang_lp.builtins.thinking.known import TOOL_STARTS
+        from sglang_lp.builtins.thinking.served import served_finder
+
         found = find_delimiters(processor, self, served)
         finder = served_finder(BlockTokens(found.start_ids, found.end_ids), served, TOOL_STARTS)
         return msgspec.structs.replace(self, where=Phase(self.where, finder))
@@ -55,7 +83,11 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
     def serve_phase(self, processor: LogitProcessor) -> LogitProcessor:
         """Return the processor, limited to its phase."""
         where: Any = self.where
-        return InPhase(processor, where) if isinstance(where, Phase) else processor
+        if not isinstance(where, Phase):
+            return processor
+        from sglang_lp.builtins.in_phase import InPhase
+
+        return InPhase(processor, where, where.finder, begins_inside=where.inside)
 
 
 def find_delimiters(processor: str, params: Any, served: ServedModel) -> Delimiters:
@@ -69,6 +101,10 @@ def find_delimiters(processor: str, params: Any, served: ServedModel) -> Delimit
     Raises:
         InvalidParameter: They cannot be known.
     """
+    from sglang_lp.builtins.thinking.delimiters import resolve
+    from sglang_lp.builtins.thinking.served import delimiter_texts
+    from sglang_lp.text.encoding import require_tokenizer
+
     require_tokenizer(processor, "where", served.tokenizer)
     try:
         return resolve(served.tokenizer, *delimiter_texts(params, served))

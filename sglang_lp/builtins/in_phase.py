@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from sglang_lp.builtins.link import LinkRequest
 from sglang_lp.builtins.thinking.progress import Progress
@@ -20,32 +20,6 @@ if TYPE_CHECKING:
 
 #: Most tokens that may come before a sleeping request reads them.
 _LONGEST_SLEEP = 128
-
-
-class Phase(str):
-    """The value of ``where`` for a served model: ``"thinking"`` or ``"answer"``.
-
-    Attributes:
-        finder: The delimiters of thinking.
-        inside: Whether a block is open before the first token, whatever the prompt says.
-    """
-
-    __slots__ = ("finder", "inside")
-
-    finder: Finder
-    inside: bool
-
-    def __new__(cls, where: str, finder: Finder, *, inside: bool = False) -> Self:
-        """Make the value.
-
-        Args:
-            where: ``"thinking"`` or ``"answer"``.
-            finder: The delimiters.
-            inside: As for the class.
-        """
-        made = super().__new__(cls, where)
-        made.finder, made.inside = finder, inside
-        return made
 
 
 class _PhaseTokens(Sequence[int]):
@@ -180,13 +154,18 @@ class InPhase(LogitProcessor):
 
     Args:
         processor: The other processor.
-        phase: The phase.
+        where: The phase: ``"thinking"`` or ``"answer"``.
+        finder: The delimiters of thinking.
+        begins_inside: Whether a block is open before the first token, whatever the prompt says.
     """
 
-    def __init__(self, processor: LogitProcessor, phase: Phase) -> None:
+    def __init__(
+        self, processor: LogitProcessor, where: str, finder: Finder, *, begins_inside: bool
+    ) -> None:
         self._processor = processor
-        self._phase = phase
-        self._inside = phase == "thinking"
+        self._inside = where == "thinking"
+        self._finder = finder
+        self._begins_inside = begins_inside
         self.can_fork = processor.can_fork
         self.reads_prompt = True
         self.early = processor.early
@@ -200,9 +179,10 @@ class InPhase(LogitProcessor):
 
     def start(self, request: Request) -> _Running:
         """Start the other processor, and find out whether the prompt leaves a block open."""
-        phase, own = self._phase, _PhaseRequest(request, request.params)
+        own = _PhaseRequest(request, request.params)
         own.state = self._processor.start(own)
-        return _Running(Progress(phase.finder, None, request.prompt_ids, inside=phase.inside), own)
+        inside = self._begins_inside
+        return _Running(Progress(self._finder, None, request.prompt_ids, inside=inside), own)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the thinking, and pass the tokens of the phase on."""
