@@ -121,14 +121,16 @@ def _generated(event: Any, found: dict[Any, Answer]) -> None:
     for place, one in enumerate(event if isinstance(event, list) else [event]):
         if "text" not in one and "output_ids" not in one:
             continue
-        answer = found.setdefault(one.get("index", place), Answer())
-        answer.texts["text"] = one.get("text", "")
-        answer.shown.append(one.get("text", ""))
-        answer.token_ids = one.get("output_ids")
-        meta = one.get("meta_info")
-        answer.take_meta(meta)
-        pieces = [piece[2] for piece in meta.get("output_token_logprobs") or () if piece[2]]
-        answer.shown.append("".join(pieces))
+        # The answers of a beam search; the first of them is the event itself.
+        for beam, own in enumerate(one["meta_info"].get("beam_results") or [one]):
+            answer = found.setdefault((one.get("index", place), beam), Answer())
+            answer.texts["text"] = own.get("text", "")
+            answer.shown.append(own.get("text", ""))
+            answer.token_ids = own.get("output_ids")
+            meta = own["meta_info"]
+            answer.take_meta(meta)
+            pieces = [piece[2] for piece in meta.get("output_token_logprobs") or () if piece[2]]
+            answer.shown.append("".join(pieces))
 
 
 def _chosen(event: Any, found: dict[Any, Answer]) -> None:

@@ -149,6 +149,20 @@ def own_bans(asked: Asked, _kind: Kind) -> Found:
                     yield name, f"{word!r} is in {[*texts]}"
 
 
+def own_tokens(asked: Asked, _kind: Kind) -> Found:
+    """No answer, and no beam, has a token that its request bans or does not allow."""
+    for told in _told(asked):
+        came = {*(told.answer.token_ids or ())}
+        for name, params in told.wish.processors:
+            listed = params.get("token_ids")
+            if not isinstance(listed, list) or not all(isinstance(one, int) for one in listed):
+                continue
+            if name == "DisallowedTokensLogitsProcessor" and came & {*listed}:
+                yield name, f"{sorted(came & {*listed})} came, of the banned {listed}"
+            if name == "AllowedTokensLogitProcessor" and came - {*listed}:
+                yield name, f"{sorted(came - {*listed})} came, only {listed} are allowed"
+
+
 def own_fields(asked: Asked, _kind: Kind) -> Found:
     """An answer has allowed tokens only, no n-gram twice, and ends soon after a repetition."""
     for told in _told(asked):
@@ -291,6 +305,8 @@ def copies_are_equal(asked: Asked, _kind: Kind) -> Found:
         wishes = [wish_of(sent, place) for place in range(len(answers))]
         by_wish: dict[str, list[Answer]] = {}
         for wish, answer in zip(wishes, answers, strict=True):
+            if wish.searches_beams:
+                continue
             if wish.is_greedy and answer.finish in {"stop", "length"}:
                 by_wish.setdefault(str(wish), []).append(answer)
         for same in by_wish.values():
@@ -422,6 +438,7 @@ _RULES: Sequence[Rule] = (
     least_length,
     ceilings_on_thinking,
     own_bans,
+    own_tokens,
     own_fields,
     own_choice,
     own_items,

@@ -99,6 +99,11 @@ _SAMPLING: Mapping[str, st.SearchStrategy[Any]] = {
     "no_stop_trim": st.sampled_from([True]),
     "n": st.sampled_from([2, 3]),
 }
+#: What SGLang refuses with beams, and what makes a thinking budget, which this toolkit refuses.
+_NOT_WITH_BEAMS = (
+    *("min_new_tokens", "stop", "regex", "json_schema"),
+    *("return_logprob", "return_sampling_mask", "max_thinking_tokens"),
+)
 _OPENAI_NAMES = {"min_new_tokens": "min_tokens", "max_new_tokens": "max_tokens"}
 _RESPONSES_TAKE = ("frequency_penalty", "presence_penalty", "repetition_penalty", "stop", "top_p")
 
@@ -198,13 +203,35 @@ def _generate(draw: st.DrawFn, kind: Kind) -> Body:
         for sampling in samplings:
             sampling.setdefault("top_k", 5)
             sampling.pop("n", None)  # SGLang answers both with HTTP 500
-    names = [name for name, _ in asked]
-    if not count and names[0] and draw(chance(10)):
-        params = samplings[0].pop("custom_params", None)
+    if not count and draw(chance(12 if kind.drafts else 5)):
+        _search_beams(draw, body)
+    _name(draw, body, [name for name, _ in asked])
+    return body
+
+
+def _name(draw: st.DrawFn, body: Body, names: list[str | None]) -> None:
+    """Write the names of the processors into a request."""
+    sampling = body["sampling_params"]
+    is_list = isinstance(sampling, list)
+    if not is_list and names[0] and draw(chance(10)):
+        params = sampling.pop("custom_params", None)
         body["custom_logit_processor"] = _folded(names[0], params)
     elif any(names):
-        body["custom_logit_processor"] = names if count else names[0]
-    return body
+        body["custom_logit_processor"] = names if is_list else names[0]
+
+
+def _search_beams(draw: st.DrawFn, body: Body) -> None:
+    """Turn a request into a beam search, mostly without what is refused with it."""
+    sampling = body["sampling_params"]
+    sampling["beam_width"] = draw(oddly(st.sampled_from([3, 4, 8, 16])))
+    if draw(chance(8)):
+        return
+    for name in _NOT_WITH_BEAMS:
+        body.pop(name, None)
+        sampling.pop(name, None)
+    params = sampling.get("custom_params") or {}
+    if "catalogue" in params:
+        params["ends_answer"] = False
 
 
 @st.composite

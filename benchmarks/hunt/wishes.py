@@ -36,6 +36,11 @@ class Wish(NamedTuple):
         return self.sampling.get("temperature") == 0
 
     @property
+    def searches_beams(self) -> bool:
+        """Whether the answers are those of a beam search."""
+        return "beam_width" in self.sampling
+
+    @property
     def may_stop(self) -> bool:
         """Whether a text or a token of the request ends the answer."""
         return any("stop" in name and "trim" not in name for name in self.sampling)

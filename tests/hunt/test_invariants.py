@@ -24,6 +24,13 @@ def generated(text="a", ids=(64,), finish=STOP, **meta):
     return {"text": text, "output_ids": [*ids], "meta_info": meta}
 
 
+def searched(*beams):
+    """Return the answers of a beam search, best first."""
+    found = [generated(text=str(ids), ids=ids) for ids in beams]
+    best = found[0]
+    return {**best, "meta_info": {**best["meta_info"], "beam_results": found}}
+
+
 def case(body, *events, path=GENERATE, status=200, headers=None, **facts):
     """Return a case of one request with these events."""
     sent = Sent(path, body)
@@ -127,6 +134,16 @@ WRONG = {
             PLAIN,
         ),
     ],
+    "own_tokens": [
+        (
+            case(
+                asks("DisallowedTokensLogitsProcessor", {"token_ids": [65]}, beam_width=3),
+                searched([64], [65]),
+            ),
+            PLAIN,
+        ),
+        (case(asks("AllowedTokensLogitProcessor", {"token_ids": [65]}), generated()), PLAIN),
+    ],
     "own_fields": [
         (case({"allowed_token_ids": [64]}, completed(64, 65), path=COMPLETIONS), PLAIN),
         (case({"no_repeat_ngram_size": 2}, completed(7, 8, 9, 7, 8), path=COMPLETIONS), PLAIN),
@@ -144,6 +161,13 @@ WRONG = {
         (case(asks("ChoiceLogitProcessor", {"choices": ["ab"]}), generated("a")), PLAIN),
     ],
     "own_items": [
+        (
+            case(
+                asks("CatalogueLogitProcessor", {"catalogue": "items"}, beam_width=3),
+                searched(served_items()[9][1], [5]),
+            ),
+            PLAIN,
+        ),
         (case(asks("CatalogueLogitProcessor", {"catalogue": "items"}), generated("a", [5])), PLAIN),
         (
             case(
@@ -244,6 +268,7 @@ RIGHT = [
         ),
         PLAIN,
     ),
+    (case(asks(beam_width=3), searched([64], [65])), PLAIN),
     (case(asks(), generated("Two")), PLAIN),
     (case(asks(), generated("x</think>y")), PLAIN),
     (case(asks(), generated(f"<think>{' sheep' * 8}</think>{' sheep' * 30}")), PLAIN),
@@ -269,7 +294,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 9
+REPORTED = 10
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))
