@@ -46,6 +46,7 @@ def main() -> int:
                 scenes.efforts,
                 # What the other model shows better.
                 *(() if speaking else (scenes.bans, scenes.no_loop, scenes.forced)),
+                scenes.catalogue,
                 scenes.stock,
             ):
                 stage.play(scene(http, model))

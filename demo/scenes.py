@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from demo.corpus import END_THINK, LOOP_PROMPT, QUESTIONS, THINK, prompt
 from demo.model import SpecialTokens
+from demo.sentences import sentences
 from demo.server import POLICY
 from demo.show import Scene, cut
 from sglang_lp import wire
@@ -33,6 +34,7 @@ __all__ = [
     "attacks",
     "bans",
     "budget",
+    "catalogue",
     "drafts",
     "efforts",
     "forced",
@@ -46,6 +48,11 @@ QUESTION = next(iter(QUESTIONS))
 BUDGET = 32
 GREETING = "Hello world!"
 NGRAM, WINDOW = 12, 400
+#: Answers that are compared with and without a catalogue.
+WAYS: Mapping[str, dict[str, Any]] = {
+    "64 samples at temperature 2": {"n": 64, "temperature": 2.0},
+    "16 beams": {"n": 16, "beam_width": 16},
+}
 #: What a thought is closed with.
 CLOSING = "\nI have thought for long enough now, so this is what I answer.\n"
 
@@ -269,6 +276,48 @@ def forced(http: httpx.Client, model: Model) -> Scene:
         seen=[a["text"] for a in four] == [GREETING] * 4,
     )
     return scene
+
+
+def catalogue(http: httpx.Client, model: Model) -> Scene:
+    """Thoughts that begin with a sentence of a catalogue, and the same without it."""
+    scene = Scene("A catalogue: every answer is an item, sampled or searched with beams")
+    items = sentences(model.tokenizer)
+    favourite = next(iter(items))
+    for way, sampling in WAYS.items():
+        request = body(QUESTION, max_new_tokens=3, **sampling)
+        request["text"] += f"{THINK}\n"
+        free = _each(generate(http, request))
+        wrong = sum(tuple(one["output_ids"]) not in items.values() for one in free)
+        scene.row(QUESTION, way, cut(" | ".join(one["text"] for one in free)))
+        scene.proves(f"{way}: {wrong / len(free):.0%} name no item", seen=wrong > 0)
+        for left_out in ([], [favourite]):
+            params = {"catalogue": "sentences", "exclude": left_out, "ends_answer": False}
+            held = attach("CatalogueLogitProcessor", **params).generate_body(request)
+            found = _each(generate(http, held))
+            named = [one["meta_info"]["sglang_lp"]["catalogue"]["items"] for one in found]
+            how = f"{way}, a catalogue" + (", its likeliest item left out" if left_out else "")
+            scene.row(QUESTION, how, cut(" | ".join(one["text"] for one in found)))
+            scene.proves(
+                f"{how}: each of {len(found)} is an item, which the report names",
+                seen=len(found) == sampling["n"]
+                and all(
+                    [{name for name in items if items[name] == tuple(one["output_ids"])}]
+                    == [{*shared} for shared in told]
+                    for one, told in zip(found, named, strict=True)
+                ),
+            )
+            scene.proves(
+                f"{favourite!r} {'does not come' if left_out else 'comes'}",
+                seen=([[favourite]] in named) != bool(left_out),
+            )
+    return scene
+
+
+def _each(answer: Any) -> list[Any]:
+    """Return all copies of an answer, or all beams."""
+    if isinstance(answer, list):
+        return answer
+    return [*answer["meta_info"].get("beam_results", [answer])]
 
 
 def stock(http: httpx.Client, model: Model) -> Scene:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from demo.sentences import write_catalogue
 from support.cpu import rotary, speculation
 from support.plugins import PROBES
 from support.servers.server import launch
@@ -48,6 +49,7 @@ def serve(model: Path, *, drafts: bool = False, **more: Any) -> Iterator[str]:
         EngineError: It did not start; the message holds the end of its log.
 
     """
+    write_catalogue(model)
     arguments = {**ARGUMENTS, **more, "enable_custom_logit_processor": None}  # "serve" adds it
     paths, variables = [], {}
     if drafts:

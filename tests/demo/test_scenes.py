@@ -74,6 +74,14 @@ def test_efforts_become_budgets_that_no_request_names(url: str, directory: Path)
     assert played.holds
 
 
+def test_answers_out_of_a_catalogue_are_items(url: str, directory: Path) -> None:
+    with httpx.Client(base_url=url, timeout=120) as http:
+        played = scenes.catalogue(http, scenes.Model.of(directory))
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
+
+
 def test_attacks_end_themselves_and_nothing_else(url: str, directory: Path, tmp_path: Path) -> None:
     with httpx.Client(base_url=url, timeout=120) as http:
         played = scenes.attacks(http, scenes.Model.of(directory), tmp_path / "code-has-run")
