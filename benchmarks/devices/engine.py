@@ -1,0 +1,155 @@
+"""Tokens a second of SGLang on a GPU: ``python -m benchmarks.devices.engine``.
+
+SGLang runs without its kernel package (355 MB): ``benchmarks.devices.kernels`` has its names,
+SGLang's operators compute in plain torch (``SGLANG_FORCE_FUSED_OP_BACKEND``), attention is Triton's
+and sampling torch's. The model has the configuration of Qwen3-0.6B and random weights. Engines: one
+without the toolkit, then one with it, on which requests have no processor, an idle one or one at
+work; 1, 32 and 128 requests at once.
+
+Each engine has half of the minutes. On a GPU it starts with CUDA graphs, and again without them if
+it does not come up. Each record is one line of JSON, written when it is known
+(``build/engine.jsonl``); an engine that does not come up leaves its last stage and the end of its
+log, and the exit code is 1.
+
+``--device cpu`` runs the same with one narrow layer. Packages: those of SGLang but its kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.devices import kernels
+from benchmarks.devices.generating import VOCAB
+from support.plugins import PROBES
+from support.processes import EngineError, play
+from support.settings import CPU_ARGUMENTS, environment
+
+__all__ = ["ENGINES", "OUT", "main"]
+
+OUT = Path("build/engine.jsonl")
+REQUESTS = (1, 32, 128)
+#: The engines, with the plugins that SGLang loads.
+ENGINES = {"stock": "none", "toolkit": "sglang_lp"}
+#: An engine ends this many seconds before its deadline, which kills it.
+ENDS_BEFORE = 10
+
+_QWEN3: Mapping[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": VOCAB,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 40_960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 151_643,
+    "eos_token_id": 151_645,
+}
+_NARROW: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
+_COMMON: Mapping[str, Any] = {
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "enable_custom_logit_processor": True,
+}
+#: Of ``Engine``.
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "cuda": {
+        **_COMMON,
+        "attention_backend": "triton",
+        "sampling_backend": "pytorch",
+        "grammar_backend": "none",
+        "mem_fraction_static": 0.7,
+    },
+    "cpu": {**CPU_ARGUMENTS, **_COMMON},
+}
+_TOKENS = {"cuda": 256, "cpu": 16}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start the engines and store the records; return 1 if one did not come up."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.devices.engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--out", type=Path, default=OUT, help="file for the records")
+    given = parser.parse_args(arguments)
+    out: Path = given.out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(b"")
+    began, failed = time.monotonic(), False
+    for number, engine in enumerate(ENGINES, 1):
+        until = began + number / len(ENGINES) * given.minutes * 60
+        failed |= not _comes_up(engine, given.device, until, out)
+    print(out.read_text())
+    return int(failed)
+
+
+def _comes_up(engine: str, device: str, until: float, out: Path) -> bool:
+    """Measure an engine; return whether it came up, with CUDA graphs or without."""
+    for graphs in (True, False) if device == "cuda" else (False,):
+        with tempfile.TemporaryDirectory() as folder:
+            job, env = _prepare(engine, device, Path(folder), graphs=graphs)
+            job |= {"until": until - ENDS_BEFORE, "out": str(out)}
+            seconds = max(0.0, until - time.monotonic())
+            try:
+                play("benchmarks.devices.generating", job, Path(folder), env, seconds)
+            except EngineError as error:
+                line = {"engine": engine, "cuda_graphs": graphs, "failed": str(error)}
+                with out.open("ab") as file:
+                    file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            else:
+                return True
+    return False
+
+
+def _prepare(
+    engine: str, device: str, folder: Path, *, graphs: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Write the model and the stand-in into a folder; return a job and the process's variables."""
+    config = {**_QWEN3, **(_NARROW if device == "cpu" else {})}
+    (folder / "config.json").write_bytes(orjson.dumps(config))
+    kernels.write(folder)
+    plugins = [ENGINES[engine], *(["sglang_lp_cpu_rotary"] if device == "cpu" else [])]
+    variables = {
+        "SGLANG_PLUGINS": ",".join(plugins),
+        "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
+        "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+    }
+    given = {"model_path": str(folder), "disable_cuda_graph": not graphs}
+    job = {
+        "engine": engine,
+        "arguments": {**_ARGUMENTS[device], **given},
+        "requests": REQUESTS,
+        "tokens": _TOKENS[device],
+    }
+    return job, environment(variables, [folder, PROBES])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
