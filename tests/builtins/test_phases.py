@@ -11,6 +11,7 @@ from sglang_lp.builtins.in_phase import _PhaseTokens
 from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import prepare
+from sglang_lp.request import Request
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from support.models.vocabularies import END, byte_level
@@ -155,6 +156,23 @@ def test_the_links_of_a_chain_hold_in_phases_of_their_own():
     for output_ids, banned in (([D], {A, C}), ([START], {B, C}), ([START, D, CLOSE], {A, C})):
         found = edited(builtins.ChainLogitProcessor, [D], output_ids, chain, logits)
         assert {*(found[0] == -torch.inf).nonzero()[:, 0].tolist()} == banned
+
+
+def test_a_rule_foresees_tokens_and_explains_them_in_its_phase_only():
+    given = {"text": "a hat", "where": "answer"}
+    model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,))
+    processor, params = prepare(builtins.ForcedSequenceLogitProcessor(), given, model)
+    request = Request(params, tokenizer=TOKENIZER)
+    request.prompt_ids, request.output_ids = [A, START], []
+    request.state = processor.start(request)
+    forced = TOKENIZER.encode("a hat").ids
+
+    for token_id, expected in ((B, []), (CLOSE, forced), (forced[0], forced[1:]), (START, [])):
+        request.output_ids = [*request.output_ids, token_id]
+        request.position += 1
+        processor.advance(request, [token_id])
+        assert [*processor.foresee(request)] == expected
+        assert bool(processor.explain(request)) == bool(expected)
 
 
 # What it asks of the server, and of the served model
