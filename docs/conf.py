@@ -29,7 +29,7 @@ root_doc = "docs/index"
 NAVIGATION = {
     "Send requests": [
         *("start/requests", "processors", "text", "thinking", "trace", "rollouts", "beams"),
-        *("evidence", "api/client"),
+        *("errors", "evidence", "api/client"),
     ],
     "Run a server": [
         "start/server",

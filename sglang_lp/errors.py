@@ -1,5 +1,7 @@
 """The errors of the toolkit. Each class says whose fault it is, and so what the client gets.
 
+``code`` of an error is for programs, and stable: ``docs/errors.md`` lists every code.
+
 SglangLpError
 ├── RequestError (also ValueError)     the caller's fault: HTTP 400, that request alone
 │   ├── PayloadRefused                 the payload is not one that the operator allowed
@@ -15,6 +17,7 @@ SglangLpError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -40,6 +43,9 @@ __all__ = [
 
 #: Innermost frames of a traceback that are logged.
 _FRAMES = 20
+
+#: The field of a request that a message begins with. Text of a client is in quotes there.
+_FIELD = re.compile(r'[a-z][a-z0-9_]*(\.[a-z0-9_]+|\["[a-z_]+"\])*(?=: )')
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -94,15 +100,34 @@ def told(error: BaseException) -> str:
 
 
 class SglangLpError(Exception):
-    """Base of every error that the toolkit raises on purpose."""
+    """Base of every error that the toolkit raises on purpose.
+
+    Attributes:
+        code: Stable code of the error, for programs.
+        param: Field of the request that is at fault, or ``None`` if no single field is.
+    """
+
+    code = "internal_error"
+    param: str | None = None
 
 
 class RequestError(SglangLpError, ValueError):
-    """The request is at fault. SGLang turns a ``ValueError`` at admission into HTTP 400."""
+    """The request is at fault. SGLang turns a ``ValueError`` at admission into HTTP 400.
+
+    ``param`` is the field that the message begins with.
+    """
+
+    code = "invalid_request"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        # A foreign class may raise it with anything.
+        field = _FIELD.match(args[0]) if args and type(args[0]) is str else None
+        self.param = None if field is None else field[0]
 
 
 class RefusalReason(StrEnum):
-    """Why a payload was refused: the stable code in logs and counters."""
+    """Why a payload was refused: the stable code in answers, logs and counters."""
 
     NOT_TEXT = "not_text"
     TOO_LARGE = "too_large"
@@ -129,7 +154,9 @@ class PayloadRefused(RequestError):
         self, message: str, *, reason: RefusalReason, digest: str | None = None, size: int = 0
     ) -> None:
         super().__init__(message)
+        self.param = self.param or "custom_logit_processor"
         self.reason = reason
+        self.code = reason.value
         self.digest = digest
         self.size = size
 
@@ -143,10 +170,13 @@ class InvalidParameter(RequestError):
         problem: The message: what was expected, what came, what to do.
     """
 
+    code = "invalid_parameter"
+
     def __init__(self, processor: str, parameter: str | None, problem: str) -> None:
         # A client may have sent anything as the name.
         where = "custom_params" if parameter is None else shown(parameter, 100).strip("'")
         super().__init__(f"{where} of {processor}: {problem}")
+        self.param = where if parameter is None else f"custom_params.{where}"
         self.processor = processor
         self.parameter = parameter
         self.problem = problem
@@ -155,9 +185,13 @@ class InvalidParameter(RequestError):
 class Unsupported(RequestError):
     """The processor is allowed, but this server as started cannot honour it."""
 
+    code = "unsupported"
+
 
 class Contradiction(RequestError):
     """Nothing that a request asks for, or may get on this server, leaves it a token."""
+
+    code = "contradiction"
 
 
 class ProcessorFault(SglangLpError, RuntimeError):
@@ -167,6 +201,8 @@ class ProcessorFault(SglangLpError, RuntimeError):
         processor: Name of the processor, if it is known.
     """
 
+    code = "processor_fault"
+
     def __init__(self, message: str, processor: str | None = None) -> None:
         super().__init__(message)
         self.processor = processor
@@ -174,6 +210,8 @@ class ProcessorFault(SglangLpError, RuntimeError):
 
 class NotRun(SglangLpError, RuntimeError):
     """A processor that was asked for did not run on an answer, or the answer does not tell."""
+
+    code = "not_run"
 
 
 class PolicyError(SglangLpError, ValueError):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import signal
 from functools import cache
+from inspect import getattr_static
+from types import NoneType
 from typing import TYPE_CHECKING, NoReturn
 
 from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, shown, told
@@ -87,10 +89,13 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
 
 
 def _has_plain_text(error: BaseException) -> bool:
-    """Tell whether an error's message is plain text that SGLang's processes can send."""
+    """Tell whether an error has only plain text, which SGLang's processes can send."""
     if type(error).__str__ is not BaseException.__str__:
         return False
     if any(type(arg) is not str for arg in error.args):
+        return False
+    said = [getattr_static(error, name) for name in ("code", "param")]
+    if any(type(one) not in (str, NoneType) for one in said):
         return False
     try:
         "".join(error.args).encode()

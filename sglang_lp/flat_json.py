@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.errors import Unsupported, shown
+from sglang_lp.errors import RequestError, shown
 
 __all__ = ["read_flat"]
 
@@ -30,16 +30,16 @@ def read_flat(custom_params: object) -> dict[str, Any]:
         custom_params: The parameters of a request, or ``None``. SGLang's ``__req__`` is left out.
 
     Raises:
-        Unsupported: Not an object of scalars, flat lists and flat objects; or it has NaN, an
+        RequestError: Not an object of scalars, flat lists and flat objects; or it has NaN, an
             infinite number, an integer beyond 64 bits, or text that is not Unicode.
     """
     if not isinstance(custom_params, Mapping | None):
-        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
+        raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     given = {key: value for key, value in (custom_params or {}).items() if key != "__req__"}
     try:
         return _flat.decode(msgspec.msgpack.encode(given))
     except (ValueError, OverflowError, TypeError, RecursionError) as error:
-        raise Unsupported(
+        raise RequestError(
             "custom_params: expected an object of finite numbers, integers of 64 bits, text, and "
             f"flat lists and objects of these: {error}"
         ) from error

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 import orjson
 
-from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
+from sglang_lp.errors import PolicyError, RequestError
 
-__all__ = ["Asking", "Audit", "Gate", "Limits", "asking", "reason_of", "safe_id"]
+__all__ = ["Asking", "Audit", "Gate", "Limits", "asking", "safe_id"]
 
 logger = logging.getLogger("sglang_lp.audit")
 
@@ -77,7 +77,8 @@ class Audit:
     A line is a JSON object without any text of the client:
 
     - ``event``: ``"refused"``.
-    - ``gate``, ``reason``: Stable codes.
+    - ``gate``: Stable code of the gate.
+    - ``reason``: ``code`` of the error.
     - ``endpoint``, ``rid``: Of the request, see :class:`Asking`.
     - ``processor``, ``parameter``: Those that do not fit; null if there are none, or if a client
       made up the name.
@@ -118,7 +119,7 @@ class Audit:
             gate: The check that refused.
             error: The refusal that the client gets.
         """
-        reason = reason_of(error)
+        reason = error.code
         with self._lock:
             self.counts[gate.value, reason] += 1
             count = self.counts[gate.value, reason]
@@ -169,10 +170,3 @@ def safe_id(rid: object) -> str | None:
     if _OWN_ID.fullmatch(rid):
         return rid
     return f"sha256:{hashlib.sha256(rid.encode(errors='surrogatepass')).hexdigest()[:16]}"
-
-
-def reason_of(error: RequestError) -> str:
-    """Return the stable code of a refusal."""
-    if isinstance(error, PayloadRefused):
-        return error.reason.value
-    return "invalid_parameter" if isinstance(error, InvalidParameter) else "unsupported"

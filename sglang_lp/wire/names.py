@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "ENTRY",
+    "ERROR_CODE",
     "HEADER",
     "LIST_PATH",
     "MAX_TOKENIZER_BYTES",
@@ -14,6 +15,9 @@ __all__ = [
 
 #: Key of a request's ``metadata`` that may hold a payload, a name or a routed form.
 ENTRY = "sglang_lp"
+
+#: Key of SGLang's error objects that holds the stable code of an error of ours.
+ERROR_CODE = "sglang_lp_code"
 
 #: Header of a response: names of the processors that ran, with commas between them, or ``none``.
 HEADER = "X-SGLang-LP"

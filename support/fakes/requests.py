@@ -60,4 +60,7 @@ class Req(FakeRequest):
 
     def set_finish_with_abort(self, message: str, status_code: int, err_type: str) -> None:
         """Keep how the request ended."""
+        from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
         self.ended = Ended(message, status_code, err_type)
+        self.to_finish = FINISH_ABORT(message, status_code, err_type)

@@ -5,7 +5,7 @@ import torch
 
 from sglang_lp.adapters import EngineSettings, ForcedTokenSequenceSpec, adapt, load
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
-from sglang_lp.errors import InvalidParameter, PolicyError, Unsupported
+from sglang_lp.errors import InvalidParameter, PolicyError, RequestError, Unsupported
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import Batch, Played, decode, run, step
 
@@ -174,11 +174,11 @@ def test_arguments_are_checked_at_admission():
         cls.fit_params(cls.parse_params({}), ServedModel())
     with pytest.raises(InvalidParameter, match="unknown parameter 'hwo'; its parameters: how"):
         cls.fit_params(cls.parse_params({"how": "x", "hwo": 1}), ServedModel())
-    with pytest.raises(Unsupported, match="finite number"):
+    with pytest.raises(RequestError, match="finite number"):
         cls.parse_params({"how": float("nan")})
-    with pytest.raises(Unsupported, match="flat lists"):
+    with pytest.raises(RequestError, match="flat lists"):
         cls.parse_params({"how": [[1]]})
-    with pytest.raises(Unsupported, match="expected an object"):
+    with pytest.raises(RequestError, match="expected an object"):
         cls.parse_params([1])
 
 

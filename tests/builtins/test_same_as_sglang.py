@@ -12,7 +12,7 @@ from sglang.srt.models.locate_anything import LocateAnythingBoxGrammarLogitProce
 from sglang.srt.sampling import custom_logit_processor as stock
 
 from sglang_lp import builtins
-from sglang_lp.errors import InvalidParameter, Unsupported
+from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.testing import FakeRequest
 from support.oracles.definitions import thought
 
@@ -290,5 +290,5 @@ def test_a_history_that_nobody_passed_is_missed_where_sglang_ignores_it():
     params = {"ngram_size": 2, "window_size": 100}
     stock.DeepseekOCRNoRepeatNGramLogitProcessor()(torch.zeros(1, 9), [params])
 
-    with pytest.raises(Unsupported, match="__req__"):
+    with pytest.raises(RequestError, match="__req__"):
         builtins.DeepseekOCRNoRepeatNGramLogitProcessor()(torch.zeros(1, 9), [params])

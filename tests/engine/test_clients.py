@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import anthropic
 import httpx
+import openai
 import pytest
 
 from sglang_lp.client import attach
@@ -253,3 +256,82 @@ def test_the_anthropic_client_sends_the_fields_as_extra_body(server):
             client.messages.create(
                 model="tiny", messages=MESSAGES, max_tokens=3, extra_body={"bad_words": "a"}
             )
+
+
+# Errors for programs
+
+
+WRONG = {
+    "custom_logit_processor": "BadWordsLogitProcessor",
+    "custom_params": {"words": 5},
+}
+CODED = {"sglang_lp_code": "invalid_parameter", "param": "custom_params.words"}
+
+
+def wrong_for(server, path, **fields):
+    if path != "/generate":
+        return body_for(server, path, **WRONG, **fields)
+    sampling = {"custom_params": WRONG["custom_params"]}
+    return {
+        **ENDPOINTS[path],
+        "custom_logit_processor": WRONG["custom_logit_processor"],
+        "sampling_params": sampling,
+        **fields,
+    }
+
+
+def error_of(answer):
+    """Return SGLang's error object of an answer, whole or in the events of a stream."""
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+        events = [json.loads(line) for line in lines if line.startswith("{")]
+        found = [event.get("response", event).get("error") for event in events]
+        (error,) = [one for one in found if one]
+        return error
+    whole = answer.json()
+    return whole.get("error", whole)
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_has_a_code_and_a_field_on_every_endpoint(server, path, stream):
+    error = error_of(post(server, path, wrong_for(server, path, stream=stream)))
+    assert {key: error[key] for key in CODED} == CODED
+    assert path == "/v1/messages" or error["message"].startswith("words of BadWords")
+
+    misspelled = error_of(post(server, path, body_for(server, path, extra_body={"a": 1})))
+    assert (misspelled["sglang_lp_code"], misspelled["param"]) == ("invalid_request", "extra_body")
+
+
+@on_servers("default")
+@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_ends_in_the_middle_says_why(server, path, stream):
+    chain = {"chain": ["ForcedSequenceLogitProcessor", "DisallowedTokensLogitsProcessor"]}
+    params = {**chain, "0.token_ids": [5, 6, 7], "1.token_ids": [7]}
+    fields = {"custom_logit_processor": "ChainLogitProcessor", "custom_params": params}
+    if path == "/generate":
+        params = fields.pop("custom_params")
+        fields["sampling_params"] = {"custom_params": params, "max_new_tokens": 8}
+    answer = post(server, path, body_for(server, path, stream=stream, **fields))
+    if path == "/generate" and stream:
+        last = json.loads(answer.text.split("data: ")[-2])
+        error = last["meta_info"]["finish_reason"]
+    else:
+        error = error_of(answer)
+    assert (error["sglang_lp_code"], error["param"]) == ("contradiction", None)
+
+
+@on_servers("default")
+def test_the_openai_client_reads_code_and_field(server):
+    with openai_client(server.url) as client:
+        for create in (client.chat.completions.create, client.completions.create):
+            asked = {"messages": MESSAGES} if create == client.chat.completions.create else {}
+            asked = asked or {"prompt": "a"}
+            for stream in (False, True):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    create(model="default", extra_body=WRONG, stream=stream, **asked)
+                assert refused.value.code == 400
+                assert refused.value.param == "custom_params.words"
+                assert refused.value.body["sglang_lp_code"] == "invalid_parameter"

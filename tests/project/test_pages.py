@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_lp import cli
+from sglang_lp import cli, errors
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sglang_lp"
@@ -151,3 +151,15 @@ def test_a_request_with_a_processors_name_says_which_servers_it_ends(page):
     ]
 
     assert not named or "only to a server with the plugin" in text.replace("\n", " ")
+
+
+def test_every_code_of_an_error_is_on_the_page():
+    codes = {*errors.RefusalReason}
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, errors.SglangLpError):
+            assert isinstance(kind.code, str), name
+            codes.add(kind.code)
+    page = (ROOT / "docs" / "errors.md").read_text()
+
+    assert sorted(re.findall(r"^\| `([a-z_]+)` \| \d", page, re.MULTILINE)) == sorted(codes)

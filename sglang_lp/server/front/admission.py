@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.copies import packed
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
 from sglang_lp.flat_json import read_flat
+from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.bounds import (
     check_copies,
     check_entries,
@@ -51,7 +52,7 @@ class Admission:
     def admit(self, tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a request that SGLang has tokenized."""
         _note(getattr(tokenized, "rid", None))
-        with standing_in(manager, obj):
+        with noting(), standing_in(manager, obj):
             with self._guard.counting():
                 check_generate(obj)
                 check_ids(manager, obj, getattr(tokenized, "input_ids", None))
@@ -66,7 +67,7 @@ class Admission:
             obj: The list as SGLang has normalized it.
         """
         _note(None)  # each of its requests has an id of its own
-        with standing_in(manager, obj):
+        with noting(), standing_in(manager, obj):
             with self._guard.counting():
                 check_generate(obj)
                 yield from check_prompts(manager, obj)
@@ -101,7 +102,7 @@ class Admission:
             return  # a body that SGLang has normalized was admitted before its first answer
         _note(getattr(obj, "rid", None))
         try:
-            with standing_in(manager, obj):
+            with noting(), standing_in(manager, obj):
                 with self._guard.counting():
                     check_generate(obj)
                     for _ in check_prompts(manager, obj):

@@ -23,6 +23,7 @@ from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
 from sglang_lp.policy.decisions import LEVELS
+from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.engine_fields import (
     MISSING,
     spell,
@@ -233,7 +234,7 @@ class Reader:
     def keep_response(self, serving: Any, request: Any, raw_request: Any = None) -> None:
         """Keep the fields in the body of a response for :meth:`read_response_form`."""
         try:
-            with self._guard.counting():
+            with noting(raw_request), self._guard.counting():
                 found = self._found_in_body(At.RESPONSE, serving, request, raw_request)
                 _check_given(found, request)
         except RequestError as error:  # SGLang would answer it with HTTP 500 here
@@ -284,13 +285,13 @@ class Reader:
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
         body = _body(raw_request)
-        with self._guard.counting():
+        with noting(raw_request), self._guard.counting():
             found = self._found_in_body(at, serving, request, raw_request)
-        if isinstance(body, Mapping):
-            _take_dropped(request, body)
-        if XARGS in found:
-            known, xargs = request.custom_params or {}, found.pop(XARGS)
-            request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
+            if isinstance(body, Mapping):
+                _take_dropped(request, body)
+            if XARGS in found:
+                known, xargs = request.custom_params or {}, found.pop(XARGS)
+                request.custom_params = add_given(known, merge_xargs({**known, XARGS: xargs}))
         if found:
             request.custom_params = _with(request.custom_params, found)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from sglang_lp.server.front.answer_errors import AnswerErrors
 from sglang_lp.server.front.places import BodyKeeper
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
@@ -102,7 +103,7 @@ class AnswerHeader:
 
 
 def add_middleware(app: Any, fingerprint: str) -> None:
-    """Add the headers and the reports to the answers of SGLang's HTTP app, and keep bodies.
+    """Add headers, reports and codes of errors to the answers of SGLang's HTTP app; keep bodies.
 
     Args:
         app: SGLang's app, not yet running: a running app takes no middleware.
@@ -110,4 +111,5 @@ def add_middleware(app: Any, fingerprint: str) -> None:
     """
     app.add_middleware(AnswerHeader, fingerprint=fingerprint)
     app.add_middleware(AnswerReports)
+    app.add_middleware(AnswerErrors)
     app.add_middleware(BodyKeeper)

@@ -12,16 +12,21 @@ from typing import Any
 
 import orjson
 
+from sglang_lp.errors import NotRun
 from sglang_lp.params import RAW
+from sglang_lp.server.front.answer_errors import note
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.wire.names import REPORT
 
 logger = logging.getLogger(__name__)
 
 #: Attribute of SGLang's request in this process: whether a processor runs on it.
 _RUNS = "sglang_lp_runs"
-_UNREPORTED = (
+_UNREPORTED = Coded(
     "internal error of sglang-lp: no report came with this answer, so its processors may not have "
-    "run; the scheduler's log says why"
+    "run; the scheduler's log says why",
+    NotRun.code,
+    None,
 )
 
 
@@ -46,6 +51,7 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
     ends only that request.
     """
     meta_info = out["meta_info"]
+    note(Coded.of_reason(meta_info["finish_reason"]))
     for beam in meta_info.get("beam_results", ())[1:]:
         _move(beam["meta_info"])
     if _move(meta_info):
@@ -57,12 +63,14 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
         return
     if reason["type"] == "abort" or manager.server_args.disaggregation_mode == "prefill":
         return
-    logger.error(_UNREPORTED)
+    logger.error(_UNREPORTED.message)
+    note(_UNREPORTED)
     meta_info["finish_reason"] = {
         "type": "abort",
-        "message": _UNREPORTED,
+        "message": _UNREPORTED.message,
         "status_code": HTTPStatus.INTERNAL_SERVER_ERROR,
         "err_type": "InternalServerError",
+        **_UNREPORTED.entries,
     }
 
 

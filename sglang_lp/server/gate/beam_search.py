@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sglang_lp.builtins.chain import links_of
-from sglang_lp.errors import Unsupported, shown
+from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.policy.thinking import is_thinking_budget
 from sglang_lp.request import History
 from sglang_lp.server.versions import BEAM_SEARCH, has_beam_search
@@ -22,10 +22,10 @@ def check_beams(width: object, processor: LogitProcessor) -> None:
         processor: Serves the request.
 
     Raises:
-        Unsupported: With the reason.
+        RequestError: With the reason.
     """
     if not isinstance(width, int):
-        raise Unsupported(f"beam_width: expected a whole number, got {shown(width)}")
+        raise RequestError(f"beam_width: expected a whole number, got {shown(width)}")
     if not has_beam_search():
         raise _refused(
             width, processor.name, f"only SGLang {BEAM_SEARCH} and newer search beams with it"

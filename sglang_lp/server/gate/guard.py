@@ -35,7 +35,6 @@ from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
 from sglang_lp.server.gate.server import Server
 from sglang_lp.text.vocabulary import vocabulary_of
 from sglang_lp.trust import Audit, Gate, Verifier
-from sglang_lp.trust.audit import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -234,7 +233,7 @@ class Guard:
             metrics = writing()
             if metrics is not None:
                 processor = self.audit.processor_of(error)
-                metrics.refuse(self.gate.value, reason_of(error), processor or "")
+                metrics.refuse(self.gate.value, error.code, processor or "")
             raise
 
     def _find(self, payload: Any) -> type:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import ProxyType
 
-from sglang_lp.errors import RequestError, Unsupported, shown
+from sglang_lp.errors import RequestError, shown
 from sglang_lp.policy.decisions import LEVELS
 from sglang_lp.policy.fields import ENGINE_FIELDS
+from sglang_lp.server.gate.coded import Coded
 
 #: Most keys of ``custom_params``: a chain of the greatest length has some 150 parameters.
 MAX_KEYS = 1_024
@@ -105,7 +106,7 @@ def check_origin(custom_params: object) -> None:
     if custom_params is None:
         return
     if not isinstance(custom_params, dict):
-        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
+        raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     _check_count(custom_params)
     foreign = _own(custom_params) - _added(custom_params)
     if foreign:
@@ -125,7 +126,7 @@ def check_shape(custom_params: object, req: object) -> None:
     if custom_params is None:
         return
     if not isinstance(custom_params, dict):
-        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
+        raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     _check_count(custom_params)
     for key in _own(custom_params):
         value = custom_params[key]
@@ -140,13 +141,13 @@ def check_stands(custom_params: object) -> None:
         RequestError: With what admission said.
     """
     if isinstance(custom_params, dict) and REFUSAL in custom_params:
-        raise RequestError(custom_params[REFUSAL])
+        raise Coded.of_text(custom_params[REFUSAL], RequestError.code).as_error()
 
 
 def _check_count(custom_params: Mapping[Any, Any]) -> None:
     """Refuse more keys than any processor has parameters, before they are looked at."""
     if len(custom_params) > MAX_KEYS:
-        raise Unsupported(
+        raise RequestError(
             f"custom_params: expected at most {MAX_KEYS} parameters, got {len(custom_params)}; "
             "send many values as a list"
         )
@@ -194,4 +195,4 @@ def _added(custom_params: Mapping[Any, Any]) -> frozenset[str]:
 
 
 def _refuse(key: str) -> None:
-    raise Unsupported(f"custom_params: {shown(key)} is SGLang's own; leave it out")
+    raise RequestError(f"custom_params: {shown(key)} is SGLang's own; leave it out")

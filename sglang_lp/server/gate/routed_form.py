@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_lp import wire
-from sglang_lp.errors import RequestError, Unsupported, shown
+from sglang_lp.errors import RequestError, shown
 from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
 
 #: The refusal of a request that names a processor in its own field and in ``metadata``.
@@ -39,7 +39,7 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
     if params is None:
         return payload, custom_params
     if not isinstance(custom_params, dict | None):
-        raise Unsupported(f"custom_params: expected an object, got {shown(custom_params)}")
+        raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     check_origin(params)
     given = custom_params or {}
     if twice := given.keys() & params.keys():

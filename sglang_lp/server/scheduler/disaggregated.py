@@ -23,9 +23,10 @@ import orjson
 
 from sglang_lp._engine.history.arrivals import ask_again
 from sglang_lp._engine.history.attached import rows_of
-from sglang_lp.errors import shown
+from sglang_lp.errors import RequestError, SglangLpError, shown
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.scheduler.endings import end_at_first
-from sglang_lp.server.scheduler.reasons import fail, finish_reason, is_error
+from sglang_lp.server.scheduler.reasons import add, fail, finish_reason, is_error
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -141,7 +142,9 @@ def _tell(req: Any, reason: Any) -> None:
     manager = req.disagg_kv_sender.kv_mgr
     # Mooncake's messages end before the reason, and its reader takes one.
     manager.kv_status_msg_carries_reason = True
-    told = f"sglang-lp {int(reason.status_code)}: {reason.message}"
+    coded = Coded.of_reason(reason.to_json())
+    text = reason.message if coded is None else coded.text
+    told = f"sglang-lp {int(reason.status_code)}: {text}"
     manager.conclude_failure(bootstrap_room=req.bootstrap_room, failure_reason=told)
 
 
@@ -159,9 +162,12 @@ def say_why(
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     status = HTTPStatus(int(told[1]))
-    original(req, told[2], status)
-    kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
-    req.finished_reason = FINISH_ABORT(told[2], status, kind)
+    is_refusal = status is HTTPStatus.BAD_REQUEST
+    coded = Coded.of_text(told[2], (RequestError if is_refusal else SglangLpError).code)
+    original(req, coded.message, status)
+    kind = "BadRequestError" if is_refusal else "InternalServerError"
+    req.finished_reason = FINISH_ABORT(coded.message, status, kind)
+    add(req.finished_reason, coded.entries)
 
 
 def _policy_of(address: str) -> str | None:

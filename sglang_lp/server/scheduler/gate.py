@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sglang_lp import builtins
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.attached import attach_row
-from sglang_lp.errors import InstallError, ProcessorFault, RequestError
+from sglang_lp.errors import InstallError, ProcessorFault, RequestError, SglangLpError
 from sglang_lp.faults import as_fault
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.gate.reserved_keys import MAKING, check_stands
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
-from sglang_lp.server.scheduler.reasons import log_end
+from sglang_lp.server.scheduler.reasons import add, log_end
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking, safe_id
@@ -66,6 +67,8 @@ class SchedulerGate:
             req.set_finish_with_abort(
                 str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
             )
+            known = error if isinstance(error, ProcessorFault) else SglangLpError()
+            add(req.to_finish, Coded(str(fault), known.code, None).entries)
             log_end(req, str(fault))
             metrics = writing()
             if metrics is not None:
@@ -97,6 +100,7 @@ class SchedulerGate:
                 return
             req.custom_logit_processor = None
             req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
+            add(req.to_finish, Coded(str(error), error.code, error.param).entries)
 
     def _begin(self, req: Any) -> None:
         """Make the row of a request.

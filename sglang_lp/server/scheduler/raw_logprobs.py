@@ -15,7 +15,7 @@ import orjson
 
 from sglang_lp.faults import from_signal
 from sglang_lp.params import RAW
-from sglang_lp.server.scheduler.reasons import fail, fail_finished
+from sglang_lp.server.scheduler.reasons import add, fail, fail_finished
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +34,7 @@ def tell(reason: Any, raw: RawLogprobs) -> None:
         raw: Of the request.
     """
     pairs = [*zip(raw.positions, raw.logprobs, strict=True)]
-    said = {**reason.to_json(), RAW: orjson.dumps(pairs).decode()}
-    reason.to_json = said.copy  # nothing of ours runs where SGLang sends it
+    add(reason, {RAW: orjson.dumps(pairs).decode()})
 
 
 class RawSteps:

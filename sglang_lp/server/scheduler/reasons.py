@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.edits import LENGTH
 from sglang_lp.errors import Contradiction, RequestError, SglangLpError
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.trust.audit import safe_id
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sglang_lp.edits import End
 
 logger = logging.getLogger(__name__)
@@ -35,9 +38,16 @@ _INTERNAL = "internal error of sglang-lp: the request's processors did not run t
 
 def abort(error: SglangLpError) -> Any:
     """Return SGLang's finish reason for an error."""
-    reason = _abort(str(error), None if isinstance(error, RequestError) else "processor")
+    fault = None if isinstance(error, RequestError) else "processor"
+    reason = _abort(Coded(str(error), error.code, error.param), fault)
     setattr(reason, CONTRADICTS, isinstance(error, Contradiction))
     return reason
+
+
+def add(reason: Any, entries: Mapping[str, Any]) -> None:
+    """Add entries to the JSON of SGLang's finish reason."""
+    said = {**reason.to_json(), **entries}
+    reason.to_json = said.copy  # SGLang calls only dict.copy, no plugin code
 
 
 def finish_reason(end: End, length: int) -> Any:
@@ -142,14 +152,17 @@ def fail_finished(req: Any, kept: int, error: SglangLpError | str = _INTERNAL) -
 
 
 def _reason(error: SglangLpError | str) -> Any:
-    return _abort(error) if isinstance(error, str) else abort(error)
+    if isinstance(error, str):
+        return _abort(Coded(error, SglangLpError.code, None))
+    return abort(error)
 
 
-def _abort(message: str, fault: str | None = "toolkit") -> Any:
+def _abort(coded: Coded, fault: str | None = "toolkit") -> Any:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     status = HTTPStatus.BAD_REQUEST if fault is None else HTTPStatus.INTERNAL_SERVER_ERROR
     kind = "BadRequestError" if fault is None else "InternalServerError"
-    reason = FINISH_ABORT(message, status, kind)
+    reason = FINISH_ABORT(coded.message, status, kind)
     setattr(reason, FAULT, fault)
+    add(reason, coded.entries)
     return reason

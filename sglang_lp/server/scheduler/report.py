@@ -13,7 +13,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
-from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT
+from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT, add
 from sglang_lp.wire.names import REPORT
 
 if TYPE_CHECKING:
@@ -97,5 +97,4 @@ def count(texts: Sequence[str], reason: Any) -> None:
 
 def put(reason: Any, text: str) -> None:
     """Put a report into SGLang's finish reason."""
-    said = {**reason.to_json(), REPORT: text}
-    reason.to_json = said.copy  # SGLang calls only dict.copy, no plugin code
+    add(reason, {REPORT: text})

@@ -142,7 +142,7 @@ def test_beams_that_a_processor_cannot_follow_are_refused_and_counted(guard, wid
     guard.gate = Gate.SCHEDULER
     counted = []
     guard.audit = SimpleNamespace(refused=lambda *refusal: counted.append(refusal))
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(RequestError) as caught:
         Admission(guard).admit(
             tokenized(LOOPS, {"action": "end"}, beam_width=width), manager(), SimpleNamespace()
         )
@@ -754,10 +754,10 @@ SETTERS = [
 @pytest.mark.parametrize("key", [OWN_KEY, "__sglang_anything", "__req__"])
 def test_sglangs_keys_are_refused_from_clients(guard, payload, key):
     params = {**GOOD, key: [1]}
-    with pytest.raises(Unsupported, match=f"'{key}' is SGLang's own; leave it out"):
+    with pytest.raises(RequestError, match=f"'{key}' is SGLang's own; leave it out"):
         Admission(guard).admit(tokenized(payload, params), manager(), SimpleNamespace())
     assert answer(guard, streaming(payload, with_params(params)[0]))[0] == 400
-    assert guard.audit.counts == {("admission", "unsupported"): 2}
+    assert guard.audit.counts == {("admission", "invalid_request"): 2}
 
 
 @pytest.mark.parametrize("payload", [None, PAYLOAD])
@@ -807,7 +807,7 @@ def test_as_many_keys_as_there_may_be_can_have_sglangs_among_them():
     full = add_own({**client, "last": 1}, EFFORT, "low")
 
     assert EFFORT in full
-    with pytest.raises(Unsupported, match=f"at most {MAX_KEYS} parameters, got {MAX_KEYS + 1}"):
+    with pytest.raises(RequestError, match=f"at most {MAX_KEYS} parameters, got {MAX_KEYS + 1}"):
         check_origin(full)
 
 
@@ -821,7 +821,7 @@ def test_a_clients_key_stays_the_clients_where_sglang_adds_its_own(
     guard, setter, value, key, theirs
 ):
     params = answered_by(setter, {**GOOD, theirs: value}, value)
-    with pytest.raises(Unsupported, match=theirs):
+    with pytest.raises(RequestError, match=theirs):
         Admission(guard).admit(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
 
 
@@ -835,7 +835,7 @@ def test_where_processes_send_each_other_flat_values_only_others_are_refused(
     request = tokenized(payload, {"x": value})
     with (
         envs.SGLANG_USE_PICKLE_IPC.override(False),
-        pytest.raises(Unsupported, match="flat lists"),
+        pytest.raises(RequestError, match="flat lists"),
     ):
         Admission(guard).admit(request, manager(), SimpleNamespace())
 
@@ -1015,14 +1015,14 @@ def test_more_parameters_than_any_processor_has_are_refused_before_they_are_read
 
         __iter__ = keys = values = items
 
-    with pytest.raises(Unsupported, match=TOO_MANY):
+    with pytest.raises(RequestError, match=TOO_MANY):
         Admission(guard).admit(tokenized(payload, Counted(MANY)), manager(), SimpleNamespace())
 
 
 def test_so_are_those_in_one_text_with_the_processor(guard):
     whole = wire.fold("DisallowedTokensLogitsProcessor", MANY)
 
-    with pytest.raises(Unsupported, match=TOO_MANY):
+    with pytest.raises(RequestError, match=TOO_MANY):
         Admission(guard).admit(tokenized(whole, None), manager(), SimpleNamespace())
-    with pytest.raises(Unsupported, match=TOO_MANY):
+    with pytest.raises(RequestError, match=TOO_MANY):
         check_shape(MANY, None)

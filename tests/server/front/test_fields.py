@@ -12,7 +12,7 @@ from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
 from sglang_lp import wire
-from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.errors import RequestError
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.served_model import ServedModel
@@ -200,7 +200,7 @@ def test_processor_and_parameters_of_a_message_are_taken_from_its_body():
     )
     body = SimpleNamespace(_json={"custom_params": {EFFORT: "high"}})
     Reader(PLAIN).read_chat(serving(), spoofed, body)
-    with pytest.raises(Unsupported, match="is SGLang's own"):
+    with pytest.raises(RequestError, match="is SGLang's own"):
         check_origin(spoofed.custom_params)
 
 
@@ -286,10 +286,10 @@ def test_what_a_client_sends_in_their_place_is_refused():
     for key, value in ((EFFORT, "high"), (BUDGET_FIELD, 1)):
         chat = SimpleNamespace(reasoning_effort="low")
         found = kept("read_chat_form", chat, custom_params={key: value})
-        with pytest.raises(Unsupported, match="is SGLang's own"):
+        with pytest.raises(RequestError, match="is SGLang's own"):
             check_origin(found)
     for wrong in ({EFFORT: "much"}, {EFFORT: 1}, {BUDGET_FIELD: "1"}, {BUDGET_FIELD: True}):
-        with pytest.raises(Unsupported):
+        with pytest.raises(RequestError):
             check_shape(wrong, None)
 
 
@@ -354,7 +354,7 @@ def test_what_sglang_added_stays_sglangs_and_the_clients_own_does_not_become_so(
 
     assert kept == {"a": 1, "b": 2, EFFORT: "low"}
     check_origin(kept)
-    with pytest.raises(Unsupported, match="is SGLang's own"):
+    with pytest.raises(RequestError, match="is SGLang's own"):
         check_origin(xargs({"vllm_xargs": {EFFORT: "low"}}, {"b": 2}))
 
 

@@ -503,7 +503,7 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode):
         given = one.sampling_params.get("custom_params")
         if mode == "prefill":
             check_origin(given)
-            assert given == {REFUSAL: "no"}
+            assert given == {REFUSAL: "no [invalid_request]"}
         else:
             assert given is None
             assert [*one.input_ids] in ([5, 6], [7])

@@ -167,7 +167,7 @@ def test_what_sglang_cannot_have_added_ends_its_own_request(guard, payload, own)
     message, status, _ = req.ended
     assert message == f"custom_params: {next(iter(own))!r} is SGLang's own; leave it out"
     assert status == 400
-    assert guard.audit.counts == {("scheduler", "unsupported"): 1}
+    assert guard.audit.counts == {("scheduler", "invalid_request"): 1}
 
 
 def test_sglangs_request_passes_as_itself_and_as_a_proxy(guard):

@@ -1,0 +1,139 @@
+"""The stable code of each error of the toolkit, in the error objects of SGLang's answers.
+
+SGLang passes an error on as its message, and writes it into another object on each endpoint. So
+the errors of an HTTP request are noted where they are found, and its answer is completed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from sglang_lp.server.front.reports import begins_stream
+from sglang_lp.server.gate.coded import Coded
+
+#: Key of the ASGI scope that holds the errors, for functions that SGLang runs in other threads.
+_SCOPE = "sglang_lp_errors"
+_DATA = b"data: "
+
+#: The errors of the HTTP request that is being answered, by their messages.
+_noted: ContextVar[dict[str, Coded] | None] = ContextVar("sglang_lp_errors", default=None)
+
+
+def note(coded: Coded | None, raw_request: Any = None) -> None:
+    """Note an error of the HTTP request that is being answered.
+
+    Args:
+        coded: The error; ``None`` for an error that is not the toolkit's.
+        raw_request: The HTTP request, needed in another thread than the event loop's.
+    """
+    noted = _noted.get() if raw_request is None else raw_request.scope.get(_SCOPE)
+    if noted is not None and coded is not None:
+        noted[coded.message] = coded
+
+
+@contextmanager
+def noting(raw_request: Any = None) -> Iterator[None]:
+    """Note the error that passes through the block.
+
+    Args:
+        raw_request: As for :func:`note`.
+    """
+    try:
+        yield
+    except Exception as error:
+        note(Coded.of(error), raw_request)
+        raise
+
+
+class AnswerErrors:
+    """ASGI middleware that adds code and field to the errors of an answer.
+
+    Args:
+        app: The ASGI app that answers.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
+    ) -> None:
+        """Answer a request."""
+        noted: dict[str, Coded] = {}
+        held: list[dict[str, Any]] = []
+
+        async def sending(message: dict[str, Any]) -> None:
+            if held:
+                held.append(message)
+                if not message.get("more_body"):
+                    await _send_whole(held, noted, send)
+            elif not noted:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                if begins_stream(message) or message["status"] < HTTPStatus.BAD_REQUEST:
+                    await send(message)
+                else:
+                    held.append(message)
+            else:
+                await send({**message, "body": _in_events(message.get("body", b""), noted)})
+
+        scope[_SCOPE] = noted
+        token = _noted.set(noted)
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            _noted.reset(token)
+
+
+async def _send_whole(
+    messages: list[dict[str, Any]], noted: Mapping[str, Coded], send: Callable[..., Awaitable[None]]
+) -> None:
+    """Send an error that is not an event of a stream."""
+    start, *parts = messages
+    body = _completed(b"".join(part.get("body", b"") for part in parts), noted)
+    headers = [one for one in start["headers"] if one[0].lower() != b"content-length"]
+    await send({**start, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _in_events(body: bytes, noted: Mapping[str, Coded]) -> bytes:
+    """Return events of a stream with their errors completed."""
+    if b'"error"' not in body:
+        return body
+    lines = body.split(b"\n")
+    for index, line in enumerate(lines):
+        if line.startswith(_DATA + b"{"):
+            lines[index] = _DATA + _completed(line.removeprefix(_DATA), noted)
+    return b"\n".join(lines)
+
+
+def _completed(text: bytes, noted: Mapping[str, Coded]) -> bytes:
+    """Return JSON with its error completed; unchanged if it has none."""
+    try:
+        answer = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    error = _error_of(answer)
+    if error is None:
+        return text
+    # Some endpoints of SGLang change or hide the message.
+    coded = noted.get(error.get("message", "")) or [*noted.values()][-1]
+    error.update(coded.entries)
+    return orjson.dumps(answer)
+
+
+def _error_of(answer: Any) -> dict[str, Any] | None:
+    """Return SGLang's error object in an answer or an event, or ``None``."""
+    if not isinstance(answer, dict):
+        return None
+    response = answer.get("response")  # of an event of /v1/responses
+    for holder in (answer, response if isinstance(response, dict) else {}):
+        if isinstance(holder.get("error"), dict):
+            return holder["error"]  # type: ignore[no-any-return]
+    return answer if answer.get("object") == "error" else None

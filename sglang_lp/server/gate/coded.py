@@ -1,0 +1,61 @@
+"""An error with its code and field, in the forms in which SGLang's processes pass it on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from sglang_lp.errors import RequestError, SglangLpError
+from sglang_lp.wire.names import ERROR_CODE
+
+_PARAM = "param"
+#: Message, code and field.
+_TEXT = re.compile(r"(.*) \[([a-z_]+)(?: (\S+))?\]", re.DOTALL)
+
+
+class Coded(NamedTuple):
+    """The message of an error, its stable code, and the field of the request at fault."""
+
+    message: str
+    code: str
+    param: str | None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self | None:
+        """Return what an exception, or its cause, says; ``None`` if neither is the toolkit's."""
+        for one in (error, error.__cause__):
+            if isinstance(one, SglangLpError):
+                return cls(str(one), one.code, one.param)
+        return None
+
+    @classmethod
+    def of_reason(cls, reason: Mapping[str, Any]) -> Self | None:
+        """Return what SGLang's finish reason says, as JSON; ``None`` if it has no code."""
+        if ERROR_CODE not in reason:
+            return None
+        return cls(reason["message"], reason[ERROR_CODE], reason[_PARAM])
+
+    @classmethod
+    def of_text(cls, text: str, code: str) -> Self:
+        """Return what :attr:`text` says; ``code`` is that of a text without one."""
+        found = _TEXT.fullmatch(text)
+        return cls(text, code, None) if found is None else cls(*found.groups())
+
+    @property
+    def text(self) -> str:
+        """The error as one text, for peers that pass nothing else on."""
+        # A client may have chosen the name of a parameter.
+        param = f" {self.param}" if re.fullmatch(r"\S+", self.param or "") else ""
+        return f"{self.message} [{self.code}{param}]"
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """The entries of an error object that say the code and the field."""
+        return {ERROR_CODE: self.code, _PARAM: self.param}
+
+    def as_error(self) -> RequestError:
+        """Return the refusal of a request."""
+        error = RequestError(self.message)
+        error.code, error.param = self.code, self.param
+        return error
