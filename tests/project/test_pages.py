@@ -155,10 +155,8 @@ def test_a_request_with_a_processors_name_says_which_servers_it_ends(page):
 
 def test_every_code_of_an_error_is_on_the_page():
     codes = {*errors.RefusalReason}
-    for name in errors.__all__:
-        kind = getattr(errors, name)
+    for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.SglangLpError):
-            assert isinstance(kind.code, str), name
             codes.add(kind.code)
     page = (ROOT / "docs" / "errors.md").read_text()
 
