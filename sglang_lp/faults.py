@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import signal
 from functools import cache
-from inspect import getattr_static
 from types import NoneType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -90,6 +89,8 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
 
 def _has_plain_text(error: BaseException) -> bool:
     """Tell whether an error has only plain text, which SGLang's processes can send."""
+    from inspect import getattr_static  # not at the top, because clients never need it
+
     if type(error).__str__ is not BaseException.__str__:
         return False
     if any(type(arg) is not str for arg in error.args):

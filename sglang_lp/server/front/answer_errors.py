@@ -32,7 +32,8 @@ def note(coded: Coded | None, raw_request: Any = None) -> None:
         coded: The error; ``None`` for an error that is not the toolkit's.
         raw_request: The HTTP request, needed in another thread than the event loop's.
     """
-    noted = _noted.get() if raw_request is None else raw_request.scope.get(_SCOPE)
+    scope = getattr(raw_request, "scope", None)
+    noted = _noted.get() if scope is None else scope.get(_SCOPE)
     if noted is not None and coded is not None:
         noted[coded.message] = coded
 
