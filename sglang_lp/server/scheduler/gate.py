@@ -67,8 +67,8 @@ class SchedulerGate:
             req.set_finish_with_abort(
                 str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
             )
-            known = error if isinstance(error, ProcessorFault) else SglangLpError()
-            add(req.to_finish, Coded(str(fault), known.code, None).entries)
+            kind = ProcessorFault if isinstance(error, ProcessorFault) else SglangLpError
+            add(req.to_finish, Coded(str(fault), kind.code, None).entries)
             log_end(req, str(fault))
             metrics = writing()
             if metrics is not None:
