@@ -119,6 +119,10 @@ class Untold(RequestError):
         raise SystemExit
 
 
+class Miscoded(RequestError):
+    code = property(lambda self: sys.exit())
+
+
 def fail_if(condition, error=None):
     if condition:
         raise error or ValueError("a secret")
@@ -140,6 +144,7 @@ HOW = {
     "generator": lambda request, edits: fail_if(True, GeneratorExit()),
     "unnameable": lambda request, edits: fail_if(True, Unnameable()),
     "untold": lambda request, edits: fail_if(True, Untold()),
+    "miscoded": lambda request, edits: fail_if(True, Miscoded("n: a secret")),
     "unsendable": lambda request, edits: fail_if(True, ProcessorFault("\ud800")),
     "outside": lambda request, edits: edits.ban([VOCAB]),
     "negative": lambda request, edits: edits.force(-1),

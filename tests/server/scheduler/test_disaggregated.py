@@ -23,6 +23,7 @@ from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProces
 from sglang_lp.edits import End
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.reserved_keys import REFUSAL, check_origin
 from sglang_lp.server.scheduler import disaggregated
 from sglang_lp.server.scheduler.disaggregated import (
@@ -114,7 +115,10 @@ def test_what_sglang_ends_is_left_to_it():
     assert manager.told == []
 
 
-def test_the_client_gets_the_error_as_the_prefill_server_gave_it():
+@pytest.mark.parametrize(
+    ("end", "code", "param"), [("", "invalid_request", None), (" [malformed n]", "malformed", "n")]
+)
+def test_the_client_gets_the_error_as_the_prefill_server_gave_it(end, code, param):
     ended = []
 
     def original(req, message, status=None):
@@ -125,7 +129,9 @@ def test_the_client_gets_the_error_as_the_prefill_server_gave_it():
     say_why(
         original,
         req,
-        wrapped.format(req.rid, "KVTransferError(bootstrap_room=7): sglang-lp 400: two\nlines"),
+        wrapped.format(
+            req.rid, f"KVTransferError(bootstrap_room=7): sglang-lp 400: two\nlines{end}"
+        ),
         HTTPStatus.INTERNAL_SERVER_ERROR,
     )
     assert ended == [("two\nlines", HTTPStatus.BAD_REQUEST)]
@@ -133,6 +139,7 @@ def test_the_client_gets_the_error_as_the_prefill_server_gave_it():
         "two\nlines",
         "BadRequestError",
     )
+    assert Coded.of_reason(req.finished_reason.to_json()) == ("two\nlines", code, param)
 
     other = wrapped.format(req.rid, "KVTransferError(bootstrap_room=7): it is dead")
     say_why(original, req, other, HTTPStatus.INTERNAL_SERVER_ERROR)

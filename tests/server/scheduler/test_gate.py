@@ -25,6 +25,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import DECIDED, Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
@@ -275,10 +276,15 @@ def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
 
 
 def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard):
-    req = Req(None, add_own(None, REFUSAL, "n: expected less"))
+    req = Req(None, add_own(None, REFUSAL, "n: expected less [invalid_parameter n]"))
     admit(guard, req)
 
     assert req.ended == ("n: expected less", 400, "BadRequestError")
+    assert Coded.of_reason(req.to_finish.to_json()) == (
+        "n: expected less",
+        "invalid_parameter",
+        "n",
+    )
 
 
 @pytest.fixture
