@@ -20,7 +20,7 @@ from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
 from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.policy.decisions import Ceiling
-from sglang_lp.processor import Recording, prepare
+from sglang_lp.processor import Recording, prepare, serve_phased
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
@@ -151,7 +151,8 @@ def test_scripts_are_banned_where_the_parser_says(name, where, data, forced):
     given = {"scripts": ["Han"], "mode": "ban", "where": where}
     processor, params = prepare(ScriptLogitProcessor(), given, served)
     if form.can_begin_inside and forced:
-        params = processor.begin_inside(params)
+        params = params.begin_inside()
+        processor = serve_phased(ScriptLogitProcessor(), params)
     byte_ids = {one: place for place, one in enumerate(vocabulary_of(tokenizer).tokens[:256])}
     pieces = data.draw(answers(form, forced))
     request = Request(params, tokenizer=tokenizer)
