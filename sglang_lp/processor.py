@@ -69,10 +69,11 @@ class LogitProcessor:
         early: Whether the edits of the first token depend only on parameters and prompt, and
             ``edit`` changes nothing but ``request.state`` there. The plugin then calls ``edit``
             before the first step. A class that overrides ``edit`` has to set it again.
-        exclusion_only: Whether the processor only bans, allows and forces tokens, so that the
-            remaining tokens keep their relative probabilities. SGLang's ``return_sampling_mask``
-            needs this of every processor. A class that overrides ``edit`` has to set it again; a
-            class where it depends on the parameters sets it in :meth:`serving`.
+        exclusion_only: Whether the processor only bans, allows and forces tokens or keeps those
+            near the top, so that the remaining tokens keep their relative probabilities. SGLang's
+            ``return_sampling_mask`` needs this of every processor. A class that overrides ``edit``
+            has to set it again; a class where it depends on the parameters sets it in
+            :meth:`serving`.
         finishes: Whether :meth:`edit` may end the answer (``edits.finish``). A beam search takes no
             such processor. A class where it depends on the parameters sets it in :meth:`serving`.
         example: ``custom_params`` to show in the documentation.

@@ -225,6 +225,7 @@ def _lists() -> list[Dear]:
             256,
         )
     )
+    found.append(Dear("top-n-sigma-x256", "TopNSigmaLogitProcessor", {}, _short, _fresh, 256))
     for copies in (1, 256):
         ramp = {"token_ids": _ids(1024), "bias": 0.5, "final_bias": 9.5, "end": _EVER}
         found.append(

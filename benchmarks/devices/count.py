@@ -103,6 +103,7 @@ class Kind(NamedTuple):
         copies: How many copies to the device a step may make for each row, besides its own.
         tokenizer: The model's, for text.
         raw: Whether the requests ask for the model's own logprobs.
+        whole: How many times a step allocates all logits.
         answers: How often a step sends answers to the host, which does not wait for them.
     """
 
@@ -115,6 +116,7 @@ class Kind(NamedTuple):
     copies: int = 0
     tokenizer: Any = None
     raw: bool = False
+    whole: int = 0
     answers: int = 0
 
     @property
@@ -183,6 +185,8 @@ _BUDGET = "ThinkingBudgetLogitProcessor"
 _NGRAM = "DeepseekOCRNoRepeatNGramLogitProcessor"
 #: What reading fetches: the largest logits of all rows, made one tensor for one copy.
 _READ = 4
+#: What it takes to keep the logits near the largest: sixteen to measure, four to mask.
+_NEAR_TOP = 20
 #: What deciding takes: eight comparisons of the asked logits with the largest, and three to force.
 _DECIDE = 11
 
@@ -271,6 +275,13 @@ KINDS = (
         "scheduled bias",
         "ScheduledBiasLogitProcessor",
         _same(token_ids=[EOS], bias=0.0, final_bias=8.0, end=1_000_000),
+    ),
+    Kind(
+        "top-n-sigma",
+        "TopNSigmaLogitProcessor",
+        _same(top_n_sigma=1.0),
+        kernels=_NEAR_TOP,
+        whole=3,
     ),
     Kind("length of the answer", "GenLengthLogitProcessor", _same(bias=0.1, eos_token_ids=[EOS])),
     Kind(

@@ -246,6 +246,7 @@ OF: Mapping[str, Draw] = {
     ),
     "MinLengthLogitProcessor": _some({"min_tokens": counts.map(lambda count: count + 1)}, _ENDS),
     "ScheduledBiasLogitProcessor": _scheduled(),
+    "TopNSigmaLogitProcessor": _some({}, {"top_n_sigma": st.sampled_from([0.01, 1, 2.5])}),
     "ScriptLogitProcessor": _some(
         {
             "scripts": lists(st.sampled_from(["Latin", "Greek", "Han"]), 2),

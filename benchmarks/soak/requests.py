@@ -287,6 +287,7 @@ KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.ScheduledBiasLogitProcessor: _scheduled_bias,
     builtins.ScriptLogitProcessor: _script,
     builtins.ThinkingBudgetLogitProcessor: _thinking,
+    builtins.TopNSigmaLogitProcessor: lambda rng: {"top_n_sigma": rng.uniform(0.1, 3)},
     builtins.TriggerPhraseLogitProcessor: _trigger,
 }
 

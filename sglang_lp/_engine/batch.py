@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.apply.device import index_on
+from sglang_lp._engine.apply.device import device_of, index_on
 from sglang_lp._engine.apply.plan import Plan
 from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
@@ -99,6 +99,7 @@ class Batch:
                 if self._before_edits is not None:
                     self._before_edits(logits)
                 persistent.apply(logits)
+                _keep_near_top(logits, persistent)
                 return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
         return False
@@ -209,8 +210,10 @@ class Batch:
            comes before those are collected.
         4. Persistent edits, before step edits: a bias of the step is rounded on top of theirs.
         5. Step edits.
-        6. Rows whose persistent edits leave no token end.
-        7. Guarded rows that have lost their last finite logit get their logits back, and end.
+        6. Rows keep only logits near their largest, if they ask for it: the largest and the
+           deviation are those of the tokens that all other edits leave.
+        7. Rows whose persistent edits leave no token end.
+        8. Guarded rows that have lost their last finite logit get their logits back, and end.
         """
         logits = step.logits
         step_plan = _plan_step(step) if step.edits else None
@@ -228,6 +231,7 @@ class Batch:
         for plan in (persistent, step_plan):
             if plan is not None:
                 plan.apply(logits)
+        _keep_near_top(logits, persistent, step_plan)
         if persistent is not None:
             _end_conflicts(step, persistent)
         if before is not None and rows is not None:
@@ -353,6 +357,13 @@ def _plan_step(step: Step) -> Plan:
         if row is not None:
             row.step_compiled = compiled
     return Plan(builder, step.logits)
+
+
+def _keep_near_top(logits: torch.Tensor, *plans: Plan | None) -> None:
+    """Keep only logits near the largest, after all other edits."""
+    kept = [plan.near_top for plan in plans if plan is not None and plan.near_top is not None]
+    if kept:
+        device_of(logits).keep_near_top(logits, kept)
 
 
 def _end_conflicts(step: Step, plan: Plan) -> None:

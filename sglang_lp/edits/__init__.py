@@ -38,8 +38,9 @@ class Edits(ABC):
     """Takes the edits of one request at one step.
 
     Edits are declarations, so their order does not matter: biases add up, ``allow_only`` sets
-    intersect, ``ban`` removes tokens, and ``force`` leaves one token. If edits contradict each
-    other, no logit changes and the request ends with an error.
+    intersect, ``ban`` removes tokens, ``force`` leaves one token, and ``keep_near_top`` looks at
+    the logits that the others leave. If edits contradict each other, no logit changes and the
+    request ends with an error.
 
     Attributes:
         vocab_size: Number of logits in a row.
@@ -118,6 +119,24 @@ class Edits(ABC):
         Raises:
             ProcessorFault: An id is outside the vocabulary, the lengths differ, or a value is
                 not finite or too large.
+        """
+
+    @abstractmethod
+    def keep_near_top(self, sigmas: float) -> None:
+        """Set logits to ``-inf`` that are far below the largest one: top-n-sigma sampling.
+
+        A token stays if its logit is at least ``max - sigmas * deviation``: the largest logit and
+        the standard deviation (of the population) of the row's finite logits, after all other
+        edits. So a banned token does not count, and a forced token stays. The device decides this
+        by itself, with the same number of operations for any number of rows.
+
+        A row in which the model wrote NaN or ``+inf`` does not change.
+
+        Args:
+            sigmas: A finite number above 0. The smallest counts if there are several.
+
+        Raises:
+            ProcessorFault: ``sigmas`` is out of range.
         """
 
     @abstractmethod

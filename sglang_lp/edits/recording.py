@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -52,6 +53,7 @@ class Recording(Edits):
         forced: The forced token.
         clash: Message on forced tokens that contradict each other.
         biased: Lists of ids, each with a value for each id or a value for all.
+        sigmas: Standard deviations below the largest logit within which tokens stay.
         pooled: Lists of ids, each with the token that gets their probability.
         conditional: Edits that depend on an answer of the device.
         standing: The edits of :meth:`always`, which also hold at every later step.
@@ -68,6 +70,7 @@ class Recording(Edits):
     forced: int | None = None
     clash: str | None = None
     biased: Sequence[tuple[Ids | list[int], array[float] | float]] = ()
+    sigmas: float | None = None
     pooled: Sequence[tuple[Ids | list[int], int]] = ()
     conditional: Sequence[Conditional] = ()
     standing: Recording | None = None
@@ -124,6 +127,13 @@ class Recording(Edits):
         if ids:
             self.biased = (*self.biased, (ids, numbers))
 
+    def keep_near_top(self, sigmas: float) -> None:
+        if not 0 < sigmas < math.inf:
+            raise ProcessorFault(
+                f"keep_near_top() takes a finite number above 0, got {shown(sigmas)}"
+            )
+        self.sigmas = _smaller(self.sigmas, float(sigmas))
+
     def pool(self, token_ids: Iterable[int], into: int) -> None:
         ids, into = checked(token_ids, self.vocab_size), check_id(into, self.vocab_size)
         if into in ids:
@@ -177,14 +187,14 @@ class Recording(Edits):
     @property
     def is_empty(self) -> bool:
         """Whether no logit changes."""
-        return self.forced is None and not (
-            self.banned or self.allowed or self.biased or self.pooled or self.conditional
-        )
+        return self.forced is None and not (self.edits_else or self.conditional)
 
     @property
     def edits_else(self) -> bool:
         """Whether a logit changes for another reason than a forced token."""
-        return bool(self.banned or self.allowed or self.biased or self.pooled)
+        return bool(
+            self.banned or self.allowed or self.biased or self.pooled or self.sigmas is not None
+        )
 
     @property
     def only_excludes(self) -> bool:
@@ -222,11 +232,19 @@ class Recording(Edits):
         self.banned = (*self.banned, *other.banned)
         self.allowed = (*self.allowed, *other.allowed)
         self.biased = (*self.biased, *other.biased)
+        self.sigmas = _smaller(self.sigmas, other.sigmas)
         self.pooled = (*self.pooled, *other.pooled)
         self.conditional = (*self.conditional, *other.conditional)
         if other.forced is not None:
             self.force(other.forced)
         self.clash = self.clash or other.clash
+
+
+def _smaller(one: float | None, other: float | None) -> float | None:
+    """Return the smaller of two numbers, either of which may be missing."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
 
 
 def _moderate(numbers: array[float]) -> bool:

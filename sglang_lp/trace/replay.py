@@ -42,6 +42,8 @@ class What(StrEnum):
     ALLOWED = "allowed"
     BANNED = "banned"
     BIASED = "biased"
+    #: Tokens far below the largest logit were excluded.
+    NEAR_TOP = "near_top"
     #: Some tokens gave their probability to another.
     POOLED = "pooled"
     #: The request ends with the token of this step.
@@ -57,7 +59,8 @@ class Edit(NamedTuple):
         by: Index of the processor.
         what: Kind of the edit.
         token_ids: The edited tokens; for ``POOLED`` the tokens that lose their probability.
-        values: For ``BIASED`` the bias of each token.
+        values: For ``BIASED`` the bias of each token; for ``NEAR_TOP`` the distance from the
+            largest logit within which tokens stay, in standard deviations.
         into: For ``POOLED`` the token that gets the probability.
         why: Reason in the processor's words; for ``ENDED`` the client's reason; may be empty.
         always: Whether the edit holds from its first step to the end.
@@ -290,6 +293,8 @@ class _Notes:
             Edit(by, What.BIASED, self._ids(ids), _each(values, len(ids)))
             for ids, values in recording.biased
         ]
+        if recording.sigmas is not None:
+            found.append(Edit(by, What.NEAR_TOP, values=(recording.sigmas,)))
         found += [
             Edit(by, What.POOLED, self._ids(ids), into=into) for ids, into in recording.pooled
         ]

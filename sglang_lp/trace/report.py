@@ -106,20 +106,25 @@ class Trace(NamedTuple):
         count = f"{len(ids):,} token{'s' * (len(ids) != 1)}"
         match edit.what:
             case What.FORCED:
-                return f"`{self.names[ids[0]]}` forced{why}"
+                said = f"`{self.names[ids[0]]}` forced"
             case What.BIASED:
                 low, high = min(edit.values), max(edit.values)
                 by = f"{low:+g}" if low == high else f"{low:+g} to {high:+g}"
-                return f"{count} biased by {by}{why}"
+                said = f"{count} biased by {by}"
+            case What.NEAR_TOP:
+                (sigmas,) = edit.values
+                said = f"tokens excluded whose logit is over {sigmas:g} sigma below the largest"
             case What.POOLED:
                 into = self.names[edit.into] if edit.into is not None else ""
-                return f"{count} give way to `{into}`{why}"
+                said = f"{count} give way to `{into}`"
             case What.ENDED:
-                return f"answer ended{why}"
+                said = "answer ended"
             case What.REWRITTEN:
                 shut = f", {count} banned" if ids else ""
-                return f"logits changed, as far as a replay can tell{shut}{why}"
-        return f"{count} {edit.what}{why}"
+                said = f"logits changed, as far as a replay can tell{shut}"
+            case _:
+                said = f"{count} {edit.what}"
+        return said + why
 
     def listed(self, edit: Edit) -> list[str]:
         """Return the names of an edit's first tokens, with their biases if any."""

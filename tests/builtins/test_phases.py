@@ -41,6 +41,7 @@ CASES = {
     "MinLengthLogitProcessor": {"min_tokens": 6},
     "ScheduledBiasLogitProcessor": {"token_ids": [A], "bias": 3.0, "start": 3, "end": 9},
     "ScriptLogitProcessor": {"scripts": ["Latin"], "mode": "ban"},
+    "TopNSigmaLogitProcessor": {"top_n_sigma": 1.5},
     "TriggerPhraseLogitProcessor": {"trigger": "cat", "phrase": " sat"},
 }
 #: They write in a form, or in a phase, of their own.

@@ -35,6 +35,7 @@ BLIND = {
     "scheduled bias": attach(
         "ScheduledBiasLogitProcessor", token_ids=FEW, bias=0, final_bias=6, start=1, end=6
     ),
+    "top-n-sigma": attach("TopNSigmaLogitProcessor", top_n_sigma=1.5),
     "forced": attach("ForcedSequenceLogitProcessor", token_ids=[300, 301, 302]),
     "chain": attach(
         [

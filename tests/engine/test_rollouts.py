@@ -62,6 +62,7 @@ EXCLUDING = [
     attach("ScheduledBiasLogitProcessor", token_ids=[*FREQUENT], start=2, end=20),
     attach("ScriptLogitProcessor", scripts=["Latin"], mode="ban"),
     attach("ThinkingBudgetLogitProcessor", thinking_budget=7, **THINKING),
+    attach("TopNSigmaLogitProcessor", top_n_sigma=0.4),
     attach("TriggerPhraseLogitProcessor", trigger_token_ids=[386], phrase_token_ids=[300, 301]),
     attach(
         [

@@ -28,6 +28,8 @@ DECLARED = {
     "force and ban": lambda edits: (edits.ban([1]), edits.force(TOKEN)),
     "bias": lambda edits: edits.bias([TOKEN, 7], 2.5),
     "bias for good": lambda edits: (edits.always().bias([TOKEN], -1.5), edits.ban([1])),
+    "near top": lambda edits: edits.keep_near_top(1.0),
+    "ban near top for good": lambda edits: (edits.always().keep_near_top(1.5), edits.ban([1])),
     "pool": lambda edits: edits.pool([7, 8], TOKEN),
 }
 #: The same where only the device knows which.

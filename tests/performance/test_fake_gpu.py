@@ -24,7 +24,7 @@ def check(counted, kind, rows):
     assert counted.to_device <= 1
     assert counted.waits <= kind.waits
     assert counted.to_host <= kind.waits + kind.answers
-    assert counted.allocated <= rows * 16_000 + VOCAB
+    assert counted.allocated <= rows * (16_000 + kind.whole * 4 * VOCAB) + VOCAB
 
 
 @pytest.mark.parametrize("rows", [1, 32, 256])
@@ -78,7 +78,8 @@ def test_a_batch_of_all_kinds_launches_what_its_kinds_need_and_waits_once():
     assert counted.ended == 0
     assert counted.waits == 1
     assert counted.to_host == 2  # logits that are read, and answers
-    assert counted.kernels <= 3 + len(DECLARED)
+    of_whole_rows = sum(kind.kernels for kind in DECLARED if kind.whole)
+    assert counted.kernels <= 3 + len(DECLARED) + of_whole_rows
     assert counted.to_device <= 3  # persistent edits, step edits, pools
 
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_lp._engine.apply import cpu, cuda
 from sglang_lp._engine.apply import plan_builder as builder_module
+from sglang_lp._engine.apply.near_top import NearTop
 from sglang_lp._engine.apply.plan import Plan
 from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
@@ -47,6 +50,8 @@ def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), has_grammar=()):
     tensor = torch.tensor(logits)
     plan = planned(tensor, recorded(tensor.shape[1], calls), has_grammar)
     plan.apply(tensor)
+    if plan.near_top is not None:
+        cpu.keep_near_top(tensor, [plan.near_top])
     return tensor.tolist(), plan.conflicts
 
 
@@ -73,6 +78,11 @@ def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), has_grammar=()):
         ([("bias", [0], [5.0]), ("ban", [0])], [-INF, 2.0, 3.0, 4.0]),
         ([("ban", {0: 1, 1: 0}.keys())], [-INF, -INF, 3.0, 4.0]),
         ([("ban", torch.tensor([0, 1]))], [-INF, -INF, 3.0, 4.0]),
+        ([("keep_near_top", 1)], [-INF, -INF, 3.0, 4.0]),
+        ([("keep_near_top", 2), ("keep_near_top", 0.1)], [-INF, -INF, -INF, 4.0]),
+        ([("keep_near_top", 1.5), ("ban", [3])], [-INF, 2.0, 3.0, -INF]),
+        ([("keep_near_top", 0.1), ("bias", [0], 9.0)], [10.0, -INF, -INF, -INF]),
+        ([("keep_near_top", 0.1), ("force", 0)], [0.0, -INF, -INF, -INF]),
     ],
 )
 def test_an_edit_does_what_it_says(calls, expected):
@@ -133,6 +143,9 @@ def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
         (("bias", [1], math.nan), "finite"),
         (("bias", [1], MAX_BIAS * 1.01), "finite"),
         (("bias", [1], [INF]), "finite"),
+        (("keep_near_top", 0), "finite number above 0"),
+        (("keep_near_top", INF), "finite number above 0"),
+        (("keep_near_top", math.nan), "finite number above 0"),
         (("bias", [1], [-MAX_BIAS * 1.01]), "finite"),
     ],
 )
@@ -256,7 +269,8 @@ def sharing(calls, seed):
 
 
 def bits(tensor):
-    return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
 @st.composite
@@ -366,6 +380,58 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
     logits.copy_(before)
     same = (bits(wide) == bits(around)) | wide.isnan()
     assert same.all(), "written outside of the rows"
+
+
+def lowest_near_top(row, sigmas):
+    """Return the smallest logit that stays, by the definition of top-n-sigma."""
+    finite = [value for value in row.tolist() if value != -INF]
+    if not finite or not all(map(math.isfinite, finite)):
+        return -INF
+    return max(finite) - sigmas * statistics.pstdev(finite)
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+@examples(0.5)
+@given(
+    drawn=st.tuples(
+        st.integers(0, 2**32),
+        st.sampled_from([1, 2, 7, 300]),
+        st.sampled_from([-900.0, 0.0, 20.0]),
+        st.sampled_from([0.0, 0.3, 0.99]),
+    )
+)
+def test_logits_near_the_largest_are_those_of_the_definition(device, dtype, drawn):
+    seed, vocab, mean, share = drawn
+    generator = torch.Generator().manual_seed(seed)
+    before = (torch.randn(6, vocab, generator=generator) * 3 + mean).to(dtype)
+    before[torch.rand(before.shape, generator=generator) < share] = -INF
+    before[4, 0], before[5, 0] = math.nan, INF
+    rows = torch.tensor([5, 0, 1, 4, 3])
+    sigmas = torch.rand(5, 1, generator=generator) * 3 + 0.01
+    logits = before.clone()
+
+    device.keep_near_top(logits, [NearTop(rows, sigmas)])
+
+    masked = logits == -INF
+    assert torch.equal(bits(logits)[~masked], bits(before)[~masked])
+    assert torch.equal(logits[2], before[2])
+    for row, count in zip(rows.tolist(), sigmas.view(-1).tolist(), strict=True):
+        row_before, lowest = before[row].double(), lowest_near_top(before[row], count)
+        # float32 has seven digits.
+        assert (row_before[masked[row]] <= lowest + 1e-3).all()
+        assert not (row_before[~masked[row]] < lowest - 1e-3).any()
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+def test_edits_of_a_step_and_lasting_ones_measure_the_same_logits(device):
+    row = torch.tensor([[5.0, 4.0, 3.0, 0.0, -4.0, -8.0]])
+    tight, wide = (NearTop(torch.tensor([0]), torch.tensor([[count]])) for count in (0.5, 1.0))
+
+    for kept in ([tight, wide], [wide, tight]):
+        logits = row.clone()
+        device.keep_near_top(logits, kept)
+        assert logits[0].isfinite().tolist() == (row[0] >= lowest_near_top(row[0], 0.5)).tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

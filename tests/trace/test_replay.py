@@ -173,6 +173,14 @@ def test_an_answer_that_goes_on_after_its_end_is_a_problem():
     assert trace.problems == [2]
 
 
+def test_tokens_near_the_largest_logit_are_told_in_words():
+    trace = replayed(builtins.TopNSigmaLogitProcessor, " one two")
+
+    words = "tokens excluded whose logit is over 1 sigma below the largest"
+    assert words_at(trace, 0) == words_at(trace, 1) == [words]
+    assert trace.problems == []
+
+
 @pytest.mark.parametrize(("processor", "shut"), [(Shutting, (7,)), (Dense, (5, 6, 7))])
 def test_of_changed_logits_a_trace_shows_what_was_shut(processor, shut):
     trace = replayed(processor, " one two")

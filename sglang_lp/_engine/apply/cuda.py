@@ -6,11 +6,13 @@ Copies go through pinned memory and do not make the host wait.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp._engine.apply.near_top import NearTop
     from sglang_lp._engine.compiled.edits import CompiledEdits
 
 ROW_BY_ROW = False
@@ -51,3 +53,27 @@ def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
         excluded = torch.frombuffer(edits.mask.bytes, dtype=torch.uint8) == 0
         masks = edits.device_masks[rows.device] = (send(excluded, rows.device),)
     rows.masked_fill_(masks[0], -math.inf)
+
+
+def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
+    """Set the logits of some rows to ``-inf`` that are far below the row's largest."""
+    lowest = [_lowest_near_top(logits, *one) for one in kept]  # before any row is masked
+    for (rows, _), least in zip(kept, lowest, strict=True):
+        own = logits.index_select(0, rows)
+        logits.index_copy_(0, rows, own.masked_fill_(own < least, -math.inf))
+
+
+def _lowest_near_top(
+    logits: torch.Tensor, rows: torch.Tensor, sigmas: torch.Tensor
+) -> torch.Tensor:
+    """Return the smallest logit of each row that stays; NaN if a row has NaN or ``+inf``."""
+    import torch
+
+    own = logits.index_select(0, rows).float()
+    highest = own.amax(1, keepdim=True)
+    masked = own == -math.inf
+    count = own.shape[1] - masked.sum(1, keepdim=True)
+    mean = own.masked_fill_(masked, 0.0).sum(1, keepdim=True) / count
+    off = torch.linalg.vector_norm(own.sub_(mean).masked_fill_(masked, 0.0), dim=1, keepdim=True)
+    lowest: torch.Tensor = highest - sigmas * (off / count.sqrt())
+    return lowest

@@ -10,6 +10,7 @@ from sglang_lp._engine.apply import cpu, cuda
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp._engine.apply.near_top import NearTop
     from sglang_lp._engine.compiled.edits import CompiledEdits
 
 
@@ -41,6 +42,17 @@ class Device(Protocol):
         Args:
             rows: Shape ``(any, vocab)``, edited in place. Other logits keep their bits.
             edits: Their mask says which.
+        """
+
+    def keep_near_top(self, logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
+        """Set the logits of some rows to ``-inf`` that are far below the row's largest, in place.
+
+        Far is the standard deviation of the row's finite logits, times ``sigmas``. A row with NaN
+        or ``+inf`` does not change. Other logits keep their bits.
+
+        Args:
+            logits: Shape ``(any, vocab)``, with all other edits applied.
+            kept: The rows. Of a row that is in several the smallest ``sigmas`` counts.
         """
 
 

@@ -1,8 +1,9 @@
 """The edits of a whole batch as one set of tensor operations.
 
 However many rows are edited, applying costs one host-to-device copy and at most six tensor
-operations, in place, without waiting for the device. Two cases cost more:
+operations, in place, without waiting for the device. Three cases cost more:
 
+- rows that keep only logits near their largest: some twenty operations for all of them;
 - a question that the device answers: a dozen operations for all of them;
 - wide edits, of thousands of tokens: one or two operations for each run of rows that share them.
 """
@@ -16,6 +17,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 from sglang_lp._engine.apply.device import device_of
+from sglang_lp._engine.apply.near_top import NearTop
 from sglang_lp._engine.apply.plan_builder import Indices, PlanBuilder
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Plan:
 
     Attributes:
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
+        near_top: Rows that keep only logits near their largest, or ``None``.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Plan:
         "_keep",
         "_masked_runs",
         "conflicts",
+        "near_top",
     )
 
     def __init__(self, builder: PlanBuilder, logits: torch.Tensor) -> None:
@@ -71,6 +75,8 @@ class Plan:
             builder.ban,
             builder.force,
             builder.values,  # 64-bit floats ride along as integers
+            builder.near_top,
+            array("q", builder.sigmas.tobytes()),
             asked,
         )
         ends = [*accumulate(len(part) for part in parts)]
@@ -84,9 +90,12 @@ class Plan:
                 return None
             return sent if len(part) == ends[-1] else sent[end - len(part) : end]
 
-        self._fill, self._keep, self._bias, self._ban, self._force, bits, numbers = (
+        self._fill, self._keep, self._bias, self._ban, self._force, bits, rows, sigmas, numbers = (
             cut(part, end) for part, end in zip(parts, ends, strict=True)
         )
+        self.near_top: NearTop | None = None
+        if rows is not None and sigmas is not None:
+            self.near_top = NearTop(rows, sigmas.view(torch.float64).float()[:, None])
         self._decisions: Decisions | None = None
         if numbers is not None:
             self._decisions = builder.decisions

@@ -76,13 +76,15 @@ class PlanBuilder:
         values: Bits of their biases.
         ban: Logits that become ``-inf``.
         force: Logits that become 0.0.
+        near_top: Rows that keep only logits near their largest.
+        sigmas: How near, in standard deviations.
         decisions: Rows in which the device decides whether a token is forced.
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
     """
 
     __slots__ = (
-        *("ban", "bias", "conflicts", "decisions", "fill", "force", "keep", "masked", "stride"),
-        "values",
+        *("ban", "bias", "conflicts", "decisions", "fill", "force", "keep", "masked", "near_top"),
+        *("sigmas", "stride", "values"),
     )
 
     def __init__(self, logits: torch.Tensor) -> None:
@@ -95,6 +97,8 @@ class PlanBuilder:
         self.masked: list[tuple[int, CompiledEdits]] = []
         self.ban = Indices()
         self.force = array("q")
+        self.near_top = array("q")
+        self.sigmas = array("d")
         self.decisions = Decisions(len(logits), self.stride)
         self.conflicts: dict[int, str] = {}
 
@@ -116,6 +120,7 @@ class PlanBuilder:
             for ids in edits.banned:
                 self.ban.extend(ids, base)
         self._bias(row, edits.biases)
+        self._keep_near_top(row, edits.sigmas)
 
     def add_step(
         self, row: int, recording: Recording, persistent: CompiledEdits | None, *, has_grammar: bool
@@ -154,6 +159,8 @@ class PlanBuilder:
             if conflict is None and recording.biased:
                 before = None if persistent is None else persistent.bias_by_id
                 self._bias(row, biases_of(recording, before))
+            if conflict is None:
+                self._keep_near_top(row, recording.sigmas)
             if conflict is None and recording.conditional:
                 self.decisions.add(row, recording, has_grammar=has_grammar)
         if conflict is not None:
@@ -176,6 +183,12 @@ class PlanBuilder:
             self.values.short.frombytes(values.tobytes())
         else:
             self.values.extend(values, 0)
+
+    def _keep_near_top(self, row: int, sigmas: float | None) -> None:
+        """Keep only the logits of a row near its largest."""
+        if sigmas is not None:
+            self.near_top.append(row)
+            self.sigmas.append(sigmas)
 
     def _mask(
         self,

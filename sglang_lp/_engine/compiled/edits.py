@@ -36,6 +36,7 @@ class CompiledEdits:
         allowed: The only ids that are allowed, or ``None`` if the edits allow all.
         banned: Lists of banned ids; empty if ``allowed`` is given, which leaves them out.
         biases: Biased ids and their biases, float64.
+        sigmas: Standard deviations below the largest logit within which tokens stay, or ``None``.
         mask: The tokens that are left.
         is_wide: Whether the allowed or banned ids are ``WIDE`` or more. Such edits are applied as
             a mask of the whole row.
@@ -55,6 +56,7 @@ class CompiledEdits:
         "is_fresh",
         "is_wide",
         "mask",
+        "sigmas",
     )
 
     #: Those in use. Copies of a request have the same list objects, and so share an entry.
@@ -71,6 +73,7 @@ class CompiledEdits:
             recording.vocab_size,
             recording.forced,
             recording.clash,
+            recording.sigmas,
             *(tuple(map(identity, lists)) for lists in (recording.banned, recording.allowed)),
             *((identity(ids), cache_key(values)) for ids, values in recording.biased),
         )
@@ -89,6 +92,7 @@ class CompiledEdits:
         self.allowed: Ids | list[int] | torch.Tensor | None = None
         self.banned = recording.banned
         self.biases: Biases = ([], array("d"))
+        self.sigmas = recording.sigmas
         self.is_wide = False
         self.conflict = forced_conflict(recording)
         if self.forced is not None:
