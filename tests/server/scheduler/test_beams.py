@@ -331,18 +331,27 @@ def test_a_fork_does_not_wake_batches_of_other_requests():
     assert clock.version == before
 
 
-def test_the_rows_of_a_search_that_is_over_go_with_the_next_step():
+def test_rows_go_with_their_search_and_its_request_with_the_next_step(monkeypatch):
+    kept = []
+    release = results.release
+
+    def watched(group):
+        kept.extend(weakref.ref(row) for row in steps.beams_of(group).tree.rows if row)
+        return release(group)
+
+    monkeypatch.setattr(results, "release", watched)
     played = Played(Steers, {}, width=3)
-    running = played.steps
-    kept = [weakref.ref(row) for row in running._rows if row is not None]
+    running, req = played.steps, weakref.ref(played.req)
     assert kept
     del played
+    gc.collect()
+    assert [row() for row in kept] == [None] * len(kept)
+
     batch = SimpleNamespace(beam_tail=None, reqs=[SimpleNamespace(beam_group=None)])
     forward = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: False))
     running.edit(batch, forward, SimpleNamespace(next_token_logits=torch.zeros(1, VOCAB_SIZE)))
     gc.collect()
-
-    assert [row() for row in kept] == [None] * len(kept)
+    assert req() is None
 
 
 def test_a_prefill_of_other_requests_wakes_no_beam():

@@ -103,9 +103,10 @@ class BeamSteps:
         #: The beams of a step by their places among its logits, and their totals before the edits.
         self._places: Sequence[int] = ()
         self._before: tuple[torch.Tensor, torch.Tensor] | None = None
-        #: The rows of the last step, and their parameters; a batch that sleeps needs the same list.
-        self._rows: list[Row | None] = []
+        #: The parameters of the last step's rows; a batch that sleeps needs the same list. And the
+        #: versions of these rows, which are not kept: they may be the last of a search.
         self._custom_params: list[Any] = []
+        self._versions: list[int | None] = []
 
     def edit(self, batch: Any, forward_batch: Any, logits_output: Any) -> None:
         """Edit the logits of all beams in place, before SGLang keeps them for the selection."""
@@ -126,21 +127,23 @@ class BeamSteps:
                 beams.search.fail(fault)
 
     def _forget(self) -> None:
-        """Let go of the rows of the last step: SGLang decodes, and no search runs."""
-        if self._rows:
-            self._rows, self._custom_params, self._batch = [], [], Batch(self._keep_totals)
+        """Let go of the requests of the last step: SGLang decodes, and no search runs."""
+        if self._custom_params:
+            self._custom_params, self._batch = [], Batch(self._keep_totals)
 
     def _keep_totals(self, logits: torch.Tensor) -> None:
         """Keep the totals of all beams, because the step edits some of them."""
         indices = index_on(logits.device, self._places)
         self._before = indices, _totals(logits, indices)
 
-    def _compare_totals(self, logits: torch.Tensor) -> torch.Tensor | None:
+    def _compare_totals(
+        self, logits: torch.Tensor, rows: Sequence[Row | None]
+    ) -> torch.Tensor | None:
         """Return what the edits of a step took from its beams; ``None`` without edits."""
         if self._before is None:
             return None
         indices, before = self._before
-        return _lost(before, _totals(logits, indices), [self._rows[at] for at in self._places])
+        return _lost(before, _totals(logits, indices), [rows[at] for at in self._places])
 
     def _edit(self, logits: torch.Tensor, placed: Sequence[tuple[Beams, Sequence[int]]]) -> None:
         began = perf_counter()
@@ -151,12 +154,13 @@ class BeamSteps:
             beams.tree.follow()
             for place, row in zip(places, beams.tree.rows, strict=True):
                 rows[place], custom_params[place] = row, beams.custom_params
-        if rows != self._rows:
-            self._rows, self._custom_params = rows, custom_params
+        if _versions(rows) != self._versions:
+            self._custom_params, self._versions = custom_params, []
         self._places, self._before = [place for _, places in placed for place in places], None
         if not self._batch.step_asleep(logits, self._custom_params, 1):
             self._batch.step(logits, rows, self._custom_params)
-        lost, done = self._compare_totals(logits), 0
+        self._versions = _versions(rows)
+        lost, done = self._compare_totals(logits, rows), 0
         for beams, places in placed:
             beams.lost = None if lost is None else lost[done : done + len(places)]
             done += len(places)
@@ -164,6 +168,10 @@ class BeamSteps:
         metrics = writing()
         if metrics is not None:
             metrics.step(perf_counter() - began, awaited=awaited)
+
+
+def _versions(rows: Sequence[Row | None]) -> list[int | None]:
+    return [None if row is None else row.version for row in rows]
 
 
 def _placed(batch: Any) -> Iterator[tuple[Beams, Sequence[int]]]:
