@@ -158,10 +158,13 @@ def test_a_chain_runs_nothing_that_is_not_allowed_by_itself():
 
 
 def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
+    fitted = []
+
     class Fits(DisallowedTokensLogitsProcessor):
         @classmethod
         def fit_params(cls, params, served):
-            return params, served
+            fitted.append((params, served))
+            return params
 
     guard.server.tokenizer, guard.server.vocab_size, guard.server.eos_token_ids = object(), 6, {2}
     guard.verifier = SimpleNamespace(
@@ -169,10 +172,9 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
     )
     admitted = guard.admit(Intake("p", PARAMS))
 
-    assert admitted.params == (
-        Fits.Params(token_ids=(5,)),
-        ServedModel(guard.server.tokenizer, 6, (2,)),
-    )
+    served = ServedModel(guard.server.tokenizer, 6, (2,))
+    assert fitted == [(admitted.params, served)]
+    assert admitted.params == Fits.Params(token_ids=(5,))
 
 
 @pytest.mark.parametrize(
