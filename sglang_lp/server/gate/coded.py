@@ -23,7 +23,7 @@ class Coded(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self | None:
-        """Return what an exception, or its cause, says; ``None`` if neither is the toolkit's."""
+        """Return the error of an exception, or of its cause; ``None`` if neither is the toolkit's."""
         for one in (error, error.__cause__):
             if isinstance(one, SglangLpError):
                 return cls(str(one), one.code, one.param)
@@ -31,14 +31,14 @@ class Coded(NamedTuple):
 
     @classmethod
     def of_reason(cls, reason: Mapping[str, Any]) -> Self | None:
-        """Return what SGLang's finish reason says, as JSON; ``None`` if it has no code."""
+        """Return the error of SGLang's finish reason, given as JSON; ``None`` if it has no code."""
         if ERROR_CODE not in reason:
             return None
         return cls(reason["message"], reason[ERROR_CODE], reason[_PARAM])
 
     @classmethod
     def of_text(cls, text: str, code: str) -> Self:
-        """Return what :attr:`text` says; ``code`` is that of a text without one."""
+        """Return the error of a :attr:`text`; ``code`` is for a text without a code."""
         found = _TEXT.fullmatch(text)
         return cls(text, code, None) if found is None else cls(*found.groups())
 

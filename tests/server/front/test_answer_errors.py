@@ -27,7 +27,7 @@ def fail(error, raw_request=None):
 
 
 def answered(*bodies, status=400, headers=JSON, errors=(REFUSED,), elsewhere=False):
-    """Return what a client gets of an app that fails and answers."""
+    """Return the ASGI messages that a client gets from an app that fails and answers."""
     sent = []
 
     async def app(scope, _receive, send):
