@@ -23,7 +23,7 @@ class Coded(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self | None:
-        """Return the error of an exception, or of its cause; ``None`` if neither is the toolkit's."""
+        """Return the error of an exception or of its cause; ``None`` if neither is ours."""
         for one in (error, error.__cause__):
             if isinstance(one, SglangLpError):
                 return cls(str(one), one.code, one.param)
