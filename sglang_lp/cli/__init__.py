@@ -17,7 +17,7 @@ from typing import Any
 
 from sglang_lp.cli import terminal
 from sglang_lp.cli.parser import Parser
-from sglang_lp.errors import PayloadRefused, SglangLpError
+from sglang_lp.errors import PayloadRefused, SglangLpError, shown
 
 __all__ = ["main"]
 
@@ -50,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "input or output that does not work; 130 interrupted.",
     )
     parser.add_argument("--version", action=_Version, help="print the versions, and exit")
+    parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        metavar="SHELL",
+        help='print the completions for a shell, such as bash (needs "sglang-lp[completion]")',
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in _VERBS:
         importlib.import_module(f"{__name__}.{verb}").add(verbs)
@@ -68,7 +74,7 @@ def _run(
     except SystemExit as end:
         if end.code:
             raise
-        return 0  # --help, --version
+        return 0  # --help, --version, --print-completion
     if unknown:  # parse_args() would show the usage of sglang-lp instead of the verb's
         verbs[arguments.verb].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
@@ -94,4 +100,25 @@ class _Version(argparse.Action):
             sglang = "no SGLang"
         own = metadata.version("sglang-lp")
         terminal.say(f"sglang-lp {own} ({sglang}, Python {platform.python_version()})")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints a script that completes verbs and options in a shell."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        shell: Any,
+        _option: str | None = None,
+    ) -> None:
+        try:
+            import shtab
+        except ImportError:
+            parser.error('--print-completion: expected shtab: pip install "sglang-lp[completion]"')
+        if shell not in shtab.SUPPORTED_SHELLS:
+            known = ", ".join(shtab.SUPPORTED_SHELLS)
+            parser.error(f"--print-completion: expected one of {known}, got {shown(shell)}")
+        terminal.say(shtab.complete(parser, shell))
         parser.exit()

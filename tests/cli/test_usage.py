@@ -2,6 +2,7 @@
 
 import io
 import re
+import subprocess
 import sys
 import time
 from importlib import metadata
@@ -43,6 +44,38 @@ def test_a_misspelt_name_gets_the_one_that_was_meant(arguments, meant, capsys):
 def test_a_name_like_none_gets_no_suggestion(capsys):
     assert "did you mean" not in refused(["xyzzy"], capsys)
     assert "did you mean" not in refused(["doctor", "--xyzzy"], capsys)
+
+
+#: Asks bash for the completions of the last word of a line.
+ASKED = """
+COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+function=$(complete -p sglang-lp | sed "s/.*-F \\([^ ]*\\).*/\\1/"); "$function"
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"), [("sglang-lp doc", "doctor"), ("sglang-lp doctor --pol", "--policy")]
+)
+def test_bash_completes_verbs_and_options(line, expected, capsys):
+    assert main(["--print-completion", "bash"]) == 0
+    script = capsys.readouterr().out + ASKED.format(line=line)
+    told = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
+
+    assert told.stdout.split() == [expected]
+
+
+def test_a_shell_without_completions_is_refused_with_those_that_have_them(capsys):
+    told = refused(["--print-completion", "nosh"], capsys)
+
+    assert "expected one of bash, zsh, " in told
+    assert told.rstrip().endswith("got 'nosh'")
+
+
+def test_completions_without_their_library_name_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+
+    assert "sglang-lp[completion]" in refused(["--print-completion", "bash"], capsys)
 
 
 def test_the_help_names_the_two_dashes(capsys):
