@@ -104,7 +104,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     renamed: ClassVar[Mapping[str, str]] = {}
 
     def fit_phase(self, processor: str, served: Any) -> Self:  # noqa: ARG002 - for a phase
-        """Return the parameters for a served model where a rule holds in one phase only.
+        """Return the parameters with the delimiters of their phase; here unchanged: they have none.
 
         Args:
             processor: The processor's class name, for messages.
@@ -113,7 +113,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self
 
     def serve_phase(self, processor: Any) -> Any:
-        """Return the processor that serves a request with these parameters, in its phase only."""
+        """Return the processor, limited to the phase of these parameters; here unchanged."""
         return processor
 
 

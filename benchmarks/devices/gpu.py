@@ -3,7 +3,7 @@
 Parts, the most important first; each has a share of the minutes, and takes what the parts before it
 left:
 
-- bits: logits equal the plain reference in few shapes, and those of a CPU for every kind of work;
+- bits: logits equal those of plain loops in few shapes, and of a CPU for every kind of work;
 - waits: steps that need not wait pass ``torch.cuda.set_sync_debug_mode("error")``;
 - launches: kernels and copies by the profiler, next to the table of the fake GPU;
 - times: until the host is free and until the device is done, at 1, 32 and 256 rows, three dtypes;
@@ -11,8 +11,8 @@ left:
 - catalogues: rows that write the first tokens of an item;
 - scale: the lines of ``docs/scale.md``.
 
-Each record is one line of JSON, written when it is known (``build/gpu.jsonl``). A part at its
-deadline says which units it did not reach. The exit code is 1 if a unit failed.
+Each record is one line of JSON, written when it is known (``build/gpu.jsonl``). A part that
+reaches its deadline lists the units that it left out. The exit code is 1 if a unit failed.
 
 ``--device cpu`` runs every part on a CPU: waits and launches are those of the fake GPU.
 

@@ -30,7 +30,7 @@ def _no() -> bool:
     return False
 
 
-#: Functions besides those of ``support.cpu.kernels``. A strong reference only takes more memory.
+#: Functions that ``support.cpu.kernels`` lacks. A strong reference only takes more memory.
 _KNOWN: Mapping[str, Callable[..., Any]] = {
     "is_arch_support_pdl": _no,
     "weak_ref_tensor": _unchanged,

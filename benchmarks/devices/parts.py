@@ -36,10 +36,10 @@ REFERENCE_ROWS = (1, 8)
 ROWS = {"cuda": (1, 32, 256), "cpu": (1, 2)}
 #: Requests whose work is counted.
 COUNTED_ROWS = 32
-#: Operations of an active verify step, which puts the drafts together, and its copies each way.
+#: Most operations of an active verify step, and most copies to the device and to the host.
 DRAFT_LIMITS = (4, 1, 1)
 ITEMS = 100_000
-#: Of docs/scale.md; a CPU is asked about fewer rows.
+#: Rows of docs/scale.md; fewer on a CPU.
 SCALE_ROWS = {"cuda": scale.PART.stored()["rows"], "cpu": 2}
 
 
@@ -295,7 +295,7 @@ def _line(name: str, case: Case, device: Device) -> dict[str, Any]:
     return {"rows": case.rows, "host_ms": host, "done_ms": done, "line": line}
 
 
-#: The most important first; what a part leaves of its time, the next ones have.
+#: The most important first. Later parts also have the time that a part leaves.
 PARTS = (
     Part("bits", 0.25, _bits),
     Part("waits", 0.1, _waits),

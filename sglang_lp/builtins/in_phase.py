@@ -104,7 +104,7 @@ class _Running:
         request: The request as the processor sees it.
         looked: Position in the phase at the last call of ``edit``.
         wake: Position in the phase of the next call of ``edit``.
-        held: The edits between these two, if they hold.
+        held: The edits from ``looked`` until ``wake``, or ``None`` if they hold for one step.
         standing: The edits of every later step in the phase.
     """
 
@@ -153,7 +153,7 @@ class InPhase(LogitProcessor):
     answer: they follow the prompt, positions count them, and between them it edits nothing.
 
     Args:
-        processor: The other processor.
+        processor: The processor that runs in the phase.
         where: The phase: ``"thinking"`` or ``"answer"``.
         finder: The delimiters of thinking.
         begins_inside: Whether a block is open before the first token, whatever the prompt says.

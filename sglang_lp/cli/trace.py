@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
     model.add_argument(
         "--tokenizer", metavar="DIR", help="the model's directory; without it tokens are numbers"
     )
-    model.add_argument("--url", help="the server, whose tokenizer is used")
+    model.add_argument("--url", help="the server, which sends its tokenizer")
     parser.add_argument(
         "--beside",
         nargs=2,
@@ -103,7 +103,7 @@ def _model(arguments: argparse.Namespace) -> ServedModel:
     """Return the model of a directory, of a server, or the unknown model.
 
     Raises:
-        SglangLpError: The server does not tell its tokenizer.
+        SglangLpError: The server does not send its tokenizer.
     """
     from sglang_lp.client.models import load_model, read_model
 
@@ -113,8 +113,8 @@ def _model(arguments: argparse.Namespace) -> ServedModel:
     answer = request("GET", url, TOKENIZER_PATH, most=MAX_TOKENIZER_BYTES + (1 << 20))
     if answer.status != HTTPStatus.OK:
         raise SglangLpError(
-            f"{TOKENIZER_PATH}: expected the server's tokenizer, got {told(answer)}; a router or "
-            "an older sglang-lp tells none: try a worker's own URL, or --tokenizer DIR"
+            f"{TOKENIZER_PATH}: expected the server's tokenizer, got {told(answer)}; routers and "
+            "older versions of sglang-lp have none: give a worker's URL, or --tokenizer DIR"
         )
     return read_model(answer.body)
 

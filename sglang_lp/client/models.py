@@ -108,7 +108,7 @@ def _parsed(name: str, parse: Callable[[Any], Any]) -> Any:
     """Return a tokenizer that the class ``tokenizers.Tokenizer`` reads.
 
     Args:
-        name: Of the tokenizer, for messages.
+        name: Name of the tokenizer, for messages.
         parse: Reads the tokenizer, given the class.
 
     Raises:

@@ -16,7 +16,7 @@ __all__ = [
 #: Key of a request's ``metadata`` that may hold a payload, a name or a routed form.
 ENTRY = "sglang_lp"
 
-#: Key of SGLang's error objects that holds the stable code of an error of ours.
+#: Key of SGLang's error objects for the stable code of an error of this toolkit.
 ERROR_CODE = "sglang_lp_code"
 
 #: Header of a response: names of the processors that ran, with commas between them, or ``none``.
@@ -31,6 +31,6 @@ POLICY_HEADER = "X-SGLang-LP-Policy"
 #: Key of an answer's ``meta_info`` that holds the report.
 REPORT = "sglang_lp"
 
-#: Path of the endpoint that tells the served model's tokenizer, and the largest that it tells.
+#: Path of the endpoint that returns the served model's tokenizer, and its largest size.
 TOKENIZER_PATH = "/sglang_lp/tokenizer"
 MAX_TOKENIZER_BYTES = 64 << 20

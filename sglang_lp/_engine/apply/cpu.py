@@ -100,7 +100,7 @@ def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
         own = logits[row]
         numbers = own.float()
         lowest = np.float32(_lowest_near_top(numbers, count))
-        if numbers is own:  # threshold takes a sixth of the time, and masks what equals it
+        if numbers is own:  # threshold is faster, and masks logits that equal its bound
             below = float(np.nextafter(lowest, np.float32(_MINUS_INF)))
             threshold(own, below, _MINUS_INF, inplace=True)
         else:
@@ -113,7 +113,7 @@ def _lowest_near_top(numbers: torch.Tensor, sigmas: float) -> float:
 
     highest, total = float(numbers.amax()), float(numbers.sum())
     if total == _MINUS_INF and highest > _MINUS_INF:
-        # Some tokens are masked. numpy leaves them out in a ninth of torch's time.
+        # Some tokens are masked. numpy leaves them out faster than torch.
         array = numbers.numpy()
         numbers = torch.from_numpy(array[array > _MINUS_INF])
         total = float(numbers.sum())

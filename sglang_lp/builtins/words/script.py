@@ -52,8 +52,8 @@ class ScriptLogitProcessor(LogitProcessor):
       Inherited in Unicode), and unassigned characters;
     - special tokens, and added markup, such as ``<think>`` or ``<tool_call>``.
 
-    The ban also holds in one phase only, with ``where``. No script is banned whose letters are in a
-    thinking delimiter.
+    With ``where`` the ban holds in one phase of the answer, and scripts with letters of a thinking
+    delimiter are refused.
     """
 
     __module__ = "sglang_lp.builtins"

@@ -1,7 +1,7 @@
 """The stable code of each error of the toolkit, in the error objects of SGLang's answers.
 
-SGLang passes an error on as its message, and writes it into another object on each endpoint. So
-the errors of an HTTP request are noted where they are found, and its answer is completed last.
+SGLang passes on only the message of an error, and has another error object on each endpoint. So
+errors are noted per HTTP request where they are raised, and added to the answer as it is sent.
 """
 
 from __future__ import annotations

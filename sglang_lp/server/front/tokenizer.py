@@ -19,7 +19,7 @@ from sglang_lp.wire.names import MAX_TOKENIZER_BYTES, TOKENIZER_PATH
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-#: Bytes of one part of an answer, and so what waits for a client that does not read.
+#: Bytes of one part of an answer: about so much waits in memory for a client that does not read.
 _PART = 1 << 16
 
 
@@ -27,7 +27,7 @@ _PART = 1 << 16
 def write_tokenizer(tokenizer: Any) -> bytes:
     """Return a tokenizer as the JSON of a ``tokenizer.json``; made once and kept.
 
-    The library lets no other thread run meanwhile.
+    The tokenizers library holds the GIL meanwhile, so no other thread runs.
 
     Args:
         tokenizer: As SGLang loaded it, or ``None``.

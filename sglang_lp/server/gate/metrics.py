@@ -56,7 +56,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "catalogue_items": ("Items in answers, by catalogue.", ("catalogue",)),
     "catalogue_versions": (
-        "Replaced files of catalogues; outcome: taken_up or refused. Each process reads each file.",
+        "New files of catalogues; outcome: taken_up or refused. Every process reads each file.",
         ("gate", "catalogue", "outcome"),
     ),
 }

@@ -100,12 +100,12 @@ class BeamSteps:
 
     def __init__(self) -> None:
         self._batch = Batch(self._keep_totals)
-        #: The beams of a step by their places among its logits, and their totals before the edits.
+        #: Rows of a step's logits that are beams, and their totals before the edits.
         self._places: Sequence[int] = ()
         self._before: tuple[torch.Tensor, torch.Tensor] | None = None
-        #: The parameters of the last step's rows; a batch that sleeps needs the same list. And the
-        #: versions of these rows, which are not kept: they may be the last of a search.
+        #: Parameters of the last step's rows; a batch that sleeps needs the same list object.
         self._custom_params: list[Any] = []
+        #: Versions of these rows. The rows are not kept, so that a finished search is freed.
         self._versions: list[int | None] = []
 
     def edit(self, batch: Any, forward_batch: Any, logits_output: Any) -> None:
@@ -139,7 +139,7 @@ class BeamSteps:
     def _compare_totals(
         self, logits: torch.Tensor, rows: Sequence[Row | None]
     ) -> torch.Tensor | None:
-        """Return what the edits of a step took from its beams; ``None`` without edits."""
+        """Return ``Beams.lost`` for all beams of a step; ``None`` if it edited nothing."""
         if self._before is None:
             return None
         indices, before = self._before
