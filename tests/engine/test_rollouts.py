@@ -335,7 +335,7 @@ def test_raw_logprobs_are_the_models_own(server, oracle, sampling):
 @pytest.mark.parametrize(
     ("raw", "more", "expected"),
     [
-        (True, {"return_logprob": False}, "raw_logprobs: expected return_logprob beside it"),
+        (True, {"return_logprob": False}, "raw_logprobs: expected return_logprob as well"),
         (1, {"return_logprob": True}, "raw_logprobs: expected true or false, got 1"),
     ],
 )

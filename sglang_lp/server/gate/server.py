@@ -203,9 +203,7 @@ class Server:
                 "no logits of the first token over; score the answer as a prompt"
             )
         if not logprobs:
-            raise RequestError(
-                f"{RAW}: expected return_logprob beside it, got none; set it to true"
-            )
+            raise RequestError(f"{RAW}: expected return_logprob as well, got none; set it to true")
 
 
 def _names_of_params(preferred: Any) -> frozenset[str]:

@@ -438,7 +438,7 @@ def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
 
     assert guard.admit(Intake(BAN, asked, logprobs=True)).beside.raw
     assert not guard.admit(Intake(BAN, {**PARAMS, "raw_logprobs": False})).beside.raw
-    with pytest.raises(RequestError, match=r"^raw_logprobs: expected return_logprob beside it"):
+    with pytest.raises(RequestError, match=r"^raw_logprobs: expected return_logprob as well"):
         guard.admit(Intake(BAN, asked))
     guard.server.apart = True
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, ") as refusal:
