@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sglang_lp.errors import Unsupported, shown
-from sglang_lp.wire.names import MAX_TOKENIZER_BYTES, TOKENIZER_PATH
+from sglang_lp.wire.names import ERROR_CODE, MAX_TOKENIZER_BYTES, TOKENIZER_PATH
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -67,7 +67,8 @@ def add_tokenizer(app: Any, guard: Guard) -> None:
         try:
             written = write_tokenizer(model.tokenizer)
         except Unsupported as error:
-            return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+            told = {"message": str(error), ERROR_CODE: error.code, "param": error.param}
+            return JSONResponse({"error": told}, status_code=400)
         facts = {"vocab_size": model.vocab_size, "eos_token_ids": model.eos_token_ids}
         begin = orjson.dumps(facts)[:-1] + b',"tokenizer":'
 

@@ -106,6 +106,7 @@ def test_a_tokenizer_that_cannot_be_told_is_a_400_that_says_why(served, message,
 
     assert told.status_code == 400
     assert message in told.json()["error"]["message"]
+    assert told.json()["error"]["sglang_lp_code"] == "unsupported"
 
 
 def test_the_tokenizer_is_written_once_for_all_clients():

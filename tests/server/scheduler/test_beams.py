@@ -311,7 +311,7 @@ def test_beams_that_leave_no_token_end_the_request(overlap):
     played = Played(DisallowedTokensLogitsProcessor, params, width=2, overlap=overlap)
 
     assert played.answers == []
-    assert played.req.finished_reason.status_code == 500  # as for any class without a fault of the client
+    assert played.req.finished_reason.status_code == 500  # as for any other class that fails
 
 
 def test_the_rows_of_a_search_go_with_it():
