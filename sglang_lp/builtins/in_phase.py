@@ -195,11 +195,11 @@ class InPhase(LogitProcessor):
     def fork(self, request: Request) -> _Running:
         """Fork the state of the other processor."""
         running: _Running = copy(request.state)
-        whole = running.request
-        whole.observe()
+        before = running.request
         running.progress = copy(running.progress)
-        running.request = _PhaseRequest(request, whole.params, whole.spans, whole.length)
-        running.request.state = self._processor.fork(whole)
+        running.request = own = _PhaseRequest(request, before.params, before.spans, before.length)
+        own.state = before.state
+        own.state = self._processor.fork(own)
         return running
 
     def edit(self, request: Request, edits: Edits) -> None:

@@ -166,8 +166,9 @@ class Link:
         own = self.request
         link = Link(self.processor, LinkRequest(request, own.params, own.skipped))
         link.is_named = self.is_named
+        link.request.state = own.state
         try:
-            link.request.state = self.processor.fork(own)
+            link.request.state = self.processor.fork(link.request)
         except BaseException as error:
             self._hide(error)
             raise

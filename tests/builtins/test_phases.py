@@ -1,6 +1,7 @@
 """A rule with ``where`` edits in its phase as if the tokens of the phase were the answer."""
 
 import random
+from copy import copy
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from sglang_lp import builtins
 from sglang_lp.builtins.in_phase import _PhaseTokens
 from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import prepare
+from sglang_lp.processor import Recording, prepare
 from sglang_lp.request import Request
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
@@ -174,6 +175,37 @@ def test_a_rule_foresees_tokens_and_explains_them_in_its_phase_only():
         processor.advance(request, [token_id])
         assert [*processor.foresee(request)] == expected
         assert bool(processor.explain(request)) == bool(expected)
+
+
+def test_the_forks_of_a_chain_read_the_tokens_of_their_own_requests():
+    given = {
+        "chain": ["DeepseekOCRNoRepeatNGramLogitProcessor"],
+        "0.ngram_size": 1,
+        "0.window_size": 9,
+        "0.scope": "output",
+        "0.where": "answer",
+    }
+    model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,))
+    processor, params = prepare(builtins.ChainLogitProcessor(), given, model)
+
+    def read(request, token_id):
+        request.output_ids = [*request.output_ids, token_id]
+        request.position += 1
+        processor.advance(request, [token_id])
+
+    request = Request(params, tokenizer=TOKENIZER)
+    request.prompt_ids, request.output_ids = [D], []
+    request.state = processor.start(request)
+    read(request, A)
+    forks = {B: copy(request), C: copy(request)}
+    for fork in forks.values():
+        fork.state = processor.fork(fork)
+    for token_id, fork in forks.items():
+        read(fork, token_id)
+    for token_id, fork in forks.items():
+        edits = Recording(VOCAB_SIZE)
+        processor.edit(fork, edits)
+        assert {one for ids in edits.banned for one in ids} == {A, token_id}
 
 
 # What it asks of the server, and of the served model
