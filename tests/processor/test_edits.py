@@ -421,6 +421,7 @@ def test_logits_near_the_largest_are_those_of_the_definition(device, dtype, draw
         # float32 has seven digits.
         assert (row_before[masked[row]] <= lowest + 1e-3).all()
         assert not (row_before[~masked[row]] < lowest - 1e-3).any()
+        assert lowest == -INF or not masked[row][row_before == row_before.amax()].any()
 
 
 @pytest.mark.parametrize("device", [cpu, cuda])

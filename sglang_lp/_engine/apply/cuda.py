@@ -69,8 +69,9 @@ def _lowest_near_top(
     """Return the smallest logit of each row that stays; NaN if a row has NaN or ``+inf``."""
     import torch
 
-    own = logits.index_select(0, rows).float()
-    highest = own.amax(1, keepdim=True)
+    own = logits.index_select(0, rows)
+    highest = own.amax(1, keepdim=True)  # not rounded, because the largest logit has to stay
+    own = own.float()
     masked = own == -math.inf
     count = own.shape[1] - masked.sum(1, keepdim=True)
     mean = own.masked_fill_(masked, 0.0).sum(1, keepdim=True) / count
