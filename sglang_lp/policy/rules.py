@@ -46,7 +46,7 @@ from sglang_lp.policy.thinking import (
 if TYPE_CHECKING:
     from sglang_lp.policy.decisions import Decisions
     from sglang_lp.processor import LogitProcessor
-    from sglang_lp.served_model import ServedModel
+    from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 
 class Asked(NamedTuple):
@@ -124,7 +124,8 @@ class Rules:
         self.is_empty = decisions.is_empty
         self.preferred: frozenset[str] = frozenset()
         self._levels = decisions.levels
-        self._always: list[Link] = []
+        #: The processors of ``[[always]]``, by the format of the served model's reasoning.
+        self._always: dict[ReasoningFormat | None, list[Link]] = {}
         self._always_chosen = [
             load_always(chosen, f"always[{index}]") for index, chosen in enumerate(decisions.always)
         ]
@@ -176,10 +177,12 @@ class Rules:
         Raises:
             PolicyError: A decision cannot work with this model.
         """
-        self._always = []
-        for index, choice in enumerate(self._always_chosen):
-            with _naming(f"always[{index}]"):
-                self._always.append(fit_link(parse_link(*choice, served), served))
+        self._always = {}
+        for one in served.by_effort() if self._always_chosen else ():
+            links = self._always.setdefault(one.reasoning, [])
+            for index, choice in enumerate(self._always_chosen):
+                with _naming(f"always[{index}]"):
+                    links.append(fit_link(parse_link(*choice, one), one))
         with _naming("thinking budgets"):
             self._thinking.fit(served)
         if self._default is not None:
@@ -232,7 +235,7 @@ class Rules:
             The parameters, and the number of resumed tokens for the processor as a whole.
         """
         every = parts(link)
-        always = len(every) if self._decisions.may_resume else len(every) - len(self._always)
+        always = len(every) if self._decisions.may_resume else len(every) - len(self._always_chosen)
         begins = [
             place >= always or (inside and follows_thinking(one)) for place, one in enumerate(every)
         ]
@@ -256,7 +259,8 @@ class Rules:
         if self._thinking.adds_asked_budget(links, own.budgets):
             self._find_named(BUDGET, ThinkingBudgetLogitProcessor)
         links = self._thinking.limit(links, own.budgets, served)
-        every = [*links, *self._always]
+        always = self._always[served.reasoning] if self._always_chosen else []
+        every = [*links, *always]
         if not every:
             return None
         if len(links) == len(every) == 1:
@@ -264,7 +268,7 @@ class Rules:
         elif len(fitted) == 1 and same_params(parts(fitted[0]), every):
             whole = fitted[0]  # a chain that nothing changed
         else:
-            params = ChainLogitProcessor.join(every, unnamed=len(self._always))
+            params = ChainLogitProcessor.join(every, unnamed=len(always))
             whole = Link(ChainLogitProcessor, params)
         names = tuple(link.processor.__name__ for link in links)
         return Decided(whole.processor, whole.params, names)

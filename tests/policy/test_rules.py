@@ -411,6 +411,19 @@ def test_a_rule_of_one_phase_begins_where_the_parser_does_whoever_decided_on_it(
         rules_of(always=(always,))
 
 
+def test_a_mandatory_rule_of_one_phase_reads_the_delimiters_of_each_effort():
+    form = ReasoningFormat("<high>", "</high>", others=(ReasoningFormat("<low>", "</low>"),))
+    tokenizer = one_token_a_byte("<high>", "</high>", "<low>", "</low>")
+    served = ServedModel(tokenizer, 400, reasoning=form)
+    always = Chosen(processor=BAN.processor, params={**BAN.params, "where": "answer"})
+    rules = Rules(Policy(always=(always,)), Verifier(Policy.default()).resolve)
+    rules.fit(served)
+
+    for one in served.by_effort():
+        ((_, params),) = rules.decide(Asked(None), one).params.links
+        assert params.where.finder.end == (tokenizer.token_to_id(one.reasoning.end),)
+
+
 def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
     chain = {"chain": ["AllowedTokensLogitProcessor"] * 8}
     chain |= {f"{place}.token_ids": [3] for place in range(8)}
