@@ -66,23 +66,29 @@ class AnswerErrors:
         self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
     ) -> None:
         """Answer a request."""
+        if scope["type"] != "http":  # the app's own life would keep what it notes
+            await self._app(scope, receive, send)
+            return
         noted: dict[str, Coded] = {}
         held: list[dict[str, Any]] = []
+        streams = False
 
         async def sending(message: dict[str, Any]) -> None:
+            nonlocal streams
             if held:
                 held.append(message)
                 if not message.get("more_body"):
                     await _send_whole(held, noted, send)
-            elif not noted:
-                await send(message)
             elif message["type"] == "http.response.start":
-                if begins_stream(message) or message["status"] < HTTPStatus.BAD_REQUEST:
-                    await send(message)
-                else:
+                streams = begins_stream(message)
+                if noted and not streams and message["status"] >= HTTPStatus.BAD_REQUEST:
                     held.append(message)
-            else:
+                else:
+                    await send(message)
+            elif noted and streams:
                 await send({**message, "body": _in_events(message.get("body", b""), noted)})
+            else:
+                await send(message)
 
         scope[_SCOPE] = noted
         token = _noted.set(noted)
@@ -118,15 +124,16 @@ def _completed(text: bytes, noted: Mapping[str, Coded]) -> bytes:
     """Return JSON with its error completed; unchanged if it has none."""
     try:
         answer = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        error = _error_of(answer)
+        if error is None:
+            return text
+        message = error.get("message")
+        coded = noted.get(message) if isinstance(message, str) else None
+        # Some endpoints of SGLang change or hide the message.
+        error.update((coded or [*noted.values()][-1]).entries)
+        return orjson.dumps(answer)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it reads deeper than it writes
         return text
-    error = _error_of(answer)
-    if error is None:
-        return text
-    # Some endpoints of SGLang change or hide the message.
-    coded = noted.get(error.get("message", "")) or [*noted.values()][-1]
-    error.update(coded.entries)
-    return orjson.dumps(answer)
 
 
 def _error_of(answer: Any) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.errors import InvalidParameter, ProcessorFault, RequestError, SglangLpError
+from sglang_lp.server.front import answer_errors
 from sglang_lp.server.front.answer_errors import AnswerErrors, noting
 from sglang_lp.server.gate.coded import Coded
 
@@ -118,10 +119,38 @@ def test_an_answer_without_an_error_of_ours_stays_as_it_is(status):
     ]
 
 
-@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b'{"error": "text"}', b'{"detail": 1}'])
+DEEP = b'{"error": {"message": ' + b"[" * 500 + b"]" * 500 + b"}}"
+
+
+@pytest.mark.parametrize(
+    "body", [b"no JSON", b"[1]", b'{"error": "text"}', b'{"detail": 1}', DEEP], ids=range(5)
+)
 def test_what_is_no_error_object_stays_as_it_is(body):
     _, part = answered(body)
     assert part["body"] == body
+
+
+def test_an_error_whose_message_is_no_text_has_its_code():
+    assert whole({"error": {"message": [1]}}) == {"error": {"message": [1], **SAID}}
+
+
+def test_a_whole_answer_that_succeeds_stays_as_it_is():
+    body = b'data: {"error": {"message": "no event"}}\n\n'
+    start, part = answered(body, status=200)
+    assert (start["headers"], part["body"]) == (JSON, body)
+
+
+@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
+def test_what_is_no_http_request_notes_nothing(kind):
+    noted = []
+
+    async def app(scope, _receive, _send):
+        fail(REFUSED, SimpleNamespace(scope=scope))
+        fail(REFUSED)
+        noted.append((answer_errors._noted.get(), scope))
+
+    asyncio.run(AnswerErrors(app)({"type": kind}, None, None))
+    assert noted == [(None, {"type": kind})]
 
 
 @given(
