@@ -14,39 +14,37 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sglang_lp.errors import Unsupported, shown
-from sglang_lp.wire.names import ERROR_CODE, MAX_TOKENIZER_BYTES, TOKENIZER_PATH
+from sglang_lp.server.gate.coded import Coded
+from sglang_lp.wire.names import MAX_TOKENIZER_BYTES, TOKENIZER_PATH
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
-#: Bytes of one part of an answer: about so much waits in memory for a client that does not read.
+#: Bytes of one part of an answer, and so what waits for a client that does not read.
 _PART = 1 << 16
 
 
 @lru_cache(maxsize=1)
-def write_tokenizer(tokenizer: Any) -> bytes:
-    """Return a tokenizer as the JSON of a ``tokenizer.json``; made once and kept.
+def write_tokenizer(tokenizer: Any) -> bytes | Unsupported:
+    """Return a tokenizer as the JSON of a ``tokenizer.json``, or the error that clients get.
 
-    The tokenizers library holds the GIL meanwhile, so no other thread runs.
+    Both are made once and kept: the library lets no other thread run meanwhile.
 
     Args:
         tokenizer: As SGLang loaded it, or ``None``.
-
-    Raises:
-        Unsupported: It cannot be written as such a file, or is too large.
     """
     if tokenizer is None:
-        raise Unsupported("this server has no tokenizer (--skip-tokenizer-init)")
+        return Unsupported("this server has no tokenizer (--skip-tokenizer-init)")
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
     try:
         written: bytes = fast.to_str().encode()
-    except Exception as error:  # the library raises bare Exceptions
-        raise Unsupported(
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exceptions
+        return Unsupported(
             f"this server's tokenizer ({type(tokenizer).__name__}) cannot be written as a "
             f"tokenizer.json: {shown(str(error), 200)}"
-        ) from error
+        )
     if len(written) > MAX_TOKENIZER_BYTES:
-        raise Unsupported(
+        return Unsupported(
             f"expected a tokenizer of at most {MAX_TOKENIZER_BYTES >> 20} MiB, this server's has "
             f"{len(written) >> 20} MiB"
         )
@@ -64,11 +62,11 @@ def add_tokenizer(app: Any, guard: Guard) -> None:
 
     async def answer(_request: Any) -> Any:
         model = guard.server.model
-        try:
-            written = write_tokenizer(model.tokenizer)
-        except Unsupported as error:
-            told = {"message": str(error), ERROR_CODE: error.code, "param": error.param}
-            return JSONResponse({"error": told}, status_code=400)
+        written = write_tokenizer(model.tokenizer)
+        if isinstance(written, Unsupported):
+            coded = Coded(str(written), written.code, written.param)
+            error = {"message": coded.message, **coded.entries}
+            return JSONResponse({"error": error}, status_code=400)
         facts = {"vocab_size": model.vocab_size, "eos_token_ids": model.eos_token_ids}
         begin = orjson.dumps(facts)[:-1] + b',"tokenizer":'
 

@@ -13,10 +13,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp.errors import PolicyError, Unsupported
+from sglang_lp.errors import PolicyError
 from sglang_lp.faults import show_interrupts
 from sglang_lp.server.front.header import AnswerHeader
 from sglang_lp.server.front.tokenizer import write_tokenizer
@@ -181,8 +180,7 @@ class Launch:
         app = getattr(front, "app", None)
         if app is None:
             return  # an Engine without HTTP
-        with suppress(Unsupported):  # a client that asks for it gets the error
-            write_tokenizer(self._guard.server.tokenizer)  # before any request can wait for it
+        write_tokenizer(self._guard.server.tokenizer)  # before any request can wait for it
         if not any(one.cls is AnswerHeader for one in app.user_middleware):
             extend(app, self._guard)
 

@@ -105,19 +105,22 @@ def test_a_tokenizer_that_cannot_be_told_is_a_400_that_says_why(served, message,
     told = asked(app_for(served))
 
     assert told.status_code == 400
-    assert message in told.json()["error"]["message"]
-    assert told.json()["error"]["sglang_lp_code"] == "unsupported"
+    error = told.json()["error"]
+    assert message in error["message"]
+    assert (error["sglang_lp_code"], error["param"]) == ("unsupported", None)
 
 
-def test_the_tokenizer_is_written_once_for_all_clients():
+@pytest.mark.parametrize(("text", "status"), [("{}", 200), (" " * 2_500, 400)])
+def test_the_tokenizer_is_written_once_for_all_clients(text, status, monkeypatch):
+    monkeypatch.setattr(front, "MAX_TOKENIZER_BYTES", 2_000)
     written = []
 
     def to_str():
         written.append(1)
-        return "{}"
+        return text
 
     app = app_for(Written(to_str))
-    assert asked(app).content == asked(app).content
+    assert [asked(app).status_code for _ in range(2)] == [status, status]
     assert written == [1]
 
 
