@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import orjson
 
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.faults import from_signal
 from sglang_lp.served_model import ServedModel
 from sglang_lp.wire.names import TOKENIZER_PATH
 
@@ -44,10 +45,15 @@ def load_model(tokenizer: Any) -> ServedModel:
     return ServedModel.of(loaded, config.get("vocab_size"), ends)
 
 
+#: Most ids of a model that a server describes: several times the largest vocabulary. A replay
+#: makes a row of logits, and the vocabulary a list.
+_MOST_IDS = 1 << 22
+
+
 class _Told(msgspec.Struct):
     """A model, as a server describes it."""
 
-    vocab_size: int | None
+    vocab_size: Annotated[int, msgspec.Meta(ge=1, le=_MOST_IDS)] | None
     eos_token_ids: list[int]
     tokenizer: dict[str, Any]
 
@@ -59,14 +65,21 @@ def read_model(answer: Any) -> ServedModel:
         answer: The JSON of ``GET /sglang_lp/tokenizer``.
 
     Raises:
-        RequestError: It is not such JSON, or its tokenizer cannot be read.
+        RequestError: It is not such JSON, or its tokenizer cannot be read or has ids above
+            ``_MOST_IDS``.
     """
     try:
         told = msgspec.convert(answer, _Told)
     except msgspec.ValidationError as error:
         raise RequestError(f"{TOKENIZER_PATH}: expected a tokenizer: {error}") from None
-    written = orjson.dumps(told.tokenizer).decode()
-    loaded = _parsed("the server's", lambda library: library.from_str(written))
+    loaded = _parsed(
+        "the server's", lambda library: library.from_str(orjson.dumps(told.tokenizer).decode())
+    )
+    most = max(loaded.get_vocab().values(), default=0)
+    if most >= _MOST_IDS:
+        raise RequestError(
+            f"{TOKENIZER_PATH}: expected a tokenizer of at most {_MOST_IDS} ids, got id {most}"
+        )
     return ServedModel.of(loaded, told.vocab_size, told.eos_token_ids)
 
 
@@ -122,7 +135,9 @@ def _parsed(name: str, parse: Callable[[Any], Any]) -> Any:
         ) from None
     try:
         return parse(Tokenizer)
-    except Exception as error:  # the library raises bare Exceptions
+    except BaseException as error:  # the library raises bare Exceptions, and its panics are none
+        if from_signal(error):
+            raise
         raise RequestError(
             f"tokenizer: {name} is none that this version of tokenizers reads: "
             f"{shown(str(error), 200)}"

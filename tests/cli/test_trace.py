@@ -107,6 +107,17 @@ def test_a_short_name_is_enough(files, capsys):
 
 
 TOLD = {"vocab_size": None, "eos_token_ids": [], "tokenizer": orjson.loads(tokenizer().to_str())}
+DEEP = b"".join(
+    [b'{"vocab_size": 9, "eos_token_ids": [], "tokenizer": {"a":', b"[" * 500, b"]" * 500, b"}}"]
+)
+SPARSE = {
+    **TOLD,
+    "tokenizer": {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1 << 31}, "unk_token": "a"},
+    },
+}
 
 
 def test_a_server_serves_as_well_as_the_directory_of_its_model(files, capsys):
@@ -132,6 +143,10 @@ def test_a_server_serves_as_well_as_the_directory_of_its_model(files, capsys):
         (Answered(400, {"error": {"message": "has no tokenizer"}}), "has no tokenizer"),
         (Answered(200, {"tokenizer": {}}), "expected a tokenizer: Object missing required field"),
         (Answered(200, {**TOLD, "tokenizer": {}}), "none that this version of tokenizers reads"),
+        (Answered(200, {**TOLD, "vocab_size": 1 << 40}), "expected a tokenizer: Expected `int` <="),
+        (Answered(200, {**TOLD, "vocab_size": 0}), "expected a tokenizer: Expected `int` >= 1"),
+        (Answered(200, DEEP), "none that this version of tokenizers reads"),
+        (Answered(200, SPARSE), "of at most 4194304 ids, got id 2147483648"),
     ],
 )
 def test_a_server_that_tells_no_tokenizer_is_an_error_in_one_line(files, answered, message, capsys):
