@@ -84,12 +84,8 @@ class Admission:
         if payloads is None:
             return
         size, samplings = obj.batch_size, obj.sampling_params
-        if min(len(payloads), len(samplings)) < size:
-            raise RequestError(
-                f"custom_logit_processor: expected {size} entries, and as many of "
-                f"sampling_params, got {len(payloads)} and {len(samplings)}; give one for each "
-                "prompt"
-            )
+        with self._guard.counting():
+            _check_lengths(size, payloads, samplings)
         texts = [*zip(payloads[:size], samplings[:size], strict=True)]
         yield from self._check_body(manager, obj, texts, getattr(obj, "parallel_sample_num", 1))
 
@@ -143,8 +139,8 @@ class Admission:
         guard.gate = Gate.ADMISSION
         with guard.counting():
             intake = Intake.of_tokenized(tokenized)
-        custom_params = intake.custom_params
-        check_entries([custom_params])
+            custom_params = intake.custom_params
+            check_entries([custom_params])
         admitted = self._admit(manager, intake)
         if admitted is not None:
             with guard.counting():
@@ -206,13 +202,14 @@ class Admission:
         self._guard.gate = Gate.ADMISSION
         for key, (payload, sampling) in zip(keys, texts, strict=True):
             if key not in unfolded:
-                merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
                 with self._guard.counting():
+                    merged = {**(manager.preferred_sampling_params or {}), **_object(sampling)}
                     found = unfold_sent(payload, _custom_params(obj, merged))
                 unfolded[key] = found, merged
                 yield
         # First, so that the checks below never go through an oversized body.
-        check_entries([unfolded[key][0][1] for key in keys], copies)
+        with self._guard.counting():
+            check_entries([unfolded[key][0][1] for key in keys], copies)
         masks = per_text(getattr(obj, "return_sampling_mask", None))
         shows = per_text(getattr(obj, "return_logprob", None))
         lengths = prompt_lengths(obj)
@@ -318,6 +315,15 @@ def _copies(samplings: Sequence[Any]) -> int:
     """Return how many copies SGLang will make of each text; SGLang refuses an invalid ``n``."""
     copies = samplings[0].get("n") if samplings and isinstance(samplings[0], dict) else 1
     return copies if isinstance(copies, int) and copies > 1 else 1
+
+
+def _check_lengths(size: int, payloads: Sequence[Any], samplings: Sequence[Any]) -> None:
+    """Refuse a list that does not have a processor and sampling parameters for each text."""
+    if min(len(payloads), len(samplings)) < size:
+        raise RequestError(
+            f"custom_logit_processor: expected {size} entries, and as many of "
+            f"sampling_params, got {len(payloads)} and {len(samplings)}; give one for each prompt"
+        )
 
 
 def _object(sampling: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ entries of ``metadata`` elsewhere, so either may hold processor and parameters t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,7 @@ from sglang_lp.server.front.engine_fields import (
     to_repetition,
     to_token_ids,
 )
+from sglang_lp.server.front.header import endpoint
 from sglang_lp.server.front.places import check_openai
 from sglang_lp.server.gate.reasoning_parser import may_begin_inside
 from sglang_lp.server.gate.reserved_keys import (
@@ -44,6 +46,7 @@ from sglang_lp.server.gate.reserved_keys import (
     add_own,
 )
 from sglang_lp.server.gate.routed_form import GIVEN_TWICE
+from sglang_lp.trust.audit import Asking, asking
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -234,7 +237,7 @@ class Reader:
     def keep_response(self, serving: Any, request: Any, raw_request: Any = None) -> None:
         """Keep the fields in the body of a response for :meth:`read_response_form`."""
         try:
-            with noting(raw_request), self._guard.counting():
+            with self._refusing(raw_request):
                 found = self._found_in_body(At.RESPONSE, serving, request, raw_request)
                 _check_given(found, request)
         except RequestError as error:  # SGLang would answer it with HTTP 500 here
@@ -248,8 +251,7 @@ class Reader:
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
     ) -> None:
         """Read a response after SGLang has built its sampling parameters."""
-        with self._guard.counting():
-            found = {**self._found(At.RESPONSE_FORM, request), **getattr(request, _KEPT, {})}
+        found = {**self._found(At.RESPONSE_FORM, request), **getattr(request, _KEPT, {})}
         if _PARAMS in found:
             given, known = found.pop(_PARAMS), sampling.get("custom_params")
             sampling["custom_params"] = _with(given, known or {})
@@ -265,8 +267,7 @@ class Reader:
 
         By then SGLang has chosen the effort among the several fields that may hold it.
         """
-        with self._guard.counting():
-            found = self._found(At.CHAT_FORM, request)
+        found = self._found(At.CHAT_FORM, request)
         if found:
             sampling["custom_params"] = _with(sampling.get("custom_params"), found)
 
@@ -279,13 +280,25 @@ class Reader:
         **_kwargs: Any,
     ) -> None:
         """Read an Anthropic message after SGLang has turned it into a chat."""
-        with self._guard.counting():
-            found = self._found(At.MESSAGE_FORM, anthropic_request)
+        found = self._found(At.MESSAGE_FORM, anthropic_request)
         chat_request.custom_params = _with(chat_request.custom_params, found)
+
+    @contextmanager
+    def _refusing(self, raw_request: Any) -> Iterator[None]:
+        """Count and note a refusal that passes through the block.
+
+        SGLang reads bodies in other threads, where nothing else knows the HTTP request.
+        """
+        before = asking.set(Asking(endpoint(raw_request)))
+        try:
+            with noting(raw_request), self._guard.counting():
+                yield
+        finally:
+            asking.reset(before)
 
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
         body = _body(raw_request)
-        with noting(raw_request), self._guard.counting():
+        with self._refusing(raw_request):
             found = self._found_in_body(at, serving, request, raw_request)
             if isinstance(body, Mapping):
                 _take_dropped(request, body)

@@ -28,9 +28,13 @@ _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
 _scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
 
 
-def endpoint() -> str | None:
-    """Return the route of the HTTP request that is being answered, as its app spells it."""
-    scope = _scope.get()
+def endpoint(raw_request: Any = None) -> str | None:
+    """Return the route of the HTTP request that is being answered, as its app spells it.
+
+    Args:
+        raw_request: The HTTP request, needed in another thread than the event loop's.
+    """
+    scope = getattr(raw_request, "scope", None) or _scope.get()
     return None if scope is None else getattr(scope.get("route"), "path", None)
 
 

@@ -474,6 +474,7 @@ def test_a_list_with_too_few_of_anything_is_refused(guard):
         "custom_logit_processor: expected 3 entries, and as many of sampling_params, got 3 and 2; "
         "give one for each prompt"
     )
+    assert guard.audit.counts == {("admission", "invalid_request"): 1}
 
 
 def test_what_requests_of_a_list_share_is_checked_once(guard, monkeypatch):
@@ -498,6 +499,7 @@ def test_one_http_request_lists_so_much_in_all(guard, texts, copies):
         check(manager(), larger)
     with pytest.raises(RequestError, match="got 294912"):
         check(manager(), listed([PAYLOAD] * texts, with_params(most) * texts, copies))
+    assert guard.audit.counts == {("admission", "invalid_request"): 2}
 
 
 def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
@@ -517,6 +519,7 @@ def test_one_request_lists_no_more_than_a_list_of_them(guard):
     params = {"token_ids": [5] * (MAX_ENTRIES + 1)}
     with pytest.raises(RequestError, match="at most 262144 entries"):
         Admission(guard).admit(tokenized(PAYLOAD, params), manager(), SimpleNamespace())
+    assert guard.audit.counts == {("admission", "invalid_request"): 1}
 
 
 # What the guard is asked
@@ -730,6 +733,7 @@ def test_sampling_parameters_that_are_no_object_are_refused_with_what_came(guard
         400,
         f"sampling_params: expected an object, got {got}",
     )
+    assert guard.audit.counts == {("admission", "invalid_request"): 1}
 
 
 # SGLang's own keys

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +31,7 @@ from sglang_lp.server.gate.reserved_keys import (
     check_shape,
 )
 from sglang_lp.trust import Policy, Verifier
+from sglang_lp.trust.audit import Asking, asking
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"
@@ -427,3 +430,19 @@ def test_a_field_that_is_refused_is_counted_once():
             read(body, guard=guard)
 
     assert sum(guard.audit.counts.values()) == 2
+
+
+def test_the_audit_trail_names_the_endpoint_of_a_body_that_another_thread_reads(caplog):
+    reader = Reader(Guard(Policy.default()))
+
+    def read_in_thread(path):
+        raw = SimpleNamespace(_json={"bad_words": 5}, scope={"route": SimpleNamespace(path=path)})
+        request = SimpleNamespace(custom_params=None, custom_logit_processor=None)
+        with pytest.raises(RequestError):
+            thread.submit(reader.read_chat, serving(), request, raw).result()
+        return thread.submit(asking.get).result()
+
+    paths = ["/v1/chat/completions", "/v1/messages"]
+    with ThreadPoolExecutor(1) as thread:
+        assert {*map(read_in_thread, paths)} == {Asking()}
+    assert [json.loads(line)["endpoint"] for line in caplog.messages] == paths
