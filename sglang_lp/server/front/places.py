@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
-
-import orjson
 
 from sglang_lp.errors import RequestError
 
@@ -76,7 +75,7 @@ def check_generate(obj: Any) -> None:
     has_more = any(raw.count(f'"{name}"'.encode()) > has for name, has in known.items())
     if not has_more and not any(mark in raw for mark in _MARKS):
         return
-    body = orjson.loads(raw)  # SGLang has read it
+    body = json.loads(raw)  # as SGLang has read it: orjson refuses NaN and half a surrogate pair
     _check_names(body)
     if body.get(_PARAMS) is not None:
         raise RequestError(

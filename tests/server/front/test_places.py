@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 
-import orjson
 import pytest
 
 from sglang_lp.errors import RequestError
@@ -21,7 +21,7 @@ NAMES = [
 
 def generated(body, path="/generate"):
     """Check the body of a request to ``/generate``; return whether a second check finds it."""
-    parts = orjson.dumps(body)
+    parts = json.dumps(body).encode()
     messages = [
         {"type": "http.request", "body": parts[:9], "more_body": True},
         {"type": "http.request", "body": parts[9:]},
@@ -77,6 +77,13 @@ def test_a_body_with_everything_in_its_place_passes():
     for body in (None, [1], {}):
         check_openai(body)
     check_generate(SimpleNamespace())  # an engine without HTTP
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("-inf"), "\ud83d"])
+def test_a_body_is_read_as_sglang_reads_it(odd):
+    generated({"text": odd, "sampling_params": [{"custom_params": {"a": n}} for n in (1, 2)]})
+    with pytest.raises(RequestError, match="extra_body"):
+        generated({"text": odd, "extra_body": {"a": 1}})
 
 
 def test_a_body_is_checked_once():
