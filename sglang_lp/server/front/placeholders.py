@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
+from sglang_lp.errors import RequestError
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
 
@@ -39,9 +40,9 @@ def standing_in(manager: Any, obj: Any) -> Iterator[None]:
         is_awaited = getattr(obj, "bootstrap_room", None) is not None
         mode = manager.server_args.disaggregation_mode if is_awaited else "null"
         if mode != "null":
-            coded = Coded.of(error)
-            why = str(getattr(error, "detail", error)) if coded is None else coded.text
-            _stand_in(manager, obj, mode, why)
+            # Always with a code, because the text of a client may end as one with a code does.
+            said = Coded(str(getattr(error, "detail", error)), RequestError.code, None)
+            _stand_in(manager, obj, mode, (Coded.of(error) or said).text)
         raise
 
 

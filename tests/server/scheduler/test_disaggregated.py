@@ -474,7 +474,15 @@ def test_an_end_at_the_first_token_is_made_there():
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
-def test_a_refused_request_is_stood_in_for_at_the_same_place(mode):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RequestError("no"), "no [invalid_request]"),
+        (ValueError("no [processor_fault]"), "no [processor_fault] [invalid_request]"),
+    ],
+    ids=["ours", "SGLang's"],
+)
+def test_a_refused_request_is_stood_in_for_at_the_same_place(mode, error, told):
     from sglang.srt.managers.io_struct import GenerateReqInput
 
     sent = []
@@ -496,8 +504,8 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode):
     )
 
     async def refuse():
-        with pytest.raises(RequestError, match="no"), standing_in(manager, obj):
-            raise RequestError("no")
+        with pytest.raises(type(error), match="no"), standing_in(manager, obj):
+            raise error
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -510,7 +518,7 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode):
         given = one.sampling_params.get("custom_params")
         if mode == "prefill":
             check_origin(given)
-            assert given == {REFUSAL: "no [invalid_request]"}
+            assert given == {REFUSAL: told}
         else:
             assert given is None
             assert [*one.input_ids] in ([5, 6], [7])
