@@ -141,6 +141,7 @@ def test_a_server_serves_as_well_as_the_directory_of_its_model(files, capsys):
     [
         (Answered(404, {"detail": "Not Found"}), "older versions of sglang-lp have none"),
         (Answered(400, {"error": {"message": "has no tokenizer"}}), "has no tokenizer"),
+        (Answered(302, headers={"Location": "/elsewhere"}), "got HTTP 302"),
         (Answered(200, {"tokenizer": {}}), "expected a tokenizer: Object missing required field"),
         (Answered(200, {**TOLD, "tokenizer": {}}), "none that this version of tokenizers reads"),
         (Answered(200, {**TOLD, "vocab_size": 1 << 40}), "expected a tokenizer: Expected `int` <="),
