@@ -994,7 +994,7 @@ def test_a_class_that_reads_sglangs_request_resumes_nothing(guard, monkeypatch):
 
         @classmethod
         def parse_params(cls, custom_params, vocab_size=None):
-            return None
+            return cls.Params()
 
     allowed = SimpleNamespace(name="m:Reads", processor=Reads, payload="p")
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
