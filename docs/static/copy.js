@@ -2,8 +2,18 @@
 function textOf(block) {
   const text = block.querySelector("pre").textContent;
   if (!block.closest(".highlight-console")) return text;
-  const commands = text.split("\n").filter((line) => line.startsWith("$ "));
-  return commands.map((line) => line.slice(2)).join("\n") + "\n";
+  const commands = [];
+  let end; // of a here document
+  for (const line of text.split("\n")) {
+    if (line.startsWith("$ ")) {
+      commands.push(line.slice(2));
+      end = line.match(/<<'?(\w+)/)?.[1];
+    } else if (end) {
+      commands.push(line);
+      if (line === end) end = undefined;
+    }
+  }
+  return commands.join("\n") + "\n";
 }
 
 function addButton(block) {
