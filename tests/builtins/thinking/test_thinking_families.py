@@ -110,12 +110,9 @@ def test_the_guide_has_the_same_figures(family):
         f"`{text}` {', '.join(map(str, ids))}".replace("\n", "\\n").replace("|", "\\|")
         for text, ids in ((family.start, family.start_ids), (family.end, family.end_ids))
     ]
-    cells = [
-        family.models,
-        f"`{family.processor}`",
-        *delimiters,
-        str(family.new_line_id or "none"),
-        family.source,
-    ]
-
-    assert f"| {' | '.join(cells)} |" in text.splitlines()
+    for cells in (
+        [f"`{family.processor}`"],
+        [*delimiters, str(family.new_line_id or "none")],
+        [family.source],
+    ):
+        assert f"| {' | '.join([family.models, *cells])} |" in text.splitlines()
