@@ -84,20 +84,14 @@ def page_block(results: Mapping[str, Any]) -> str:
             "",
             "### Found by the search",
             "",
-            "For each processor the most expensive request that the search found, one row each:",
+            "For each processor the most expensive request that the search found.",
+            "Its slowest step is given as time and as a multiple of one row's `fill_`.",
             "",
-            *table(
-                ("processor", "tried", "slowest step", "of a row's `fill_`", "request"),
-                (
-                    (
-                        f"`{found['processor']}`",
-                        str(found["tried"]),
-                        duration(1000 * found["most_ms"]),
-                        f"{found['most_ms'] / fill:.3g}",
-                        found["request"],
-                    )
-                    for found in results["search"]
-                ),
+            *(
+                f"- `{found['processor']}`: {duration(1000 * found['most_ms'])},"
+                f" {found['most_ms'] / fill:.3g} times `fill_`, of {found['tried']} requests:"
+                f" {found['request']}"
+                for found in results["search"]
             ),
         ]
     )

@@ -16,12 +16,13 @@ _TITLES = {
     "loops": "Loops, greedy",
     "sampled": "Loops, at a temperature of 0.7",
     "tables": "Loops in long HTML tables",
-    "bans": "Banned words",
-    "budgets": "Thinking budgets",
-    "calls": "Tool calls",
-    "speed": "Speed",
+    "bans": "Answers with banned words",
+    "budgets": "Blocks under a budget",
+    "calls": "Calls that parse",
+    "speed": "Tokens a second",
 }
 Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
 
 
 def _share(found: Sequence[float]) -> str:
@@ -40,47 +41,52 @@ def _number(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(value, form)
 
 
-_LOOPS: Mapping[str, Callable[[Row], str]] = {
+_LOOPS: Columns = {
     "end in a loop": lambda row: _share(row["loops"]),
     "also where only numbers change": lambda row: _share(row["numbered"]),
     "finished by the model": lambda row: _share(row["finished"]),
     "tokens": lambda row: _number(row["tokens"], ".0f"),
+}
+_WITHOUT_LOOPS: Columns = {
     "without a loop before: same answer": lambda row: _share(row["calm"]["same"]),
     "start in common": lambda row: _number(row["calm"]["shared"]),
     "different words": lambda row: _number(row["calm"]["distinct"]),
-    "their tokens": lambda row: _number(row["calm"]["tokens"], ".0f"),
+    "tokens": lambda row: _number(row["calm"]["tokens"], ".0f"),
 }
-_COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
-    "loops": _LOOPS,
-    "sampled": _LOOPS,
-    "tables": _LOOPS,
-    "bans": {
-        "answers with the word": lambda row: _share(row["leaks"]),
-        "or in other letter case": lambda row: _share(row["any_case"]),
-        "perplexity": lambda row: _number(row["perplexity"]),
-        "start in common with none": lambda row: _number(row["shared"]),
-    },
-    "budgets": {
-        "blocks that close": lambda row: _share(row["closed"]),
-        "within the budget": lambda row: _share(row["held"]) if row["held"] else "-",
-        "tokens in the block, median": lambda row: _number(row["median"], ".0f"),
-        "most": lambda row: _number(row["longest"], ".0f"),
-        "closed again": lambda row: _share(row["again"]),
-        "answers that finish": lambda row: _share(row["finished"]),
-        "with something after the block": lambda row: _share(row["answered"]),
-    },
-    "calls": {
-        "parse": lambda row: _share(row["parses"]),
-        "name an existing function": lambda row: _share(row["known"]),
-        "name the right one": lambda row: _share(row["right"]),
-    },
+_BANS: Columns = {
+    "answers with the word": lambda row: _share(row["leaks"]),
+    "or in other letter case": lambda row: _share(row["any_case"]),
+    "perplexity": lambda row: _number(row["perplexity"]),
+    "start in common with none": lambda row: _number(row["shared"]),
+}
+_BUDGETS: Columns = {
+    "blocks that close": lambda row: _share(row["closed"]),
+    "within the budget": lambda row: _share(row["held"]) if row["held"] else "-",
+    "tokens in the block, median": lambda row: _number(row["median"], ".0f"),
+    "most": lambda row: _number(row["longest"], ".0f"),
+    "closed again": lambda row: _share(row["again"]),
+    "answers that finish": lambda row: _share(row["finished"]),
+    "with something after the block": lambda row: _share(row["answered"]),
+}
+_CALLS: Columns = {
+    "parse": lambda row: _share(row["parses"]),
+    "name an existing function": lambda row: _share(row["known"]),
+    "name the right one": lambda row: _share(row["right"]),
+}
+_TABLES: Mapping[str, Sequence[Columns]] = {
+    "loops": [_LOOPS, _WITHOUT_LOOPS],
+    "sampled": [_LOOPS, _WITHOUT_LOOPS],
+    "tables": [_LOOPS, _WITHOUT_LOOPS],
+    "bans": [_BANS],
+    "budgets": [_BUDGETS],
+    "calls": [_CALLS],
 }
 
 
 def _section(title: str, found: Mapping[str, Row]) -> Iterator[str]:
-    columns = _COLUMNS[title]
-    rows = ([arm, *(show(row) for show in columns.values())] for arm, row in found.items())
-    yield from table(["", *columns], rows)
+    for number, columns in enumerate(_TABLES[title]):
+        rows = ([arm, *(show(row) for show in columns.values())] for arm, row in found.items())
+        yield from ["", *table(["", *columns], rows)] if number else table(["", *columns], rows)
     failed = {arm: row["errors"] for arm, row in found.items() if row["errors"]}
     for arm, count in failed.items():
         yield f"\n{arm}: {count} requests were answered with an error."
@@ -114,9 +120,9 @@ def page_block(results: Mapping[str, Any]) -> str:
     for section, title in _TITLES.items():
         found = results.get(section)
         if not found:
-            lines += ["", f"**{title}**: not reached in this run."]
+            lines += ["", f"### {title}", "", "Not reached in this run."]
             continue
-        lines += ["", f"**{title}**", ""]
+        lines += ["", f"### {title}", ""]
         lines += _speed(found) if section == "speed" else _section(section, found)
     return "\n".join(lines)
 

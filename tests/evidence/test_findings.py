@@ -82,7 +82,7 @@ def test_a_loop_a_leak_a_thought_and_a_call_are_found(tmp_path: Path):
     )
     block = report.page_block({"machine": report.PART.stored()["machine"], **found})
     assert f"{len(PROSE)} of {len(PROSE)} (98-100 %)" in block
-    assert "**Speed**: not reached in this run." in block
+    assert "### Tokens a second\n\nNot reached in this run." in block
     rates = {"none": {"1": [8.0]}, "DRY": {"1": [4.0]}}
     plots.plot({**found, "speed": {"this toolkit": rates}}, tmp_path)
     assert {file.name for file in tmp_path.glob("*.svg")} == {
