@@ -62,12 +62,11 @@ NAVIGATION = {
 
 html_theme = "furo"
 html_static_path = ["static"]
-html_css_files = ["copy.css"]
-html_js_files = [("copy.js", {"defer": "defer"})]
+html_css_files = ["copy.css", "fit.css"]
+html_js_files = [(script, {"defer": "defer"}) for script in ("copy.js", "snippets.js")]
 html_title = f"sglang-lp {release}"
 html_copy_source = False
 html_show_sphinx = False
-html_show_search_summary = False  # it would be fetched, which a browser forbids in a folder
 templates_path: list[str] = []
 
 myst_heading_anchors = 4

@@ -17,9 +17,12 @@ class Browser:
         self.driver = driver
 
     def open(self, path) -> None:
+        self.visit(path.as_uri())
+
+    def visit(self, url: str) -> None:
         self.driver.get_log("performance")
         self.driver.get_log("browser")
-        self.driver.get(path.as_uri())
+        self.driver.get(url)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
@@ -30,6 +33,13 @@ class Browser:
     def dark(self, *, on: bool) -> None:
         features = [{"name": "prefers-color-scheme", "value": "dark" if on else "light"}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def resize(self, width: int, height: int) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def forget_the_size(self) -> None:
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     @property
     def errors(self) -> list[str]:

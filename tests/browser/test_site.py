@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -50,29 +53,76 @@ def test_every_link_of_a_page_within_the_site_leads_somewhere(browser, page):
     assert [link for link in inside if not Path(link).exists()] == []
 
 
-def test_the_button_of_a_console_copies_its_commands_and_nothing_else(browser):
-    browser.open(SITE / "docs" / "start" / "requests.html")
-    copied = browser.run("""
+def copied(browser, page):
+    """Press every button of a page; return what each of them copies."""
+    browser.open(SITE / page)
+    return browser.run("""
         const copied = [];
         navigator.clipboard.writeText = async (text) => copied.push(text);
-        document.querySelector(".highlight-console button.copy").click();
-        document.querySelector(".highlight-python button.copy").click();
+        document.querySelectorAll("button.copy").forEach((button) => button.click());
         return copied;
     """)
 
-    assert copied[0] == "pip install sglang-lp openai\n"
-    assert copied[1].startswith("from openai import OpenAI\n")
+
+def test_the_button_of_a_console_copies_its_commands_and_nothing_else(browser):
+    texts = copied(browser, "docs/start/requests.html")
+
+    assert "pip install sglang-lp openai\n" in texts
+    assert any(text.startswith("from openai import OpenAI\n") for text in texts)
+    assert not any(text.startswith("$ ") for text in texts)
+
+
+def test_the_button_copies_the_whole_of_a_here_document(browser):
+    (text,) = (one for one in copied(browser, "docs/deploying.html") if "<<'EOF'" in one)
+
+    assert text.startswith("curl ")
+    assert text.endswith("\nEOF\n")
+
+
+def search(browser, url, words):
+    """Search the site for words; return the links and the snippets that it shows."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.visit(f"{url}/search.html?q={words.replace(' ', '+')}")
+    WebDriverWait(browser.driver, 20).until(
+        lambda _: "finished" in browser.run("return document.body.textContent")
+    )
+    return browser.run("""
+        const all = (what) => [...document.querySelectorAll(`#search-results li ${what}`)];
+        return [all("a").map((one) => one.href), all("p.context").map((one) => one.textContent)];
+    """)
 
 
 def test_the_search_works_in_a_folder(browser):
-    from selenium.webdriver.support.ui import WebDriverWait
+    links, snippets = search(browser, SITE.as_uri(), "thinking budget")
 
-    browser.driver.get(f"{(SITE / 'search.html').as_uri()}?q=thinking+budget")
-    WebDriverWait(browser.driver, 20).until(
-        lambda _: browser.run("return document.querySelectorAll('#search-results li a').length")
-    )
-    found = browser.run(
-        "return [...document.querySelectorAll('#search-results li a')].map((one) => one.href)"
-    )
+    assert any("docs/thinking.html" in link for link in links)
+    assert snippets == []
+    assert browser.errors == []
 
-    assert any("docs/thinking.html" in link for link in found)
+
+@pytest.fixture
+def served():
+    """Serve the site on loopback."""
+    handler = partial(QuietHandler, directory=str(SITE))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_a_served_site_finds_a_processor_by_its_name_and_shows_what_stands_around_it(
+    browser, served
+):
+    links, snippets = search(browser, served, "CiteFromPromptLogitProcessor")
+
+    assert any("docs/processors.html" in link for link in links)
+    assert any("CiteFromPromptLogitProcessor" in snippet for snippet in snippets)
+    assert {urlsplit(url).hostname for url in browser.requests} <= {"127.0.0.1", None}
