@@ -532,10 +532,7 @@ def fit_phased(
 ) -> Parameters:
     """Return the parameters of ``fit_params`` with the phase in which they hold.
 
-    Args:
-        processor: An instance or the class.
-        params: Parsed parameters.
-        served: The served model, as far as it is known.
+    Arguments as for :func:`fit`.
 
     Raises:
         InvalidParameter: As ``fit_params``; or the phase cannot be known.

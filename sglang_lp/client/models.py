@@ -135,7 +135,7 @@ def _parsed(name: str, parse: Callable[[Any], Any]) -> Any:
         ) from None
     try:
         return parse(Tokenizer)
-    except BaseException as error:  # the library raises bare Exceptions, and its panics are none
+    except BaseException as error:  # a panic of the library is no Exception
         if from_signal(error):
             raise
         raise RequestError(

@@ -64,7 +64,7 @@ for (const {clientWidth, scrollWidth, firstChild} of main.querySelectorAll(".tab
 return found;
 """
 
-#: Stretches from a heading to the next one without their longest table, in pixels.
+#: Heights from each heading to the next heading, less the tallest table between them, in pixels.
 STRETCHES = r"""
 const main = document.querySelector("[role=main]"), top = (one) => one.getBoundingClientRect().top;
 const headings = [...main.querySelectorAll("h1, h2, h3, h4, dt.sig")];

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 
-from sglang_lp.server.front.reports import begins_stream
+from sglang_lp.server.front.reports import begins_stream, send_whole
 from sglang_lp.server.gate.coded import Coded
 
 #: Key of the ASGI scope that holds the errors, for functions that SGLang runs in other threads.
@@ -78,7 +79,7 @@ class AnswerErrors:
             if held:
                 held.append(message)
                 if not message.get("more_body"):
-                    await _send_whole(held, noted, send)
+                    await send_whole(held, partial(_completed, noted), send)
             elif message["type"] == "http.response.start":
                 streams = begins_stream(message)
                 if noted and not streams and message["status"] >= HTTPStatus.BAD_REQUEST:
@@ -98,17 +99,6 @@ class AnswerErrors:
             _noted.reset(token)
 
 
-async def _send_whole(
-    messages: list[dict[str, Any]], noted: Mapping[str, Coded], send: Callable[..., Awaitable[None]]
-) -> None:
-    """Send an error that is not an event of a stream."""
-    start, *parts = messages
-    body = _completed(b"".join(part.get("body", b"") for part in parts), noted)
-    headers = [one for one in start["headers"] if one[0].lower() != b"content-length"]
-    await send({**start, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
-    await send({"type": "http.response.body", "body": body})
-
-
 def _in_events(body: bytes, noted: Mapping[str, Coded]) -> bytes:
     """Return events of a stream with their errors completed."""
     if b'"error"' not in body:
@@ -116,11 +106,11 @@ def _in_events(body: bytes, noted: Mapping[str, Coded]) -> bytes:
     lines = body.split(b"\n")
     for index, line in enumerate(lines):
         if line.startswith(_DATA + b"{"):
-            lines[index] = _DATA + _completed(line.removeprefix(_DATA), noted)
+            lines[index] = _DATA + _completed(noted, line.removeprefix(_DATA))
     return b"\n".join(lines)
 
 
-def _completed(text: bytes, noted: Mapping[str, Coded]) -> bytes:
+def _completed(noted: Mapping[str, Coded], text: bytes) -> bytes:
     """Return JSON with its error completed; unchanged if it has none."""
     try:
         answer = orjson.loads(text)

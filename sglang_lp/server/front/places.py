@@ -75,7 +75,11 @@ def check_generate(obj: Any) -> None:
     has_more = any(raw.count(f'"{name}"'.encode()) > has for name, has in known.items())
     if not has_more and not any(mark in raw for mark in _MARKS):
         return
-    body = json.loads(raw)  # as SGLang has read it: orjson refuses NaN and half a surrogate pair
+    try:
+        # As SGLang has read it: orjson refuses NaN and half a surrogate pair.
+        body = json.loads(raw)
+    except RecursionError:  # SGLang read it with fewer calls on the stack
+        raise RequestError("the body: expected JSON with fewer levels; nest it less") from None
     _check_names(body)
     if body.get(_PARAMS) is not None:
         raise RequestError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import orjson
@@ -105,7 +106,7 @@ class AnswerReports:
             else:
                 held.append(message)
                 if not message.get("more_body"):
-                    await _send_whole(held, reports, send)
+                    await send_whole(held, partial(_reported, reports), send)
 
         token = _asked.set(asked)
         try:
@@ -114,17 +115,28 @@ class AnswerReports:
             _asked.reset(token)
 
 
-async def _send_whole(
-    messages: list[dict[str, Any]], reports: Mapping[int, Any], send: Callable[..., Awaitable[None]]
+async def send_whole(
+    messages: list[dict[str, Any]],
+    change: Callable[[bytes], bytes],
+    send: Callable[..., Awaitable[None]],
 ) -> None:
-    """Send an answer that is not streamed."""
+    """Send an answer that is not streamed, with another body.
+
+    Args:
+        messages: All of its ASGI messages, the start first.
+        change: Returns the body to send, given the body.
+        send: ASGI's function.
+    """
     start, *parts = messages
-    body = b"".join(part.get("body", b"") for part in parts)
-    if reports:
-        body = orjson.dumps(_with_reports(orjson.loads(body), reports))
+    body = change(b"".join(part.get("body", b"") for part in parts))
     headers = [one for one in start["headers"] if one[0].lower() != b"content-length"]
     await send({**start, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
+
+
+def _reported(reports: Mapping[int, Any], body: bytes) -> bytes:
+    """Return the body of an answer with its reports."""
+    return orjson.dumps(_with_reports(orjson.loads(body), reports)) if reports else body
 
 
 def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[str, Any]:

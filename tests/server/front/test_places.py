@@ -98,3 +98,19 @@ def test_a_body_is_checked_once():
         return {"type": "http.request", "body": b'{"extra_body": {"a": 1}}'}
 
     asyncio.run(BodyKeeper(app)({"type": "http", "path": "/generate"}, receive, None))
+
+
+def test_a_body_with_too_many_levels_is_the_fault_of_the_client():
+    deep = 100_000
+    body = b'{"extra_body": ' + b"[" * deep + b"]" * deep + b"}"
+
+    async def app(_scope, receive, _send):
+        await receive()
+        obj = SimpleNamespace(custom_logit_processor=None, sampling_params={})
+        with pytest.raises(RequestError, match="expected JSON with fewer levels"):
+            check_generate(obj)
+
+    async def receive():
+        return {"type": "http.request", "body": body}
+
+    asyncio.run(BodyKeeper(app)({"type": "http", "path": "/generate"}, receive, None))

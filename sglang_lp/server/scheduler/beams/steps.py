@@ -65,8 +65,8 @@ def beams_of(group: Any) -> Beams | None:
 def release(group: Any) -> Beams | None:
     """Detach the beams of a search that is over, and return them.
 
-    Detached as well from SGLang's parameters, which the row of the leader refers to: only the
-    garbage collector would end that circle, long after.
+    The row of the leader and SGLang's parameters refer to each other. They are parted here, because
+    the garbage collector would free them only long after.
     """
     beams: Beams | None = vars(group).pop(_BEAMS, None)
     if beams is not None:
