@@ -22,7 +22,7 @@ from support.servers.configurations import on_servers
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
 #: Long enough to be running when something happens.
-LENGTH = 200
+LENGTH = 300
 KINDS = [
     (DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 2, "window_size": 100}),
     (ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 300 + LENGTH)]}),
@@ -99,11 +99,11 @@ def update_and_retract(server):
     ],
 )
 def test_a_running_request_goes_on_as_if_nothing_had_been(server, oracle, disturb):
-    bodies = requests()
+    bodies, since = requests(), server.recorded()
     with ThreadPoolExecutor(len(bodies)) as pool:
         running = [pool.submit(server.post, "/generate", one) for one in bodies]
-        while not server.records("edit", tag=tag(bodies[0])):
-            time.sleep(0.05)
+        while not server.records("edit", since=since, tag=tag(bodies[0])):
+            time.sleep(0.01)
         try:
             disturb(server)
         finally:  # also for the tests that come after a failure

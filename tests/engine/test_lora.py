@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*ADAPTED)
 PROMPT = [*range(300, 340)]
 TOKENS = 30
 #: Long enough to be running when something happens.
-LENGTH = 200
+LENGTH = 300
 #: Every token ends a line of thoughts, so that the budget is used up at once.
 THINKING = {
     "thinking_budget": 9,
@@ -107,10 +107,11 @@ def test_a_running_request_does_not_notice_what_is_loaded_and_unloaded(
 ):
     asked = adapted(recorder(PROMPT, steering=True, max_new_tokens=LENGTH), name)
     short = body(PROMPT, *KINDS[1], max_new_tokens=TOKENS)
+    since = server.recorded()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.post, "/generate", asked)
-        while not server.records("edit", tag=tag(asked)):
-            time.sleep(0.05)
+        while not server.records("edit", since=since, tag=tag(asked)):
+            time.sleep(0.01)
         load(server, "new", adapters["third"])
         reply = server.post("/generate", adapted(short, "new"))
         unload(server, "new")
@@ -124,10 +125,11 @@ def test_a_running_request_does_not_notice_what_is_loaded_and_unloaded(
 def test_an_adapter_that_is_unloaded_serves_the_requests_it_has(server, adapters, oracles):
     load(server, "leaving", adapters["other"])
     asked = adapted(recorder(PROMPT, steering=True, max_new_tokens=LENGTH), "leaving")
+    since = server.recorded()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.post, "/generate", asked)
-        while not server.records("edit", tag=tag(asked)):
-            time.sleep(0.05)
+        while not server.records("edit", since=since, tag=tag(asked)):
+            time.sleep(0.01)
         unload(server, "leaving")
         long = running.result()
 
