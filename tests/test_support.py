@@ -13,6 +13,27 @@ from support.servers.server import launch
 from support.settings import environment
 
 ROOT = Path(__file__).parents[1]
+#: Tests of two servers, and a test of none.
+CONFTEST = """
+import pytest
+from tests.engine.conftest import pytest_runtest_teardown
+
+@pytest.fixture(scope="session")
+def server(request):
+    yield print(request.param, "starts")
+    print(request.param, "ends")
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("server", ["one", "other"], indirect=True, scope="session")
+def test_asks(server, number):
+    print("asked")
+
+def test_of_no_server():
+    print("on its own")
+"""
 STARTS_A_CHILD = """
 import subprocess, sys, time
 print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
@@ -85,3 +106,14 @@ def test_what_is_shared_is_imported_by_its_name(folder):
     # A process that is forked gets the path that it would start with.
     files = [p for p in (ROOT / folder).rglob("*.py") if p.name != "preloaded.py"]
     assert [p for p in files if changed in p.read_text()] == []
+
+
+def test_a_server_ends_after_the_last_of_its_tests(tmp_path, capsys):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_asking.py").write_text(TESTS)
+
+    pytest.main(["-qq", "-s", "-c", os.devnull, "-p", "no:cacheprovider", str(tmp_path)])
+
+    said = [line.strip(".") for line in capsys.readouterr().out.splitlines()]
+    one, other = ([f"{name} starts", "asked", "asked", f"{name} ends"] for name in ("one", "other"))
+    assert said[:9] == [*one, *other, "on its own"]

@@ -4,8 +4,8 @@ A test module names its servers::
 
     pytestmark = [pytest.mark.engine, on_servers("default")]
 
-and takes the fixture ``server``. A server takes up to a minute to start, so it lives for the
-session, and pytest runs all tests of one server together: two never run at once in one process.
+and takes the fixture ``server``. A server takes up to a minute to start, so pytest runs all tests
+of one server together, and it ends after the last of them: two never run at once in one process.
 """
 
 from __future__ import annotations
@@ -62,3 +62,19 @@ def server(request, tiny, tmp_path_factory):
         forked=request.param not in SPAWNED,
     ) as running:
         yield running
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """End a server after the last of its tests.
+
+    SGLang's controller of data parallelism spins on a core as long as its server runs.
+    """
+    served, following = map(_server_of, (item, nextitem))
+    if served and served != following:
+        item._fixtureinfo.name2fixturedefs["server"][-1].finish(item._request)
+
+
+def _server_of(item):
+    callspec = getattr(item, "callspec", None)
+    return callspec and callspec.params.get("server")
