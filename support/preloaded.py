@@ -6,6 +6,7 @@ processes that the server spawns. Plugins, the toolkit and the command line are 
 as in a start of its own. Differences to such a start:
 
 - SGLang's modules are imported before plugins are loaded, in the first process too.
+- Modules that refer to a hooked function are found by :mod:`support.hooking`.
 - The processes have one hash seed, where the ranks of a real server have one each.
 
 Run as a program, this module is the template; its argument is a socket.
@@ -37,6 +38,7 @@ from typing import Any
 
 import orjson
 
+from support.hooking import search_once
 from support.settings import environment
 
 __all__ = ["Forked", "Template", "template"]
@@ -164,6 +166,7 @@ def main(descriptor: int) -> None:
     """Import SGLang, serve a :class:`Template`, and do in forked processes what they are for."""
     for module in _MODULES:
         importlib.import_module(module)
+    search_once()
     work = _serve_template(socket.socket(fileno=descriptor))
     if work is not None:
         work()

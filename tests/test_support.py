@@ -4,10 +4,12 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
 from sglang_lp.server.versions import ALLOW_UNTESTED
+from support.hooking import propagate
 from support.processes import EngineError, play, running
 from support.servers.server import launch
 from support.settings import environment
@@ -117,3 +119,24 @@ def test_a_server_ends_after_the_last_of_its_tests(tmp_path, capsys):
     said = [line.strip(".") for line in capsys.readouterr().out.splitlines()]
     one, other = ([f"{name} starts", "asked", "asked", f"{name} ends"] for name in ("one", "other"))
     assert said[:9] == [*one, *other, "on its own"]
+
+
+def test_names_that_refer_to_a_hooked_function_are_those_that_sglang_finds(monkeypatch):
+    registry = pytest.importorskip("sglang.srt.plugins.hook_registry")
+    original, first, second, third = (FunctionType(compile("", "", "exec"), {}) for _ in range(4))
+
+    def after(propagate):
+        source, user, later = map(ModuleType, ("source", "user", "later"))
+        for module in (source, user):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            module.one = module.two = original
+        changed = [propagate(original, first, source)]
+        monkeypatch.setitem(sys.modules, "later", later)
+        later.imported = user.new = original
+        changed.append(propagate(original, second, source))
+        changed.append(propagate(first, third, user))
+        monkeypatch.delitem(sys.modules, "later")
+        return changed, [vars(module) | {"__name__": ""} for module in (source, user, later)]
+
+    assert after(propagate) == after(registry._propagate_patch)
+    assert after(propagate)[0] == [2, 2, 0]

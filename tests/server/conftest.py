@@ -12,6 +12,7 @@ from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.hook_table import HOOKS
 from sglang_lp.trust import Policy
+from support.hooking import propagate
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def guard():
 @pytest.fixture
 def sglang(monkeypatch):
     """SGLang without plugins, to be hooked; whatever a test does to it is undone."""
+    from sglang.srt.plugins import hook_registry
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.sampling import custom_logit_processor
     from sglang.srt.server_args import ServerArgs
@@ -32,6 +34,7 @@ def sglang(monkeypatch):
     monkeypatch.setattr(installation, "installed", [])
     monkeypatch.setattr(installation, "guard", None)
     monkeypatch.setattr(installation, "schedulers_are_guarded", False)
+    monkeypatch.setattr(hook_registry, "_propagate_patch", propagate)
     HookRegistry.reset()
     custom_logit_processor._cache_from_str.cache_clear()  # of what other tests unpickled
     # Importing them before the modules are listed.

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from support.hooking import search_once
+
 PROCESSOR = "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor"
 
 
@@ -441,6 +443,7 @@ def main() -> None:
     import sglang.srt.managers.scheduler
     import sglang.srt.managers.tp_worker  # noqa: F401 - what the hooks resolve, once for all forks
 
+    search_once()
     sys.stdout.write(json.dumps({name: play(scenario) for name, scenario in SCENARIOS.items()}))
 
 
