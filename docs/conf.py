@@ -28,7 +28,8 @@ root_doc = "docs/index"
 #: The site's navigation, which Markdown cannot express. Pages that are not named here come last.
 NAVIGATION = {
     "Send requests": [
-        *("start/requests", "processors", "text", "thinking", "trace", "rollouts", "beams"),
+        *("start/requests", "processors", "text", "thinking", "thinking-models"),
+        *("trace", "rollouts", "beams"),
         *("errors", "evidence", "api/client"),
     ],
     "Run a server": [

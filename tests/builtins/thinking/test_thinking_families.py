@@ -105,7 +105,7 @@ def test_a_class_of_ones_own_sets_its_ids_as_with_sglang():
 
 @every_family
 def test_the_guide_has_the_same_figures(family):
-    text = (Path(__file__).parents[3] / "docs" / "thinking.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "thinking-models.md").read_text()
     delimiters = [
         f"`{text}` {', '.join(map(str, ids))}".replace("\n", "\\n").replace("|", "\\|")
         for text, ids in ((family.start, family.start_ids), (family.end, family.end_ids))

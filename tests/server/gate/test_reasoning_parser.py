@@ -270,8 +270,8 @@ def test_a_request_is_closed_with_the_end_that_its_effort_has():
 
 
 def test_the_page_on_thinking_has_a_row_for_every_parser():
-    page = (Path(__file__).parents[3] / "docs" / "thinking.md").read_text()
-    page = page.partition("### What each parser takes")[2]
+    page = (Path(__file__).parents[3] / "docs" / "thinking-models.md").read_text()
+    page = page.partition("## The parsers")[2]
     for name in PARSERS:
         form = reasoning_format(name, None)
         rows = re.findall(rf"^\| `{re.escape(name)}` \|(.*)\|$", page, re.MULTILINE)
