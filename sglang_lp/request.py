@@ -127,7 +127,7 @@ class Request(Generic[_Params, _State]):
 
         Raises:
             AttributeError: Read outside ``edit``.
-            ProcessorFault: No id, one outside the vocabulary, or no ``count``.
+            ProcessorFault: No id, an id outside the vocabulary, or a ``count`` below 1.
         """
         raise _outside_edit()
 

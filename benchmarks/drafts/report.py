@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.drafts.engine import COUNTED
 from benchmarks.pages import Part
-from benchmarks.tables import table, verdict
+from benchmarks.tables import duration, table, verdict
 
 __all__ = ["PART", "Promise", "promises", "show"]
 
@@ -97,7 +97,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     engines = (
         (
             *(one["engine"], one["processor"], f"{one['steps']:,}", f"{one['waits']:,}"),
-            *(str(one["delayed"]), f"{one['step_us'] / 1000:.3g} ms", f"{one['own_us']:.3g} µs"),
+            *(str(one["delayed"]), f"{one['step_us'] / 1000:.3g} ms", duration(one["own_us"])),
             str(one["accept_length"] or "-"),
         )
         for one in results["engines"]

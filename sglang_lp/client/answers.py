@@ -51,7 +51,7 @@ def _said(answer: Any) -> list[list[str]]:
     headers = getattr(answer, "headers", answer)
     if not hasattr(headers, "items"):
         raise NotRun(
-            "expected a response with headers, headers, or what /generate returned, "
+            "expected a response with headers, headers, or an answer of /generate, "
             f"got {shown(answer)}"
         )
     found = (value for name, value in headers.items() if name.lower() == HEADER.lower())
@@ -63,6 +63,6 @@ def _said(answer: Any) -> list[list[str]]:
 
 def _untold(why: str) -> str:
     return (
-        f"the answer does not tell which processors ran: {why}; its server runs no sglang-lp, or "
+        f"the answer does not say which processors ran: {why}; its server runs no sglang-lp, or "
         "no processor ran, or a proxy dropped it"
     )

@@ -136,7 +136,7 @@ def attach_each(attachments: Iterable[Attachment | None], /) -> Attachments:
     for one in each:
         if not isinstance(one, Attachment | None):
             raise RequestError(
-                f"attach_each: expected what attach() returned, or None, got {shown(one)}"
+                f"attach_each: expected attachments of attach(), or None, got {shown(one)}"
             )
     if not each:
         raise RequestError("attach_each: expected an entry for each prompt, got none")

@@ -36,8 +36,8 @@ def resolve_params(
     """
     if not issubclass(processor, LogitProcessor):
         raise RequestError(
-            "resolve: expected a processor of this toolkit's kind, whose parameters say what is "
-            f"text, got {processor.__name__}; resolve its texts yourself"
+            "resolve: expected a LogitProcessor, whose parameters say which of them are texts, "
+            f"got {processor.__name__}; resolve its texts yourself"
         )
     forget_answers()
     parsed = processor.parse_params(given, served.vocab_size)

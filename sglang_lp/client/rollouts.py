@@ -29,12 +29,12 @@ def loss_mask(answer: Mapping[str, Any]) -> list[int]:
     except KeyError as error:
         raise NotRun(
             "loss_mask: expected completion_tokens, and a report with forced_at and truncated, "
-            f"got one without {error}; sglang-lp 0.2.0 and later says it"
+            f"got one without {error}; servers report them since sglang-lp 0.2.0"
         ) from None
     if told is not None:
         raise NotRun(
-            f"loss_mask: what was forced is told up to token {told} of {tokens}: there are too "
-            "many spans; leave this answer out"
+            f"loss_mask: forced tokens are listed only up to token {told} of {tokens}, because "
+            "there are too many spans; leave this answer out"
         )
     mask = [1] * tokens
     for start, stop in spans:
@@ -79,6 +79,6 @@ def _told(name: str, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapp
     if not isinstance(meta, Mapping) or not isinstance(report, Mapping):
         raise NotRun(
             f'{name}: expected meta_info with "{REPORT}", got {shown([*(meta or ())], 200)}; a '
-            "server with sglang-lp says it of requests with a processor"
+            "server with sglang-lp adds it to answers to requests with a processor"
         )
     return meta, report

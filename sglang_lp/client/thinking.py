@@ -92,7 +92,7 @@ def _find_budget(attachment: Any) -> Any:
             got = "a chain without"
     raise RequestError(
         f"thinking_blocks: expected a thinking budget, or a chain with one, got {got}; give "
-        "what attach() returned for the budget itself"
+        "the attachment of the budget itself"
     )
 
 

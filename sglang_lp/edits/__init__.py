@@ -159,9 +159,9 @@ class Edits(ABC):
     def add(self, other: Edits) -> None:
         """Declare the edits that another processor declared, for a processor that runs others.
 
-        Only the edits of this step are added. The processor reads itself what holds longer, when
-        the other one runs again and whether the request ends: attributes ``standing``, ``wake``
-        and ``end`` of a :class:`~sglang_lp.processor.Recording`.
+        Only the edits of this step are added. The other processor's standing edits, its next
+        position and its end are the attributes ``standing``, ``wake`` and ``end`` of its
+        :class:`~sglang_lp.processor.Recording`; the processor that runs it reads them itself.
 
         Args:
             other: The ``Recording`` that the other processor's ``edit`` got. Not changed.

@@ -91,18 +91,18 @@ def load_always(chosen: Chosen, where: str) -> LoadedChoice:
     choice = load_choice(chosen, where)
     if is_thinking_budget(choice.processor):
         raise PolicyError(
-            f"{where}: a thinking budget is a matter of [defaults] and [ceilings], which know what "
+            f"{where}: a thinking budget belongs in [defaults] or [ceilings], which know what "
             "requests ask for; put it there"
         )
     if issubclass(choice.processor, CatalogueLogitProcessor):
         raise PolicyError(
-            f"{where}: a catalogue is a matter of [defaults] and [profiles], where each request "
+            f"{where}: a catalogue belongs in [defaults] or [profiles], where each request "
             "gets its newest version; put it there"
         )
     if issubclass(choice.processor, ChainLogitProcessor):
         raise PolicyError(
-            f"{where}: {choice.processor.__name__} cannot run beside a request's own processor; "
-            "give each of its links an entry of its own"
+            f"{where}: {choice.processor.__name__} cannot run together with a request's own "
+            "processor; give each of its links an entry of its own"
         )
     return choice
 
@@ -121,7 +121,7 @@ def load_profile(profile: Profile, where: str) -> LoadedProfile:
     for processor, _ in choices if len(choices) > 1 else ():
         if issubclass(processor, ChainLogitProcessor):
             raise PolicyError(
-                f"{where}: {processor.__name__} cannot run beside others; name its links instead"
+                f"{where}: {processor.__name__} cannot run together with others; name its links"
             )
     if sum(is_thinking_budget(processor) for processor, _ in choices) > 1:
         raise PolicyError(f"{where}: expected at most one thinking budget")

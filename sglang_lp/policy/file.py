@@ -61,7 +61,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if len(self.pin) > MAX_PINS:
             raise PolicyError(f"pin: expected at most {MAX_PINS} pins, got {len(self.pin)}")
         if len({pin.sha256 for pin in self.pin}) < len(self.pin):
-            raise PolicyError("pin: the same sha256 stands there twice")
+            raise PolicyError("pin: expected each sha256 once, got one twice")
         if len(self.catalogues) > MAX_CATALOGUES:
             raise PolicyError(
                 f"catalogues: expected at most {MAX_CATALOGUES}, got {len(self.catalogues)}"

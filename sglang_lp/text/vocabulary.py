@@ -203,7 +203,7 @@ def _vocabulary_of(tokenizer: Any) -> Vocabulary | str:
         return _other_vocabulary(tokenizer)
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return (
-            f"what the tokens of the tokenizer spell cannot be told: {shown(repr(error), 200)}; "
+            f"the texts of the tokenizer's tokens cannot be determined: {shown(repr(error), 200)}; "
             "give token ids"
         )
 

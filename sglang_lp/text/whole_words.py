@@ -252,8 +252,8 @@ class WholeWords:
         if int(banned.sum()) == len(self._pieces):
             word = (begun or self._texts)[0]
             raise RequestError(
-                f"after {shown(end[1:].decode(errors='replace'))} every token of the model makes "
-                f"a whole word of what may not come, such as {shown(word.decode())}"
+                f"after {shown(end[1:].decode(errors='replace'))} every token of the model "
+                f"completes a banned whole word, such as {shown(word.decode())}"
             )
         return np.flatnonzero(found)
 

@@ -16,7 +16,13 @@ from typing import NamedTuple
 import msgspec
 import orjson
 
-from sglang_lp.errors import PolicyError, RequestError
+from sglang_lp.errors import (
+    InvalidParameter,
+    PolicyError,
+    RefusalReason,
+    RequestError,
+    Unsupported,
+)
 
 __all__ = ["Asking", "Audit", "Gate", "Limits", "asking", "safe_id"]
 
@@ -56,6 +62,8 @@ _UNKNOWN = Asking()
 #: The request that this context checks.
 asking: ContextVar[Asking] = ContextVar("sglang_lp_asking", default=_UNKNOWN)
 
+#: The reasons of refusals. A class may raise an error with a code of its own.
+_REASONS = {*RefusalReason, RequestError.code, InvalidParameter.code, Unsupported.code}
 #: Ids that SGLang makes. A client may send an id of its own.
 _OWN_ID = re.compile(r"(resp_|chatcmpl-|cmpl-)?[0-9a-f]{32}")
 #: The place of a link, before the name of its parameter.
@@ -78,7 +86,7 @@ class Audit:
 
     - ``event``: ``"refused"``.
     - ``gate``: Stable code of the gate.
-    - ``reason``: ``code`` of the error.
+    - ``reason``: ``code`` of the error; that of :class:`RequestError` for an unknown code.
     - ``endpoint``, ``rid``: Of the request, see :class:`Asking`.
     - ``processor``, ``parameter``: Those that do not fit; null if there are none, or if a client
       made up the name.
@@ -119,7 +127,7 @@ class Audit:
             gate: The check that refused.
             error: The refusal that the client gets.
         """
-        reason = error.code
+        reason = self.reason_of(error)
         with self._lock:
             self.counts[gate.value, reason] += 1
             count = self.counts[gate.value, reason]
@@ -147,6 +155,10 @@ class Audit:
             "suppressed": suppressed,
         }
         logger.warning("%s", orjson.dumps(line).decode())
+
+    def reason_of(self, error: RequestError) -> str:
+        """Return the reason of a refusal: one of a fixed set."""
+        return error.code if error.code in _REASONS else RequestError.code
 
     def processor_of(self, error: RequestError) -> str | None:
         """Return the processor that a refusal is about, if it is one that the operator knows."""

@@ -194,7 +194,7 @@ def test_a_pin_of_another_size_is_not_taken_for_the_pin(by_value, capsys, tmp_pa
     payload.write_text(wire.encode(by_value))
 
     assert main(["allow", f"@{payload}", "--policy", path, "--yes"]) == 2
-    assert "the same sha256 stands there twice" in capsys.readouterr().err
+    assert "expected each sha256 once, got one twice" in capsys.readouterr().err
     pin_file(tmp_path, by_value)
     assert main(["allow", f"@{payload}", "--policy", path, "--yes"]) == 0
     assert f"{path} pins it already\n" in capsys.readouterr().out

@@ -64,7 +64,7 @@ def test_an_answer_on_which_one_did_not_run_is_an_error(answer):
     [
         (httpx.Response(200), "no header X-SGLang-LP"),
         ({"text": "a", "meta_info": {"id": 1}}, 'meta_info has no "sglang_lp"'),
-        ([{"meta_info": {}}], "does not tell"),
+        ([{"meta_info": {}}], "does not say"),
         ({"choices": [{"index": 0}]}, 'send "return_meta_info": true, or give the response'),
         ({"choices": [body("DRYLogitProcessor"), {}]}, 'send "return_meta_info": true'),
         ({"choices": []}, "no header"),

@@ -464,7 +464,7 @@ def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
         ),
         (
             {"always": (Chosen(processor="ChainLogitProcessor", params={"chain": []}),)},
-            "cannot run beside",
+            "cannot run together with",
         ),
         ({"defaults": Chosen(processor="NoSuch")}, r"defaults.processor: expected .*:Class"),
         ({"defaults": Chosen(processor="no.such:Class")}, "defaults: .* importing no.such failed"),

@@ -255,7 +255,7 @@ def test_an_answer_is_for_the_edit_that_asked():
     with decided_as_on_a_gpu():
         Keeps()(ROW.clone(), params)
         request.append(1)
-        with pytest.raises(ProcessorFault, match="for the edit that asked"):
+        with pytest.raises(ProcessorFault, match="only in the edit"):
             Keeps()(ROW.clone(), params)
 
 

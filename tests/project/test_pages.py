@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -161,3 +162,12 @@ def test_every_code_of_an_error_is_on_the_page():
     page = (ROOT / "docs" / "errors.md").read_text()
 
     assert sorted(re.findall(r"^\| `([a-z_]+)` \| \d", page, re.MULTILINE)) == sorted(codes)
+
+
+def test_the_list_of_mutants_names_functions_that_exist():
+    text = (ROOT / "scripts" / "mutants.md").read_text()
+    names = {*re.findall(r"^sglang_lp\.[\w.]+$", text, re.MULTILINE)}
+
+    assert names
+    for name in names:
+        assert callable(resolve_name(name)), name

@@ -168,7 +168,7 @@ def test_only_what_was_admitted_stands_for_something(guard, deciding):
     SchedulerGate(deciding, PendingResults(), Arrivals()).from_str(None, "calm")
 
 
-ENABLE = ": what it decides takes --enable-custom-logit-processor, which sglang-lp serve adds\n"
+ENABLE = ": its decisions need --enable-custom-logit-processor, which sglang-lp serve adds\n"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_model_without_thinking_does_not_start_with_budgets(capfd):
 def test_a_model_that_generates_nothing_does_not_start_with_decisions():
     process = served()
     process.model_config.is_generation = False
-    why = "^policy in code: what it decides is for servers that generate text; this one does not$"
+    why = "^policy in code: its decisions are for servers that generate text; this server does not$"
     with pytest.raises(PolicyError, match=why):
         Guard(POLICY).learn(Gate.SCHEDULER, process)
     Guard(Policy()).learn(Gate.SCHEDULER, process)

@@ -207,3 +207,17 @@ def test_no_refusal_is_lost_between_threads():
     for thread in threads:
         thread.join()
     assert audit.counts == {("admission", "malformed"): 8000}
+
+
+def test_a_code_that_a_class_made_up_is_counted_as_an_invalid_request(caplog):
+    class Own(InvalidParameter):
+        """With a code that its author chose."""
+
+    audit = Audit(60)
+    for number in range(3):
+        error = Own("Own", "size", "expected less")
+        error.code = f"mine_{number}"
+        audit.refused(Gate.ADMISSION, error)
+
+    assert {line["reason"] for line in lines(caplog)} == {"invalid_request"}
+    assert audit.counts == {("admission", "invalid_request"): 3}

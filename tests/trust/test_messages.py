@@ -184,7 +184,7 @@ def test_too_many_and_twice():
     pins = [Pin(name="p", sha256=f"{i:064x}", size=1) for i in range(65)]
     assert policy_error(lambda: Policy(pin=tuple(pins))) == "pin: expected at most 64 pins, got 65"
     assert policy_error(lambda: Policy(pin=(pins[0], pins[0]))) == (
-        "pin: the same sha256 stands there twice"
+        "pin: expected each sha256 once, got one twice"
     )
 
 

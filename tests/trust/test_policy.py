@@ -154,7 +154,7 @@ def test_a_value_of_the_wrong_type_is_told_in_words(read):
         (PIN.replace("a" * 64, "a" * 64 + "\\n"), "sha256: expected 64 lower-case hex digits"),
         (PIN.replace("9", "0"), f"size: expected 1 to {MAX_PIN_BYTES} bytes, got 0"),
         (PIN.replace("9", "65537"), "size: expected 1 to 65536 bytes, got 65537"),
-        (PIN + PIN, "pin: the same sha256 stands there twice"),
+        (PIN + PIN, "pin: expected each sha256 once, got one twice"),
         (PIN + "digest = 1", "pin[0]: unknown key 'digest'; expected one of name, sha256, size"),
         ("[limits]\nlogged_refusals_per_minute = 0", "expected 1 or more, got 0"),
         ("[limits]\nlogged_refusals = 1", "expected one of logged_refusals_per_minute"),

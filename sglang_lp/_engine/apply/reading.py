@@ -126,7 +126,9 @@ class ReadRow:
             ProcessorFault: ``edit`` has returned.
         """
         if self.is_over:
-            raise ProcessorFault("what is_among_top() returned is for the edit that asked")
+            raise ProcessorFault(
+                "an answer of is_among_top() can be read only in the edit() that asked"
+            )
         if self._logits.at_once:
             known = self.judge(ids, count)
             if known is not None:

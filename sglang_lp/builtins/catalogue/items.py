@@ -162,8 +162,8 @@ class CatalogueLogitProcessor(LogitProcessor):
             max_items: Number of items; with a trigger, the most.
             ends_answer: Whether the answer ends after the last item; otherwise the model
                 continues freely.
-            eos_token_ids: Tokens of which one ends the answer where items differ in length. Left
-                out: the end tokens of the served model.
+            eos_token_ids: Tokens that end the answer where items differ in length; one of them is
+                enough. Left out: the end tokens of the served model.
         """
 
         catalogue: Annotated[str, Meta(min_length=1, max_length=_MAX_GROUP)]

@@ -80,7 +80,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     Each block of an answer gets the same budget. A budget of 0 closes a block as soon as it opens,
     which leaves an empty block in the answer.
 
-    Outside a block nothing is edited, so an end that also ends other messages stays free there,
+    Outside a block nothing is edited, so an end that also ends other messages stays allowed there,
     with two exceptions:
 
     - ``min_answer_tokens``: ``eos_token_ids`` are banned until the answer has so many tokens after

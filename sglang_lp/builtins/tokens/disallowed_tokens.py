@@ -28,9 +28,9 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
     It has the same effect as SGLang 0.5.23's class of this name, with one exception: requests of
     one batch may have different lists, which end the server in SGLang.
 
-    With ``texts`` it bans every token that contains one of them, such as an emoji or a line break;
-    a special token if its name does. SGLang takes the name of an end token off the answer, so end
-    tokens stay free, unless the request keeps that name (``ignore_eos``, ``no_stop_trim``).
+    With ``texts`` it bans every token that contains one of them, such as an emoji or a line break,
+    and every special token whose name contains one. End tokens stay allowed, because SGLang takes
+    their names off the answer, unless the request keeps them (``ignore_eos``, ``no_stop_trim``).
     A text that several tokens spell together is not banned; ``BadWordsLogitProcessor`` bans it.
 
     With ``unmapped`` it bans the ids with which a model pads its vocabulary: they are no token of

@@ -233,7 +233,7 @@ class Guard:
             metrics = writing()
             if metrics is not None:
                 processor = self.audit.processor_of(error)
-                metrics.refuse(self.gate.value, error.code, processor or "")
+                metrics.refuse(self.gate.value, self.audit.reason_of(error), processor or "")
             raise
 
     def _find(self, payload: Any) -> type:

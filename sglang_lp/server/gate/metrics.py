@@ -33,7 +33,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("gate", "reason", "processor"),
     ),
     "thinking_blocks": (
-        "Thinking blocks by their end: model, tool_call, budget, soft, loop, early_end, open.",
+        "Thinking blocks by their end; open: the answer ended first.",
         ("ended",),
     ),
     "thinking_tokens": ("Tokens in thinking blocks with a budget.", ()),
@@ -60,6 +60,8 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("gate", "catalogue", "outcome"),
     ),
 }
+#: Values of the label ``ended`` of blocks.
+_ENDS = ("model", "tool_call", "budget", "soft", "loop", "early_end", "open")
 #: Values of the label ``kind``.
 _KINDS = ("processor", "toolkit")
 #: Values of the label ``processor`` of faults that are no allowed class.
@@ -167,9 +169,8 @@ class Metrics:
         names = labels_of(reports[0]["processors"])
         for report in reports:
             self._counters["forced_tokens"].inc(report["forced"])
-            for block in report.get("thinking", ()):
-                self._counters["thinking_blocks"].labels(block["ended"] or "open").inc()
-                self._counters["thinking_tokens"].inc(block["tokens"])
+            # A class of the operator may report anything under these names.
+            self._count_blocks(report.get("thinking"))
             self._count_items(report.get("catalogue"))
         if fault is not None:
             self.fail(names, fault)
@@ -177,10 +178,20 @@ class Metrics:
             for name in names:
                 self._counters["contradictions"].labels(name).inc()
 
+    def _count_blocks(self, told: Any) -> None:
+        """Count the thinking blocks of a report."""
+        for block in told if isinstance(told, list) else ():
+            match block:
+                case {"tokens": int(tokens), "ended": ended} if tokens >= 0:
+                    if (end := ended or "open") in _ENDS:
+                        self._counters["thinking_blocks"].labels(end).inc()
+                        self._counters["thinking_tokens"].inc(tokens)
+
     def _count_items(self, told: Any) -> None:
-        """Count the items of a report; a class of the operator's may report anything there."""
-        if isinstance(told, Mapping) and told.get("name") in self._catalogues:
-            self._counters["catalogue_items"].labels(told["name"]).inc(len(told["items"]))
+        """Count the items of a report."""
+        match told:
+            case {"name": name, "items": list(items)} if name in self._catalogues:
+                self._counters["catalogue_items"].labels(name).inc(len(items))
 
     def end_beams(self, alive: int, dead: int) -> None:
         """Count the beams of a search that ended with answers."""

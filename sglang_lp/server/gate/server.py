@@ -122,15 +122,15 @@ class Server:
         """
         if not getattr(process.server_args, "enable_custom_logit_processor", True):
             raise PolicyError(
-                "what it decides takes --enable-custom-logit-processor, which sglang-lp serve adds"
+                "its decisions need --enable-custom-logit-processor, which sglang-lp serve adds"
             )
         if not getattr(process.model_config, "is_generation", True):
             raise PolicyError(
-                "what it decides is for servers that generate text; this one does not"
+                "its decisions are for servers that generate text; this server does not"
             )
         if self.diffusion is not None:
             raise PolicyError(
-                f"what it decides cannot hold: this server runs a diffusion language model "
+                f"its decisions cannot hold: this server runs a diffusion language model "
                 f"({self.diffusion}), which does not call custom logit processors"
             )
 
@@ -147,7 +147,7 @@ class Server:
             raise Unsupported(
                 f"custom_logit_processor: expected none, got {name}: this server runs a diffusion "
                 f"language model ({self.diffusion}), which does not call it; send the request to "
-                "another one"
+                "another server"
             )
 
     def check_honours(

@@ -110,7 +110,33 @@ def test_each_beam_counts_with_its_tokens_and_items_and_the_request_once(metrics
     assert grown(FAULTS, finish(found, found)) == {("A", "processor"): 1}
 
 
-@pytest.mark.parametrize("told", ["tea", ["tea"], {}, {"name": ["products"]}, {"name": "others"}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        *(5, ["block"], [{}]),
+        *([{"tokens": tokens, "ended": "model"}] for tokens in ("3", -1)),
+        *([{"tokens": 3, "ended": ended}] for ended in ("bored", 7, ["model"])),
+    ],
+)
+def test_what_a_class_of_the_operator_calls_thinking_makes_no_series(metrics, told):
+    report = {"processors": ["A"], "forced": 0, "thinking": told}
+
+    def finish():
+        metrics.finish([report], fault=None, contradicts=False)
+
+    assert grown("sglang_lp_thinking_blocks_total", finish) == {}
+    report["thinking"] = [{"tokens": 3, "ended": None}, {"tokens": 4, "ended": "soft"}]
+    assert grown("sglang_lp_thinking_blocks_total", finish) == {("open",): 1, ("soft",): 1}
+    assert grown("sglang_lp_thinking_tokens_total", finish) == {(): 7}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *("tea", ["tea"], {}, {"name": ["products"]}, {"name": "others", "items": []}),
+        *({"name": "products"}, {"name": "products", "items": 3}),
+    ],
+)
 def test_what_a_class_of_the_operator_calls_a_catalogue_makes_no_series(metrics, told):
     report = {"processors": ["A"], "forced": 0, "catalogue": told}
 
