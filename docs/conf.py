@@ -42,6 +42,7 @@ NAVIGATION = {
         "deploying",
         "disaggregation",
         "performance",
+        "bounds",
         "scale",
         "versions",
         "upgrading",

@@ -97,7 +97,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     )
 
 
-PART = Part("bounds", "performance.md", page_block)
+PART = Part("bounds", "bounds.md", page_block)
 
 
 def _steps(case: Mapping[str, Any], fill: float) -> list[str]:
