@@ -189,7 +189,7 @@ class Unsupported(RequestError):
 
 
 class Contradiction(RequestError):
-    """Nothing that a request asks for, or may get on this server, leaves it a token."""
+    """The edits for a request, its own and the operator's, leave it no token."""
 
     code = "contradiction"
 
@@ -209,7 +209,7 @@ class ProcessorFault(SglangLpError, RuntimeError):
 
 
 class NotRun(SglangLpError, RuntimeError):
-    """A processor that was asked for did not run on an answer, or the answer does not tell."""
+    """A requested processor did not run on an answer, or the answer does not say that it ran."""
 
     code = "not_run"
 

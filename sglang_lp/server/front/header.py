@@ -39,14 +39,14 @@ def endpoint(raw_request: Any = None) -> str | None:
 
 
 def ran(names: Iterable[str]) -> None:
-    """Take down for the header that a request was admitted, and what it runs."""
+    """Record for the header that a request was admitted, and its processors."""
     answering = _answering.get()
     if answering is not None:
         answering[0] = {**(answering[0] or {}), **dict.fromkeys(names)}
 
 
 def _warnings() -> list[str]:
-    """Return what stands behind the names in every header."""
+    """Return the text that follows the names in every header."""
     found = untested()
     return [] if found is None else [f"untested SGLang {found}"]
 

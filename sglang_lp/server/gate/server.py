@@ -192,7 +192,7 @@ class Server:
             )
 
     def _check_raw(self, *, logprobs: bool) -> None:
-        """Refuse where the model's own logprobs cannot come.
+        """Refuse raw logprobs where the logits before processors are not known.
 
         Raises:
             Unsupported: With the reason.

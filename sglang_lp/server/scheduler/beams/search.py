@@ -1,4 +1,4 @@
-"""How far SGLang's search of one request is, and the error that ends it."""
+"""The progress of SGLang's search for one request, and the error that ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The beams of one request: a row for each, how they descend from each other, what edited them."""
+"""The beams of one request: a row for each, their parents, and their edits."""
 
 from __future__ import annotations
 
