@@ -95,7 +95,7 @@ def test_prompts_in_arrays_become_lists(field, prompts, sent):
     ("attachments", "message"),
     [
         ([], "expected an entry for each prompt, got none"),
-        ([BAN, "DisallowedTokensLogitsProcessor"], "expected what attach.. returned, or None"),
+        ([BAN, "DisallowedTokensLogitsProcessor"], "expected attachments of attach.., or None"),
         (BAN, "expected a list .* got Attachment; put it into a list"),
         (None, "expected a list .* got None"),
     ],

@@ -139,6 +139,14 @@ def test_the_command_prints_class_and_parameters(model, capsys):
     assert json.loads(lines["params"]) == resolve(model)
 
 
+def test_the_command_resolves_a_closing_message(model, capsys):
+    assert main(["resolve", str(model), "--json", "--closing", QWEN_SAYS]) == 0
+
+    params = json.loads(capsys.readouterr().out)["custom_params"]
+    assert params == resolve(model, closing=QWEN_SAYS)
+    assert params != resolve(model)
+
+
 def test_the_command_names_the_class_of_a_known_family(tmp_path, capsys):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {char: i for i, char in enumerate(alphabet)} | {f"w{i}": i for i in range(256, 120_029)}

@@ -21,7 +21,7 @@ def test_the_mask_has_a_number_for_each_token_and_forced_ones_are_0():
 
 
 def test_there_is_no_mask_where_not_all_that_was_forced_is_told():
-    with pytest.raises(NotRun, match=r"told up to token 3 of 5"):
+    with pytest.raises(NotRun, match=r"only up to token 3 of 5"):
         loss_mask(answer(truncated=3))
     for untold in ({}, {"meta_info": {"completion_tokens": 5}}):
         with pytest.raises(NotRun, match=r'^loss_mask: expected meta_info with "sglang_lp"'):

@@ -453,14 +453,14 @@ def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
 @pytest.mark.parametrize(
     ("decisions", "why"),
     [
-        ({"always": (DEFAULT,)}, r"always\[0\]: a thinking budget is a matter of \[defaults\]"),
+        ({"always": (DEFAULT,)}, r"always\[0\]: a thinking budget belongs in \[defaults\]"),
         (
             {
                 "always": (
                     Chosen(processor="CatalogueLogitProcessor", params={"catalogue": "items"}),
                 )
             },
-            r"always\[0\]: a catalogue is a matter of \[defaults\]",
+            r"always\[0\]: a catalogue belongs in \[defaults\]",
         ),
         (
             {"always": (Chosen(processor="ChainLogitProcessor", params={"chain": []}),)},
