@@ -162,7 +162,7 @@ def test_one_beam_is_no_beam_search(guard, sampling):
 DIFFUSES = (
     "^custom_logit_processor: expected none, got sglang_lp.builtins:DisallowedTokensLogitsProcessor"
     r": this server runs a diffusion language model \(LowConfidence\), which does not call it; "
-    "send the request to another one$"
+    "send the request to another server$"
 )
 
 
