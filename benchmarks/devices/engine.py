@@ -16,7 +16,6 @@ log, and the exit code is 1.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.devices import kernels
+from benchmarks.devices import kernels, options
 from benchmarks.devices.generating import VOCAB
 from support.plugins import PROBES
 from support.processes import EngineError, play
@@ -90,17 +89,8 @@ _TOKENS = {"cuda": 256, "cpu": 16}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the engines and store the records; return 1 if one did not come up."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.devices.engine",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--minutes", type=float, default=6.0)
-    parser.add_argument("--out", type=Path, default=OUT, help="file for the records")
-    given = parser.parse_args(arguments)
-    out: Path = given.out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
+    given = options.parse("engine", __doc__, 6.0, OUT, arguments)
+    out = given.out.resolve()
     out.write_bytes(b"")
     began, failed = time.monotonic(), False
     for number, engine in enumerate(ENGINES, 1):

@@ -22,7 +22,6 @@ orjson and sortedcontainers, whose wheels have 2 MB together; the toolkit runs f
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -33,6 +32,7 @@ from typing import Any
 import orjson
 import torch
 
+from benchmarks.devices import options
 from benchmarks.devices.device import Device
 from benchmarks.devices.parts import PARTS, Part
 
@@ -70,18 +70,9 @@ def _records(part: Part, device: Device, deadline: float) -> Iterator[dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts, store and print the records; return 1 if a unit failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.devices.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--out", type=Path, default=OUT, help="file for the records")
-    given = parser.parse_args(arguments)
+    given = options.parse("gpu", __doc__, 5.0, OUT, arguments)
     device = Device(given.device)
     found: Counter[tuple[str, str]] = Counter()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("wb", buffering=0) as file:
         head = {"device": device.name, "torch": torch.__version__, "minutes": given.minutes}
         file.write(orjson.dumps(head, option=orjson.OPT_APPEND_NEWLINE))
