@@ -47,7 +47,7 @@ _MASKED = (
 
 
 class Batch:
-    """Runs the processors of whatever rows it is given, step by step.
+    """Runs the processors of the rows that it is given, step by step.
 
     A scheduler process has one; a processor that is called directly has its own.
 

@@ -24,7 +24,7 @@ _abandoned: dict[str, Thread] = {}
 
 
 def try_out(name: str, make: Callable[[], object]) -> float:
-    """Make an object, and let go of it.
+    """Make an object, and drop it.
 
     Args:
         name: Of the class, for messages.

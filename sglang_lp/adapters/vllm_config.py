@@ -18,7 +18,7 @@ _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class _Part:
-    """A part of the settings; what it lacks is named."""
+    """A part of the settings; reading one that it lacks raises an error that names it."""
 
     def __init__(self, path: str, **values: Any) -> None:
         self._path = path

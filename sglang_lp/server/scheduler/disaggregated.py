@@ -194,7 +194,7 @@ def _policy_of(address: str) -> str | None:
 
 
 async def _fetch(url: str) -> bytes | None:
-    """Return what is said at a URL within ``_SECONDS`` in all, ``None`` if it is something else."""
+    """Return the body at a URL, read within ``_SECONDS``; ``None`` for an error or a long one."""
     import aiohttp  # SGLang's own
 
     limit = aiohttp.ClientTimeout(total=_SECONDS)

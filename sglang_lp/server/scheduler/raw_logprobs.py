@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def tell(reason: Any, raw: RawLogprobs) -> None:
-    """Put what is known so far into a request's finish reason, in place of what stood there.
+    """Put the logprobs known so far into a request's finish reason, in place of earlier ones.
 
     Args:
         reason: SGLang's.

@@ -106,7 +106,7 @@ REFUSED = (
 
 
 def check_launch(server_args: Any) -> None:
-    """Refuse a way to start that stands in ``REFUSED``.
+    """Refuse a way to start that ``REFUSED`` lists.
 
     Stands before SGLang's own check, which every launch makes after it has loaded plugins: a
     program's own call of ``launch_server`` loads them too late for a hook on that.
