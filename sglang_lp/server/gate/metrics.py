@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue, Renewal
     from sglang_lp.trust import Allowed
 
+#: Values of the label ``ended`` of blocks.
+_ENDS = ("model", "tool_call", "budget", "soft", "loop", "early_end", "open")
+
 #: Counters: name -> what is counted, and the labels.
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "requests": (
@@ -33,7 +36,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("gate", "reason", "processor"),
     ),
     "thinking_blocks": (
-        "Thinking blocks by their end; open: the answer ended first.",
+        f"Thinking blocks by their end: {', '.join(_ENDS)}.",
         ("ended",),
     ),
     "thinking_tokens": ("Tokens in thinking blocks with a budget.", ()),
@@ -60,8 +63,6 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("gate", "catalogue", "outcome"),
     ),
 }
-#: Values of the label ``ended`` of blocks.
-_ENDS = ("model", "tool_call", "budget", "soft", "loop", "early_end", "open")
 #: Values of the label ``kind``.
 _KINDS = ("processor", "toolkit")
 #: Values of the label ``processor`` of faults that are no allowed class.
