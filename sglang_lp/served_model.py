@@ -11,7 +11,7 @@ from sglang_lp.errors import InvalidParameter
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue
 
-__all__ = ["ReasoningFormat", "ServedModel", "ends_for", "shows_ends"]
+__all__ = ["ReasoningFormat", "ServedModel", "ToolCallFormat", "ends_for", "shows_ends"]
 
 
 class ReasoningFormat(NamedTuple):
@@ -40,6 +40,22 @@ class ReasoningFormat(NamedTuple):
     strict: bool = False
 
 
+class ToolCallFormat(NamedTuple):
+    """The texts around a tool call, in the format of SGLang's tool-call parser.
+
+    Attributes:
+        starts: Texts that open a call, or a block of calls.
+        end: Text that closes one call; empty if it cannot be told.
+        block_end: Text that closes the block of calls; empty if each call stands by itself.
+        where: The phase of the answer in which calls count: ``"everywhere"`` or ``"answer"``.
+    """
+
+    starts: tuple[str, ...]
+    end: str = ""
+    block_end: str = ""
+    where: str = "everywhere"
+
+
 class ServedModel(NamedTuple):
     """The model that a server serves.
 
@@ -49,6 +65,7 @@ class ServedModel(NamedTuple):
         eos_token_ids: All tokens that end an answer, in order; empty if none are known.
         reasoning: Delimiters of the served reasoning parser; ``None`` without a parser.
         catalogues: The newest version of each catalogue of the server, by name.
+        tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
     """
 
     tokenizer: Any = None
@@ -56,6 +73,7 @@ class ServedModel(NamedTuple):
     eos_token_ids: tuple[int, ...] = ()
     reasoning: ReasoningFormat | None = None
     catalogues: Mapping[str, Catalogue] = MappingProxyType({})
+    tool_calls: ToolCallFormat | None = None
 
     @classmethod
     def of(

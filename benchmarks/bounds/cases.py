@@ -633,6 +633,17 @@ def _texts() -> list[Dear]:
             {"words": ["a" * length for length in range(1, 90)], "weights": [0.5] * 89},
             _over_and_over([ord("a")], 4096),
         ),
+        (
+            "texts-tool-calls",
+            "ToolCallLimitLogitProcessor",
+            {
+                "max_tool_calls": _EVER,
+                "tool_call_starts": [text[:250] for text in like[:16]],
+                "tool_call_end": like[0][:250],
+            }
+            | ends,
+            _random(VOCAB, 4096),
+        ),
         ("texts-choices", "ChoiceLogitProcessor", {"choices": words[:1000]}, _random(VOCAB, 4096)),
         ("texts-forced", "ForcedSequenceLogitProcessor", {"text": "te" * 2048}, _fresh),
         (

@@ -319,6 +319,17 @@ KINDS = (
         _same(words=[" the", "cat"], weights=[2.0, 3.0]),
         tokenizer=_TOKENIZER,
     ),
+    Kind(
+        "end after a call",
+        "ToolCallLimitLogitProcessor",
+        _same(
+            max_tool_calls=1,
+            tool_call_starts=["cats"],
+            tool_call_end="cat",
+            eos_token_ids=[EOS],
+        ),
+        tokenizer=_TOKENIZER,
+    ),
     Kind("cited tokens", "CiteFromPromptLogitProcessor", _same(bias=1.5, eos_token_ids=[EOS])),
     Kind(
         "trigger phrase, which pools",

@@ -246,6 +246,14 @@ OF: Mapping[str, Draw] = {
     ),
     "MinLengthLogitProcessor": _some({"min_tokens": counts.map(lambda count: count + 1)}, _ENDS),
     "ScheduledBiasLogitProcessor": _scheduled(),
+    "ToolCallLimitLogitProcessor": _some(
+        {
+            "max_tool_calls": st.sampled_from([1, 2]),
+            "tool_call_starts": st.just(["<tool_call>"]),
+            "tool_call_end": st.sampled_from(["</tool_call>", "}"]),
+        },
+        _ENDS,
+    ),
     "TopNSigmaLogitProcessor": _some({}, {"top_n_sigma": st.sampled_from([0.01, 1, 2.5])}),
     "ScriptLogitProcessor": _some(
         {

@@ -309,6 +309,8 @@ def _conversation(draw: st.DrawFn) -> Body:
         body["tools"] = [_TOOL]
         if draw(chance(3)):
             body["tool_choice"] = draw(st.sampled_from(["auto", "required", "none"]))
+        if draw(chance(3)):
+            body["parallel_tool_calls"] = draw(st.booleans())
     if draw(chance(12)):
         body["chat_template_kwargs"] = {"enable_thinking": draw(st.booleans())}
     if draw(chance(12)):

@@ -287,6 +287,11 @@ KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.ScheduledBiasLogitProcessor: _scheduled_bias,
     builtins.ScriptLogitProcessor: _script,
     builtins.ThinkingBudgetLogitProcessor: _thinking,
+    builtins.ToolCallLimitLogitProcessor: lambda rng: {
+        "max_tool_calls": rng.randint(1, 2),
+        "tool_call_starts": [f"w{rng.randint(100, 999)}"],
+        "tool_call_end": "w",
+    },
     builtins.TopNSigmaLogitProcessor: lambda rng: {"top_n_sigma": rng.uniform(0.1, 3)},
     builtins.TriggerPhraseLogitProcessor: _trigger,
 }

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.words.forced_sequence import ForcedSequenceLogitProcessor
     from sglang_lp.builtins.words.forced_words import ForcedWordsLogitProcessor
     from sglang_lp.builtins.words.script import ScriptLogitProcessor
+    from sglang_lp.builtins.words.tool_calls import ToolCallLimitLogitProcessor
     from sglang_lp.builtins.words.trigger_phrase import TriggerPhraseLogitProcessor
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "ScheduledBiasLogitProcessor",
     "ScriptLogitProcessor",
     "ThinkingBudgetLogitProcessor",
+    "ToolCallLimitLogitProcessor",
     "TopNSigmaLogitProcessor",
     "TriggerPhraseLogitProcessor",
 ]

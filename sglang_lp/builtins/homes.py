@@ -40,6 +40,7 @@ HOMES = {
     "ScheduledBiasLogitProcessor": "tokens.scheduled_bias",
     "ScriptLogitProcessor": "words.script",
     "ThinkingBudgetLogitProcessor": "thinking.budget",
+    "ToolCallLimitLogitProcessor": "words.tool_calls",
     "TopNSigmaLogitProcessor": "tokens.top_n_sigma",
     "TriggerPhraseLogitProcessor": "words.trigger_phrase",
 }

@@ -91,7 +91,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         effort: Thinking budgets by the level of effort; and ``answer_room``, ``min_answer_tokens``
             and ``fields``. Without a level, the efforts of requests are left to SGLang, which does
             not enforce them. With ``fields = false``, so are budgets in other fields of a request.
-        fields: Other engines' fields that do not count (``bad_words = false``).
+        fields: Fields of clients that do not count (``bad_words = false``).
     """
 
     defaults: Chosen | None = None
@@ -159,10 +159,10 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check_fields(names: Iterable[str]) -> None:
-    """Refuse a name that is no field of other engines."""
+    """Refuse a name that is no such field of clients."""
     for name in names:
         if name not in ENGINE_FIELDS:
             raise PolicyError(
-                f"fields: expected names of other engines' fields, {', '.join(ENGINE_FIELDS)}, "
+                f"fields: expected names of clients' fields, {', '.join(ENGINE_FIELDS)}, "
                 f"got {shown(name)}{did_you_mean(name, ENGINE_FIELDS)}"
             )

@@ -1,4 +1,4 @@
-"""Fields of other engines' clients that ask for a rule, and the built-in that keeps it.
+"""Fields of clients that ask for a rule, and the built-in that keeps it.
 
 The HTTP process reads a field, and hands its value to both gates in a form that SGLang's processes
 can send each other: whole numbers, a list of them, or an object of them.
@@ -15,11 +15,13 @@ from sglang_lp.builtins import (
     DeepseekOCRNoRepeatNGramLogitProcessor,
     LoopBreakerLogitProcessor,
     MinLengthLogitProcessor,
+    ToolCallLimitLogitProcessor,
 )
 from sglang_lp.params import MAX_INT
 
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
+    from sglang_lp.served_model import ServedModel
 
 
 class EngineField(NamedTuple):
@@ -27,14 +29,17 @@ class EngineField(NamedTuple):
 
     Attributes:
         processor: The built-in that keeps the rule.
-        params: Return the built-in's parameters for a value of the field.
+        params: Return the built-in's parameters for a value of the field and the served model.
+        is_sglangs: Whether SGLang has the field as well. A server that does not allow the built-in
+            leaves it to SGLang, and a profile need not let a request set it.
     """
 
     processor: type[LogitProcessor]
-    params: Callable[[Any], Mapping[str, Any]]
+    params: Callable[[Any, ServedModel], Mapping[str, Any]]
+    is_sglangs: bool = False
 
 
-def _sequences(flat: list[int]) -> Mapping[str, Any]:
+def _sequences(flat: list[int], _served: ServedModel) -> Mapping[str, Any]:
     """Return banned sequences, each sent as its length and its tokens."""
     token_ids: list[int] = []
     lengths: list[int] = []
@@ -47,18 +52,34 @@ def _sequences(flat: list[int]) -> Mapping[str, Any]:
     return {"token_ids": token_ids, "lengths": lengths}
 
 
-#: By the names of vLLM and, for n-grams, of Transformers and TensorRT-LLM.
+def _no_calls(_count: int, served: ServedModel) -> Mapping[str, Any]:
+    """Ban the texts that open a tool call."""
+    form = served.tool_calls
+    return {} if form is None else {"words": form.starts, "where": form.where}
+
+
+def _few_calls(count: int, served: ServedModel) -> Mapping[str, Any]:
+    """End the answer after a number of tool calls."""
+    form = served.tool_calls
+    return {"max_tool_calls": count, "where": "everywhere" if form is None else form.where}
+
+
+#: By the names of OpenAI, of vLLM and, for n-grams, of Transformers and TensorRT-LLM.
 ENGINE_FIELDS: Mapping[str, EngineField] = {
     "bad_words": EngineField(BadWordsLogitProcessor, _sequences),
     "allowed_token_ids": EngineField(
-        AllowedTokensLogitProcessor, lambda token_ids: {"token_ids": token_ids}
+        AllowedTokensLogitProcessor, lambda token_ids, _served: {"token_ids": token_ids}
     ),
     "no_repeat_ngram_size": EngineField(
         DeepseekOCRNoRepeatNGramLogitProcessor,
-        lambda size: {"ngram_size": size, "window_size": MAX_INT},
+        lambda size, _served: {"ngram_size": size, "window_size": MAX_INT},
     ),
     "repetition_detection": EngineField(
-        LoopBreakerLogitProcessor, lambda sizes: {**sizes, "action": "end"}
+        LoopBreakerLogitProcessor, lambda sizes, _served: {**sizes, "action": "end"}
     ),
-    "min_tokens": EngineField(MinLengthLogitProcessor, lambda count: {"min_tokens": count}),
+    "min_tokens": EngineField(
+        MinLengthLogitProcessor, lambda count, _served: {"min_tokens": count}
+    ),
+    "tool_choice": EngineField(BadWordsLogitProcessor, _no_calls, is_sglangs=True),
+    "parallel_tool_calls": EngineField(ToolCallLimitLogitProcessor, _few_calls, is_sglangs=True),
 }

@@ -319,13 +319,13 @@ class Rules:
             processor = self._find_named(name, field.processor)
             ChainLogitProcessor.check_link(processor, kinds)
             kinds.append(processor)
-            if len(kinds) > MAX_CHAIN:
+            if len(kinds) > MAX_CHAIN and not field.is_sglangs:
                 raise RequestError(
                     f"{name}: expected at most {MAX_CHAIN} processors in one request, got "
                     f"{len(kinds)} with those of its fields; leave some out"
                 )
             try:
-                link = parse_link(processor, field.params(value), served)
+                link = parse_link(processor, field.params(value, served), served)
             except InvalidParameter as error:
                 raise RequestError(f"{name}: {error.problem}") from None
             yield link
@@ -374,7 +374,8 @@ class Rules:
         """Return the processors of a profile, with the parameters that it lets the request set."""
         profile = self._profiles[asked.payload]
         given = _public(asked.custom_params)
-        asks = [*given, *([] if asked.field is None else [BUDGET]), *dict(asked.fields)]
+        others = [name for name, _ in asked.fields if not ENGINE_FIELDS[name].is_sglangs]
+        asks = [*given, *([] if asked.field is None else [BUDGET]), *others]
         for name in asks:
             if name not in profile.may_set:
                 allowed = ", ".join(sorted(profile.may_set)) or "no parameter"

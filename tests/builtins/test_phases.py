@@ -42,6 +42,11 @@ CASES = {
     "MinLengthLogitProcessor": {"min_tokens": 6},
     "ScheduledBiasLogitProcessor": {"token_ids": [A], "bias": 3.0, "start": 3, "end": 9},
     "ScriptLogitProcessor": {"scripts": ["Latin"], "mode": "ban"},
+    "ToolCallLimitLogitProcessor": {
+        "max_tool_calls": 1,
+        "tool_call_starts": [" cat"],
+        "tool_call_end": ",",
+    },
     "TopNSigmaLogitProcessor": {"top_n_sigma": 1.5},
     "TriggerPhraseLogitProcessor": {"trigger": "cat", "phrase": " sat"},
 }

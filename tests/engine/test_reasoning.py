@@ -419,6 +419,48 @@ def test_a_call_that_comes_back_is_whole_at_every_budget(server, encode, choice,
     assert called, "no budget let a call through"
 
 
+TWO = f"{CALL}\n" + CALL.replace("2", "7")
+
+
+def answered(reply):
+    """Return content, arguments of the calls by their index, and finish reason of a chat."""
+    (parts,) = messages_of(reply)
+    calls = {}
+    for call in (call for one in parts for call in one.get("tool_calls") or ()):
+        told = call["function"].get("arguments") or ""
+        calls[call["index"]] = calls.get(call["index"], "") + told
+    events = [event for event in reply.events or [reply.body] if event.get("choices")]
+    finished = [event["choices"][0].get("finish_reason") for event in events]
+    content = "".join(one.get("content") or "" for one in parts)
+    return content, [json.loads(calls[index]) for index in sorted(calls)], finished[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("budget", [None, 4])
+@pytest.mark.parametrize("text", [f"ab{END}so {CALL}", f"ab{CALL}"], ids=["answer", "thoughts"])
+def test_tool_choice_none_bans_what_opens_a_call(server, encode, text, budget, stream):
+    for choice, opens in (("none", False), ("auto", True)):
+        asked = {"tools": TOOLS, "tool_choice": choice, "max_tokens": 90, "stream": stream}
+        reply = ask(server, **asked, **scripted(encode, text, budget))
+        content, calls, _ = answered(reply)
+        assert bool(calls) == opens
+        assert TOOL not in content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("budget", [None, 4])
+def test_an_answer_ends_after_one_call_without_parallel_calls(server, encode, budget, stream):
+    asked = {"tools": TOOLS, "max_tokens": 250, "stream": stream}
+    said = scripted(encode, f"ab{END}{TWO}", budget)
+    said["custom_params"]["0.script"].append(EOS)
+
+    content, calls, finish = answered(ask(server, **asked, **said, parallel_tool_calls=False))
+    assert [call["a"] for call in calls] == [2]
+    assert (content.strip(), finish) == ("", "tool_calls")
+    _, calls, _ = answered(ask(server, **asked, **said))
+    assert [call["a"] for call in calls] == [2, 7]
+
+
 # Clients' fields
 
 

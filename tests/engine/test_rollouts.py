@@ -74,6 +74,12 @@ EXCLUDING = [
 #: Processors that also change the logits of the remaining tokens.
 OTHERS = [
     attach("BiasWordsLogitProcessor", words=[" and", "ing"], weights=[4.0, 2.0], max_times=3),
+    attach(
+        "ToolCallLimitLogitProcessor",
+        max_tool_calls=1,
+        tool_call_starts=["<tool_call>"],
+        tool_call_end="</tool_call>",
+    ),
     attach("CiteFromPromptLogitProcessor", bias=4.0, eos_token_ids=[EOS]),
     attach("DRYLogitProcessor", dry_multiplier=4.0, dry_allowed_length=1),
     attach("GenLengthLogitProcessor", bias=2.0, eos_token_ids=[EOS, FREQUENT[0]]),

@@ -19,6 +19,7 @@ OTHERS = {
     "DRYLogitProcessor",
     "GenLengthLogitProcessor",
     "ScheduledBiasLogitProcessor",
+    "ToolCallLimitLogitProcessor",
     "TriggerPhraseLogitProcessor",
 }
 

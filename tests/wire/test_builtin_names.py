@@ -44,6 +44,7 @@ PAYLOADS = {
     "ScheduledBiasLogitProcessor": "b825016f9b760f38",
     "ScriptLogitProcessor": "35881b1f537274e2",
     "ThinkingBudgetLogitProcessor": "44e1f8b34a29064b",
+    "ToolCallLimitLogitProcessor": "bdecb0b2b265df80",
     "TopNSigmaLogitProcessor": "1676108965aed091",
     "TriggerPhraseLogitProcessor": "a27f804374effff4",
 }

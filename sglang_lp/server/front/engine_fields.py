@@ -1,7 +1,7 @@
-"""Values of other engines' fields, as those engines mean them.
+"""Values of other engines' fields, as those engines mean them, and of fields for tool calls.
 
 Each function takes the body of a request and the name of a field. It returns a value for
-``sglang_lp.policy.fields``, or ``MISSING`` where the engine would do nothing.
+``sglang_lp.policy.fields``, or ``MISSING`` where there is nothing to do.
 """
 
 from __future__ import annotations
@@ -130,6 +130,27 @@ def to_repetition(body: Any, name: str) -> Any:
     if count < 2:  # noqa: PLR2004 - what comes once is no repetition
         raise RequestError(f"{name}.min_count: expected 2 or more, got {count}; {example}")
     return {"max_pattern_size": most, "min_pattern_size": max(1, least), "min_count": count}
+
+
+def to_no_calls(body: Any, name: str) -> Any:
+    """Return 0 for a ``tool_choice`` of ``"none"``, of OpenAI's or Anthropic's form."""
+    choice = _value(body, name)
+    return 0 if (_inner(choice, "type") or choice) == "none" else MISSING
+
+
+def to_one_call(body: Any, name: str) -> Any:
+    """Return 1 for ``parallel_tool_calls`` of false, or Anthropic's ``disable_parallel_tool_use``.
+
+    Without tools, or with a ``tool_choice`` of ``"none"``, SGLang reads no text as a call.
+    """
+    choice = _value(body, "tool_choice")
+    is_one = _value(body, name) is False or _inner(choice, "disable_parallel_tool_use") is True
+    has_tools = is_one and _value(body, "tools") not in (MISSING, [])
+    return 1 if has_tools and to_no_calls(body, "tool_choice") is MISSING else MISSING
+
+
+def _inner(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
 
 
 def _encode(tokenizer: Any, text: str) -> Sequence[int]:

@@ -24,12 +24,15 @@ from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
 from sglang_lp.policy.decisions import LEVELS
+from sglang_lp.policy.fields import ENGINE_FIELDS
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.engine_fields import (
     MISSING,
     spell,
     to_bad_words,
     to_count,
+    to_no_calls,
+    to_one_call,
     to_repetition,
     to_token_ids,
 )
@@ -89,6 +92,7 @@ XARGS = "vllm_xargs"
 _PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
 
 _BAD_WORDS = FIELD_KEYS["bad_words"]
+_NO_CALLS, _ONE_CALL = FIELD_KEYS["tool_choice"], FIELD_KEYS["parallel_tool_calls"]
 #: Keys of fields that a server without processors leaves to SGLang.
 _READ = frozenset({BUDGET_FIELD, *FIELD_KEYS.values()})
 
@@ -165,8 +169,17 @@ def _reads(name: str) -> Callable[[Guard], bool]:
     return lambda guard: guard.rules.reads(name)
 
 
+def _reads_allowed(name: str) -> Callable[[Guard], bool]:
+    """Tell whether a field counts and its built-in is allowed; else SGLang alone reads it."""
+    kind = ENGINE_FIELDS[name].processor
+    return lambda guard: (
+        guard.rules.reads(name) and any(one.processor is kind for one in guard.verifier.allowed)
+    )
+
+
 def _engine_field(name: str, find: Callable[[Any, str], Any], at: tuple[At, ...]) -> Field:
-    return Field(name, at, FIELD_KEYS[name], find, _reads(name))
+    reads = _reads_allowed if ENGINE_FIELDS[name].is_sglangs else _reads
+    return Field(name, at, FIELD_KEYS[name], find, reads(name))
 
 
 def _adapts_vllm(guard: Guard) -> bool:
@@ -195,6 +208,8 @@ FIELDS = (
     _engine_field("repetition_detection", to_repetition, _BUDGETS),
     # SGLang has it in chats and completions; a chat may be an Anthropic message.
     _engine_field("min_tokens", to_count, (At.CHAT, At.RESPONSE)),
+    _engine_field("tool_choice", to_no_calls, (At.CHAT, At.RESPONSE)),
+    _engine_field("parallel_tool_calls", to_one_call, (At.CHAT, At.RESPONSE)),
     # SGLang's form of a response has no such fields.
     Field(_PROCESSOR, (At.RESPONSE,), _PROCESSOR, _parameters, _always),
     Field(_PARAMS, (At.RESPONSE,), _PARAMS, _parameters, _always),
@@ -323,6 +338,10 @@ class Reader:
         if not _runs_processors(serving):  # SGLang alone reads the request
             return {key: value for key, value in found.items() if key not in _READ}
         check_openai(body)
+        form = self._guard.server.tool_calls
+        for key, is_known in ((_NO_CALLS, form), (_ONE_CALL, form and form.end)):
+            if not is_known:  # SGLang alone reads the field
+                found.pop(key, None)
         if _BAD_WORDS in found:
             found[_BAD_WORDS] = spell(found[_BAD_WORDS], serving.tokenizer_manager.tokenizer)
         return found

@@ -61,6 +61,12 @@ class Speculation(NamedTuple):
 
         return cls(algorithm, lossy, simulated=envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether a processor that can be forked is exact, whatever else its request asks for."""
+        known = ALGORITHMS.get(self.algorithm, _UNKNOWN) is None
+        return known and not self.simulated and self.lossy is None
+
     def check(self, name: str, processor: LogitProcessor, *, sampled: bool) -> None:
         """Refuse a processor that could not be exact.
 

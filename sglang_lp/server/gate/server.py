@@ -13,6 +13,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.beam_search import check_beams
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
+from sglang_lp.server.gate.tool_call_parser import tool_call_format
 from sglang_lp.text.encoding import encode
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogues
     from sglang_lp.params import Beside
     from sglang_lp.processor import LogitProcessor
-    from sglang_lp.served_model import ReasoningFormat
+    from sglang_lp.served_model import ReasoningFormat, ToolCallFormat
     from sglang_lp.server.gate.intake import Intake
 
 
@@ -46,6 +47,7 @@ class Server:
         vocab_size: Number of logits in a row of the served model, or ``None``.
         eos_token_ids: The end tokens of the model's configuration, or ``None``.
         reasoning: How the served reasoning parser tells reasoning; ``None`` without a parser.
+        tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
     """
 
     def __init__(self, catalogues: Catalogues) -> None:
@@ -61,6 +63,7 @@ class Server:
         self.vocab_size: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
         self.reasoning: ReasoningFormat | None = None
+        self.tool_calls: ToolCallFormat | None = None
         self._known: tuple[Any, ...] = ()
         self._model = ServedModel()
 
@@ -72,7 +75,9 @@ class Server:
         if known != self._known:
             self._known = known
             model = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
-            self._model = model._replace(reasoning=self.reasoning, catalogues=catalogues)
+            self._model = model._replace(
+                reasoning=self.reasoning, catalogues=catalogues, tool_calls=self.tool_calls
+            )
         return self._model
 
     def model_of(self, end_token_ids: Sequence[int]) -> ServedModel:
@@ -108,6 +113,10 @@ class Server:
             name = getattr(options, "reasoning_parser", None)
             strict = getattr(options, "enable_strict_thinking", False)
             self.reasoning = reasoning_format(name, tokenizer, strict=strict)
+            parser = getattr(options, "tool_call_parser", None)
+            honours = self.speculation is None or self.speculation.is_exact
+            if honours and self.diffusion is None:  # else SGLang alone reads these fields
+                self.tool_calls = tool_call_format(parser, tokenizer, self.reasoning)
         self.tokenizer = tokenizer
         return is_new
 

@@ -13,7 +13,7 @@ from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, Requ
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.fields import ENGINE_FIELDS
-from sglang_lp.served_model import ServedModel
+from sglang_lp.served_model import ReasoningFormat, ServedModel, ToolCallFormat
 from sglang_lp.server.front.engine_fields import spell
 from sglang_lp.server.front.fields import Reader
 from sglang_lp.server.gate.guard import Guard
@@ -21,7 +21,9 @@ from sglang_lp.server.gate.reserved_keys import FIELD_KEYS, check_origin, check_
 from sglang_lp.trust import Policy, Verifier
 from support.models.vocabularies import byte_level, one_token_a_byte
 
-SERVED = ServedModel.of(one_token_a_byte(), 256, [0])
+SERVED = ServedModel.of(one_token_a_byte(), 256, [0])._replace(
+    tool_calls=ToolCallFormat(("<call>",), "</call>")
+)
 BYTES = one_token_a_byte()
 WORD = BYTES.encode("foo").ids
 ALL = {
@@ -31,18 +33,21 @@ ALL = {
     "repetition_detection": {"max_pattern_size": 4, "min_count": 2},
     "min_tokens": 7,
 }
+#: SGLang has the others as well.
+OTHERS = [name for name, field in ENGINE_FIELDS.items() if not field.is_sglangs]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
-def found(body, guard=None, **own):
+def found(body, guard=None, form=SERVED.tool_calls, **own):
     """Return the fields that a chat with this body hands to the gates."""
     request = SimpleNamespace(custom_params=None, custom_logit_processor=None, **own)
     manager = SimpleNamespace(
         server_args=SimpleNamespace(enable_custom_logit_processor=True), tokenizer=BYTES
     )
     serving = SimpleNamespace(tokenizer_manager=manager)
-    Reader(guard or Guard(Policy.default())).read_chat(
-        serving, request, SimpleNamespace(_json=body)
-    )
+    guard = guard or Guard(Policy.default())
+    guard.server.tool_calls = form
+    Reader(guard).read_chat(serving, request, SimpleNamespace(_json=body))
     given = request.custom_params or {}
     check_origin(given)
     check_shape({**given}, None)
@@ -154,7 +159,7 @@ def test_each_field_runs_its_built_in():
     loops = links["LoopBreakerLogitProcessor"]
     assert (loops.max_pattern_size, loops.min_count, loops.action) == (4, 2, "end")
     assert links["MinLengthLogitProcessor"].min_tokens == 7
-    assert len(links) == len(ENGINE_FIELDS)
+    assert len(links) == len(OTHERS)
 
 
 def test_a_field_joins_what_the_request_names_and_what_the_operator_decided():
@@ -182,7 +187,7 @@ def test_a_field_joins_what_the_request_names_and_what_the_operator_decided():
         rules.decide(asked(*repeat, no_repeat_ngram_size=3), SERVED)
 
 
-@pytest.mark.parametrize("field", ENGINE_FIELDS)
+@pytest.mark.parametrize("field", OTHERS)
 def test_ceilings_allow_lists_and_profiles_hold_for_fields(field):
     ask = asked(**{field: ALL[field]})
     with pytest.raises(PayloadRefused, match=f"{field}: expected none, as this server does not"):
@@ -201,7 +206,7 @@ def test_a_token_that_the_model_does_not_have_is_refused_in_the_fields_name():
         rules_of().decide(asked(allowed_token_ids=[256]), SERVED)
 
 
-@pytest.mark.parametrize("field", ENGINE_FIELDS)
+@pytest.mark.parametrize("field", OTHERS)
 def test_the_operator_switches_a_field_off_by_name(field):
     off = Guard(Policy(fields={field: False}))
 
@@ -209,3 +214,71 @@ def test_the_operator_switches_a_field_off_by_name(field):
     assert found(ALL, off).keys() == ALL.keys() - {field}
     with pytest.raises(PolicyError, match="did you mean 'bad_words'"):
         Policy(fields={"bad_word": False})
+
+
+# Tool calls
+
+NONE, ONE = {"tool_choice": "none"}, {"parallel_tool_calls": False, "tools": TOOLS}
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (NONE, {"tool_choice"}),
+        ({**NONE, "tools": TOOLS}, {"tool_choice"}),
+        ({"tool_choice": {"type": "none"}}, {"tool_choice"}),  # Anthropic's
+        ({"tool_choice": "auto", "tools": TOOLS}, set()),
+        ({"tools": TOOLS}, set()),
+        ({}, set()),
+        (ONE, {"parallel_tool_calls"}),
+        ({**ONE, "tool_choice": "required"}, {"parallel_tool_calls"}),
+        ({**ONE, **NONE}, {"tool_choice"}),
+        ({"parallel_tool_calls": False}, set()),
+        ({"parallel_tool_calls": False, "tools": []}, set()),
+        ({"parallel_tool_calls": True, "tools": TOOLS}, set()),
+        ({"parallel_tool_calls": None, "tools": TOOLS}, set()),
+        (
+            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}, "tools": TOOLS},
+            {"parallel_tool_calls"},
+        ),
+    ],
+)
+def test_fields_for_tool_calls_are_read_where_they_limit_calls(body, names):
+    assert found(body).keys() == names
+
+
+def test_what_cannot_be_told_or_is_not_allowed_is_left_to_sglang():
+    endless = ToolCallFormat(("<call>",))
+    assert found(NONE, form=None) == found(ONE, form=None) == found(ONE, form=endless) == {}
+    assert found(NONE, form=endless).keys() == {"tool_choice"}
+    for policy in (
+        Policy(builtins=False),
+        Policy(fields={"tool_choice": False, "parallel_tool_calls": False}),
+    ):
+        assert found(NONE, Guard(policy)) == found(ONE, Guard(policy)) == {}
+
+
+@pytest.mark.parametrize("where", ["everywhere", "answer"])
+def test_tool_choice_none_bans_the_starts_and_one_call_ends_the_answer(where):
+    form = SERVED.tool_calls._replace(where=where)
+    thinks = ReasoningFormat("<think>", "</think>")
+    served = SERVED._replace(tool_calls=form, reasoning=thinks)
+
+    none = rules_of().decide(asked(**NONE), served)
+    assert none.names == ("BadWordsLogitProcessor",)
+    assert (none.params.words, none.params.where) == (form.starts, where)
+    one = rules_of().decide(asked("MinLengthLogitProcessor", {"min_tokens": 2}, **ONE), served)
+    assert one.names == ("MinLengthLogitProcessor", "ToolCallLimitLogitProcessor")
+    limit = links_of(one)["ToolCallLimitLogitProcessor"]
+    assert (limit.max_tool_calls, limit.where) == (1, where)
+    assert (limit.tool_call_starts, limit.tool_call_end) == (form.starts, form.end)
+
+
+def test_a_profile_and_a_full_chain_take_the_fields_for_tool_calls():
+    fixed = Profile(processors=(Chosen(processor="DRYLogitProcessor"),))
+    for fields in (NONE, ONE):
+        decided = rules_of(profiles={"fixed": fixed}).decide(asked("fixed", **fields), SERVED)
+        assert len(decided.names) == 2
+        chain = {"chain": ["LoopBreakerLogitProcessor"] * 8}
+        decided = rules_of().decide(asked("ChainLogitProcessor", chain, **fields), SERVED)
+        assert len(decided.names) == 9

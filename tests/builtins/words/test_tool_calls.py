@@ -1,0 +1,154 @@
+"""An end after a number of tool calls."""
+
+import random
+
+import pytest
+import torch
+
+from sglang_lp.builtins import ChainLogitProcessor, ToolCallLimitLogitProcessor
+from sglang_lp.edits import MAX_BIAS
+from sglang_lp.errors import InvalidParameter
+from sglang_lp.processor import fit
+from sglang_lp.served_model import ServedModel, ToolCallFormat
+from sglang_lp.testing import FakeRequest, ProcessorContract
+from sglang_lp.text.vocabulary import vocabulary_of
+from support.models.vocabularies import END, byte_level
+
+CORPUS = ["<call>{a}</call> so <calls> [call]x[/call] </calls>"] * 30
+TOKENIZER = byte_level(CORPUS, 330)
+TOKENIZER.add_tokens(["<call>", "so [call]", "ll>{"])
+TOKENS = vocabulary_of(TOKENIZER).tokens
+EOS = TOKENIZER.token_to_id(END)
+VOCAB_SIZE = len(TOKENS)
+PLAIN = {"tool_call_starts": ["<call>"], "tool_call_end": "</call>"}
+BLOCK = {
+    "tool_call_starts": ["<calls>", "[call]"],
+    "tool_call_end": "[/call]",
+    "tool_block_end": "</calls>",
+}
+
+
+class TestContract(ProcessorContract):
+    processor = ToolCallLimitLogitProcessor
+    valid_params = (
+        {"max_tool_calls": 1, **PLAIN},
+        {"max_tool_calls": 3, **BLOCK, "eos_token_ids": [3, 4]},
+    )
+    invalid_params = (
+        (PLAIN, "max_tool_calls"),
+        ({"max_tool_calls": 0, **PLAIN}, "max_tool_calls"),
+        ({"max_tool_calls": 1, "tool_call_starts": ["<call>"]}, "tool_call_end"),
+        ({"max_tool_calls": 1, "tool_call_end": "</call>"}, "tool_call_starts"),
+        ({"max_tool_calls": 1, "tool_block_end": "</calls>"}, "tool_block_end"),
+        ({"max_tool_calls": 1, **PLAIN, "tool_call_starts": []}, "tool_call_starts"),
+        ({"max_tool_calls": 1, **PLAIN, "tool_call_starts": ["<c>"]}, "tool_call_starts"),
+        ({"max_tool_calls": 1, **PLAIN, "tool_call_starts": ["<call>"] * 17}, "tool_call_starts"),
+        ({"max_tool_calls": 1, **PLAIN, "tool_call_starts": ["\ud800"]}, "tool_call_starts"),
+    )
+    tokenizer = TOKENIZER
+    token_ids = TOKENIZER.encode("<call>{a}</call>").ids
+    eos_token_ids = (EOS,)
+
+
+def edited(output, **params):
+    """Return a row of zeros after the edits that follow an output."""
+    request = FakeRequest([], output, tokenizer=TOKENIZER, eos_token_ids=[EOS])
+    logits = torch.zeros(1, VOCAB_SIZE)
+    return ToolCallLimitLogitProcessor()(logits, [request.custom_params(params)])[0]
+
+
+def expected(output, most, starts, end, block_end):
+    """Say by definition, byte by byte, which tokens are banned and whether the end is pushed."""
+    texts = [text.encode() for text in starts]
+    said, waits, calls = b"", texts, 0
+    for token_id in output:
+        said += TOKENS[token_id]
+        if any(text in said for text in waits):
+            said = b""
+            if waits == [end.encode()]:
+                calls += 1
+                waits = texts if calls < most else [block_end.encode()] if block_end else []
+            elif waits == texts:
+                waits = [end.encode()]
+            else:
+                waits = []
+    if calls < most:
+        return set(), False
+    whole = b"".join(TOKENS[token_id] for token_id in output)
+    banned = {
+        token_id
+        for token_id, token in enumerate(TOKENS)
+        for text in texts
+        for begun in range(len(text))
+        if token.startswith(text[begun:]) and whole.endswith(text[:begun])
+    }
+    banned |= {i for i, token in enumerate(TOKENS) if any(text in token for text in texts)}
+    return banned, not waits
+
+
+def spelled(some, text):
+    """Spell a text in tokens drawn at random."""
+    left, found = text.encode(), []
+    while left:
+        fits = [i for i, token in enumerate(TOKENS) if token and left.startswith(token)]
+        found.append(some.choice(fits))
+        left = left[len(TOKENS[found[-1]]) :]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("params", "pieces"),
+    [
+        (PLAIN, ["<call>{a}</call>", " so ", "</call>", "<cal", "<call>", "</ca"]),
+        (BLOCK, ["<calls>[call]x[/call]", "[call]x[/call]", "</calls>", " so ", "[ca", "[/call]"]),
+    ],
+    ids=["plain", "block"],
+)
+def test_the_end_is_pushed_after_the_last_call_and_no_other_call_starts(params, pieces):
+    some = random.Random(5)
+    pushed = bans = 0
+    for _ in range(300):
+        text = "".join(some.choices(pieces, k=some.randint(0, 6)))
+        text += some.choice(["", "<cal", "<call", "[call"])
+        output, most = spelled(some, text), some.randint(1, 2)
+        row = edited(output, max_tool_calls=most, **params)
+        banned, is_pushed = expected(
+            output,
+            most,
+            params["tool_call_starts"],
+            params["tool_call_end"],
+            params.get("tool_block_end"),
+        )
+        assert {*row.isneginf().nonzero()[:, 0].tolist()} == banned, text
+        assert row[EOS].item() == (MAX_BIAS if is_pushed else 0), text
+        pushed, bans = pushed + is_pushed, bans + bool(banned)
+    assert pushed > 9
+    assert bans > 20
+
+
+def test_texts_that_are_left_out_are_those_of_the_served_parser():
+    served = ServedModel.of(TOKENIZER, VOCAB_SIZE, [EOS])
+    form = ToolCallFormat(("<calls>", "[call]"), "[/call]", "</calls>")
+    params = ToolCallLimitLogitProcessor.parse_params({"max_tool_calls": 2})
+
+    fitted = fit(ToolCallLimitLogitProcessor, params, served._replace(tool_calls=form))
+    assert (fitted.tool_call_starts, fitted.tool_call_end) == (form.starts, form.end)
+    assert (fitted.tool_block_end, fitted.eos_token_ids) == (form.block_end, (EOS,))
+    for unknown in (None, ToolCallFormat(("<calls>",))):
+        with pytest.raises(InvalidParameter, match=r"tool_call_starts .*: required"):
+            fit(ToolCallLimitLogitProcessor, params, served._replace(tool_calls=unknown))
+
+
+def test_where_the_end_is_banned_the_answer_goes_on_without_another_call():
+    output = TOKENIZER.encode("<call>{a}</call>").ids
+    request = FakeRequest([], output, tokenizer=TOKENIZER, eos_token_ids=[EOS])
+    params = {
+        "chain": ["ToolCallLimitLogitProcessor", "MinLengthLogitProcessor"],
+        "1.min_tokens": 999,
+        **{f"0.{name}": value for name, value in {"max_tool_calls": 1, **PLAIN}.items()},
+    }
+    logits = torch.zeros(1, VOCAB_SIZE)
+    row = ChainLogitProcessor()(logits, [request.custom_params(params)])[0]
+
+    assert row[EOS].isneginf()
+    assert row.isfinite().sum() > VOCAB_SIZE // 2

@@ -1,0 +1,209 @@
+"""The texts around one tool call, held against SGLang's own tool-call parsers."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sglang.srt")
+
+from sglang.srt.entrypoints.openai.protocol import Function, Tool
+from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+from sglang_lp.server.gate.tool_call_parser import FORMATS
+
+REGISTRY = FunctionCallParser.ToolCallParserEnum
+PAGE = Path(__file__).parents[3] / "docs/thinking.md"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [Tool(function=Function(name="weather", parameters=SCHEMA))]
+
+_JSON = '{"name": "weather", "arguments": {"city": "%s"}}'
+_ARGUMENTS = '{"city": "%s"}'
+_KEYS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>"
+_FUNCTION = (
+    "<tool_call>\n<function=weather>\n<parameter=city>\n%s\n</parameter>\n</function>\n</tool_call>"
+)
+
+
+def _dsml(block, invoke, parameter):
+    name, argument, end = f"｜DSML｜{invoke}", f"｜DSML｜{parameter}", f"</｜DSML｜{invoke}>"
+    value = f'<{argument} name="city" string="true">%s</{argument}>'
+    one = f'<{name} name="weather">{value}{end}'
+    return f"<｜DSML｜{block}>\n", one, f"\n</｜DSML｜{block}>"
+
+
+#: Answers with calls: the text before the calls, a call with a place for the city, the text after.
+SAMPLES = {
+    **dict.fromkeys(("glm", "glm45", "ling3", "poolside_v1"), ("", _KEYS, "")),
+    "glm47": ("", _KEYS.replace("\n", ""), ""),
+    "spark25": ("", _KEYS.replace(">\n<arg_v", "><arg_v"), ""),
+    **dict.fromkeys(("nanbeige", "qwen3_coder", "step3p5"), ("", _FUNCTION, "")),
+    "mimo": ("", _FUNCTION.replace("\n%s\n", "%s"), ""),
+    **dict.fromkeys(
+        ("qwen", "qwen25", "trinity", "hermes"), ("", f"<tool_call>\n{_JSON}\n</tool_call>", "")
+    ),
+    "deepseekv3": (
+        "<｜tool▁calls▁begin｜>",
+        (
+            f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{_ARGUMENTS}\n```"
+            "<｜tool▁call▁end｜>"
+        ),
+        "<｜tool▁calls▁end｜>",
+    ),
+    "deepseekv31": (
+        "<｜tool▁calls▁begin｜>",
+        f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{_ARGUMENTS}<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+    ),
+    "deepseekv32": _dsml("function_calls", "invoke", "parameter"),
+    "deepseekv4": _dsml("tool_calls", "invoke", "parameter"),
+    "deepseekv41": _dsml(" calls", " invoke", " parameter"),
+    "gemma4": ("", '<|tool_call>call:weather{city:<|"|>%s<|"|>}<tool_call|>', ""),
+    "gigachat35": (
+        "<｜GCML｜tool_calls>\n",
+        (
+            '<｜GCML｜invoke name="weather">'
+            '<｜GCML｜parameter name="city" string="true">%s</｜GCML｜parameter></｜GCML｜invoke>'
+        ),
+        "\n</｜GCML｜tool_calls>",
+    ),
+    "hunyuan": (
+        "<tool_calls>\n",
+        (
+            "<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>%s</arg_value>\n"
+            "</tool_call>"
+        ),
+        "\n</tool_calls>",
+    ),
+    "inkling": (
+        "",
+        (
+            "<|message_model|>weather<|content_invoke_tool_json|>"
+            '{"name": "weather", "args": {"city": "%s"}}<|end_message|>'
+        ),
+        "",
+    ),
+    "interns1": (
+        "",
+        (
+            '<|action_start|> <|plugin|>\n{"name": "weather", "parameters": {"city": "%s"}}'
+            "<|action_end|>"
+        ),
+        "",
+    ),
+    "iquest_q1": ("", _KEYS.replace("\n", "").replace("tool_call", "iquest_tool_call"), ""),
+    "k2_horizon": (
+        "<ifm|tool_calls>",
+        f"<ifm|tool_call>{_JSON}</ifm|tool_call>",
+        "</ifm|tool_calls>",
+    ),
+    "kimi_k2": (
+        "<|tool_calls_section_begin|>",
+        (
+            f"<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{_ARGUMENTS}"
+            "<|tool_call_end|>"
+        ),
+        "<|tool_calls_section_end|>",
+    ),
+    "minicpm5": ("", '<function name="weather"><param name="city">%s</param></function>', ""),
+    "minimax-m2": (
+        "<minimax:tool_call>\n",
+        '<invoke name="weather">\n<parameter name="city">%s</parameter>\n</invoke>',
+        "\n</minimax:tool_call>",
+    ),
+    "muse": (
+        " to=weather<|message|><atem:function_calls>\n",
+        (
+            '<atem:invoke name="weather">\n<atem:parameter name="city">%s</atem:parameter>\n'
+            "</atem:invoke>"
+        ),
+        "\n</atem:function_calls>",
+    ),
+    "step3": (
+        "<｜tool_calls_begin｜>\n",
+        (
+            '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="weather">\n'
+            '<steptml:parameter name="city">%s</steptml:parameter>\n</steptml:invoke>'
+            "<｜tool_call_end｜>"
+        ),
+        "\n<｜tool_calls_end｜>",
+    ),
+}
+
+
+def parser_of(name):
+    return FunctionCallParser(TOOLS, name)
+
+
+def calls_of(name, text, *, streamed):
+    """Return the arguments of the calls that SGLang's parser finds in an answer."""
+    parser = parser_of(name)
+    if not streamed:
+        _, calls = parser.parse_non_stream(text)
+        return [json.loads(call.parameters) for call in calls]
+    found = {}
+    for piece in re.findall(r"<[^>]*>|[^<]{1,5}", text):  # markup is one token
+        for call in parser.parse_stream_chunk(piece)[1]:
+            found[call.tool_index] = found.get(call.tool_index, "") + (call.parameters or "")
+    for call in parser.parse_stream_end()[1]:
+        found[call.tool_index] = found.get(call.tool_index, "") + (call.parameters or "")
+    return [json.loads(parameters) for parameters in found.values()]
+
+
+def named_on_the_page(begins):
+    """Return the parsers that a paragraph of the page names."""
+    (paragraph,) = [line for line in PAGE.read_text().splitlines() if line.startswith(begins)]
+    return {*re.findall(r"`([^`]+)`", paragraph)} & {*REGISTRY}
+
+
+def test_every_parser_of_sglang_has_a_format_or_is_named_on_the_page():
+    unknown, endless = (
+        named_on_the_page(begins)
+        for begins in ("- Nothing is done with the parsers", "- Only `tool_choice` is honoured")
+    )
+
+    assert {*REGISTRY} - {*FORMATS} == unknown
+    assert {name for name, form in FORMATS.items() if not form.end} == endless
+    assert {name for name, form in FORMATS.items() if form.end} == {*SAMPLES}
+    assert {*FORMATS} <= {*REGISTRY}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_starts_are_those_that_sglangs_parser_declares(name):
+    detector = parser_of(name).detector
+    names = ("bot_token", "tool_call_start_token", "invoke_start_token")
+    declared = {getattr(detector, attribute, "") for attribute in names}
+    with suppress(NotImplementedError):
+        declared.add(detector.structure_info()("NAME").trigger)
+    for text in filter(None, declared):
+        assert any(start in text or start.startswith(text) for start in FORMATS[name].starts)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_answer_that_ends_after_the_end_of_one_call_has_one_call(name, streamed):
+    before, call, after = SAMPLES[name]
+    form = FORMATS[name]
+    first, second = call % "Paris", (call % "Rome").replace("weather:0", "weather:1")
+    whole = f"{before}{first}\n{second}{after}"
+    cut = f"{before}{first}{form.block_end}"
+
+    assert first.endswith(form.end)
+    assert form.block_end == after.strip()
+    assert any(start in before + call for start in form.starts)
+    assert calls_of(name, whole, streamed=False) == [{"city": "Paris"}, {"city": "Rome"}]
+    assert calls_of(name, cut, streamed=streamed) == [{"city": "Paris"}]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_answer_without_a_start_has_no_call(name):
+    before, call, after = SAMPLES[name]
+    text = f"{before}{call % 'Paris'}{after}"
+    for start in FORMATS[name].starts:
+        text = text.replace(start, start[:-1])
+
+    assert not calls_of(name, text, streamed=False)
