@@ -24,3 +24,19 @@ def test_each_worker_serves_what_is_allowed_and_refuses_the_rest(server):
     assert [answer.status for answer in answers] == [400, 200] * 16
     assert all(answer.output_ids == [7, 8, 9] for answer in answers[1::2])
     assert len({*re.findall(r"multi-tokenizer worker process (\d+)", server.log_text())}) == 2
+
+
+def test_each_worker_brings_the_report_of_an_answer(server):
+    asked = {
+        "model": "tiny",
+        "prompt": [5],
+        "max_tokens": 3,
+        "custom_logit_processor": "ForcedSequenceLogitProcessor",
+        "custom_params": {"token_ids": [7, 8]},
+        "return_meta_info": True,
+    }
+
+    for _ in range(8):  # either worker may answer
+        reply = server.post("/v1/completions", asked)
+        (choice,) = reply.body["choices"]
+        assert choice["meta_info"]["sglang_lp"]["forced_at"] == [[0, 2]], reply.body

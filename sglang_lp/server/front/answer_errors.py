@@ -15,12 +15,15 @@ from typing import Any
 
 import orjson
 
+from sglang_lp.errors import NotRun, ProcessorFault, SglangLpError
 from sglang_lp.server.front.reports import begins_stream, send_whole
 from sglang_lp.server.gate.coded import Coded
 
 #: Key of the ASGI scope that holds the errors, for functions that SGLang runs in other threads.
 _SCOPE = "sglang_lp_errors"
 _DATA = b"data: "
+#: Codes of the errors that no caller causes.
+_FAULTS = {SglangLpError.code, ProcessorFault.code, NotRun.code}
 
 #: The errors of the HTTP request that is being answered, by their messages.
 _noted: ContextVar[dict[str, Coded] | None] = ContextVar("sglang_lp_errors", default=None)
@@ -51,6 +54,28 @@ def noting(raw_request: Any = None) -> Iterator[None]:
     except Exception as error:
         note(Coded.of(error), raw_request)
         raise
+
+
+def refusal(scope: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the ASGI messages of a refusal, with HTTP 400; :class:`AnswerErrors` completes it.
+
+    Args:
+        scope: Of an HTTP request that was not admitted.
+
+    Returns:
+        ``None`` unless the last error of the request is the caller's fault.
+    """
+    last = next(reversed(scope.get(_SCOPE, {}).values()), None)
+    if last is None or last.code in _FAULTS:
+        return None
+    status = HTTPStatus.BAD_REQUEST
+    error = {"message": last.message, "type": "invalid_request_error", "code": status}
+    body = orjson.dumps({"error": error})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    return [
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    ]
 
 
 class AnswerErrors:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from sglang_lp.server.front.answer_errors import AnswerErrors
+from sglang_lp.server.front.answer_errors import AnswerErrors, refusal
 from sglang_lp.server.front.places import BodyKeeper
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
@@ -57,7 +57,8 @@ class AnswerHeader:
     Every answer has the policy's fingerprint, one that was admitted what ran on it.
 
     A stream that begins before its request is admitted, as that of ``/v1/responses`` does, waits
-    for that: its first events say that it began.
+    for that: its first events say that it began. If the request is refused, the client gets the
+    refusal instead of the stream.
 
     Args:
         app: What answers.
@@ -77,25 +78,28 @@ class AnswerHeader:
             return
         answering: list[dict[str, None] | None] = [None]
         held: list[dict[str, Any]] = []
+        is_refused = False
 
         async def sending(message: dict[str, Any]) -> None:
+            nonlocal is_refused
             named = answering[0]
             if named is None and begins_stream(message):
                 held.append(message)  # some streams begin before their request is admitted
                 return
-            ready = [*held, message]
-            if held and named is None and message.get("more_body") and len(held) < _MOST_HELD:
-                held.append(message)
+            if is_refused:  # what is left of the stream
                 return
+            ready = [*held, message]
+            if held and named is None:
+                refused = refusal(scope)
+                if refused is not None:
+                    ready, is_refused = refused, True
+                elif message.get("more_body") and len(held) < _MOST_HELD:
+                    held.append(message)
+                    return
             held.clear()
             for one in ready:
                 if one["type"] == "http.response.start":
-                    added = [self._policy]
-                    if named is not None:
-                        said = ", ".join([*(named or ["none"]), *_warnings()])
-                        value = said.encode("ascii", "backslashreplace")
-                        added.append((HEADER.lower().encode(), value))
-                    one["headers"] = [*one.get("headers", ()), *added]
+                    one["headers"] = [*one.get("headers", ()), *self._headers(named)]
                 await send(one)
 
         token, token_of_scope = _answering.set(answering), _scope.set(scope)
@@ -104,6 +108,13 @@ class AnswerHeader:
         finally:
             _answering.reset(token)
             _scope.reset(token_of_scope)
+
+    def _headers(self, named: Iterable[str] | None) -> list[tuple[bytes, bytes]]:
+        """Return the headers of an answer, given the names of what runs if it was admitted."""
+        if named is None:
+            return [self._policy]
+        said = ", ".join([*(named or ["none"]), *_warnings()])
+        return [self._policy, (HEADER.lower().encode(), said.encode("ascii", "backslashreplace"))]
 
 
 def add_middleware(app: Any, fingerprint: str) -> None:

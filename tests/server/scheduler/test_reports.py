@@ -3,6 +3,8 @@
 import asyncio
 import copy
 from array import array
+from contextlib import suppress
+from http import HTTPStatus
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -17,12 +19,17 @@ from hypothesis import strategies as st
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.edit_log import EditLog
-from sglang_lp.builtins import ChainLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.builtins import (
+    ChainLogitProcessor,
+    ChoiceLogitProcessor,
+    ForcedSequenceLogitProcessor,
+)
 from sglang_lp.client import loss_mask
 from sglang_lp.client.answers import check_ran
-from sglang_lp.errors import NotRun, ProcessorFault
+from sglang_lp.errors import Contradiction, InvalidParameter, NotRun, ProcessorFault
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import header
+from sglang_lp.server.front.answer_errors import AnswerErrors, noting
 from sglang_lp.server.front.header import AnswerHeader, ran
 from sglang_lp.server.front.meta_info import expect, take_report
 from sglang_lp.server.front.reports import AnswerReports, ask, collect
@@ -130,6 +137,62 @@ def test_a_stream_that_begins_before_its_request_is_admitted_waits_for_that():
 
     assert start["headers"][-1] == (b"x-sglang-lp", b"A")
     assert [body["body"] for body in bodies] == [b"a", b"b", b"c", b""]
+
+
+def failing(error, before):
+    """Return an app that admits a request or does not, and begins its stream before it fails."""
+
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        if before:
+            ran(["A"])
+        with suppress(type(error)), noting():
+            raise error
+        await send({"type": "http.response.body", "body": b"failed", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def both(scope, receive, send):
+        await AnswerErrors(AnswerHeader(app, "f"))(scope, receive, send)
+
+    return both
+
+
+def answered_by(app):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app({"type": "http"}, None, send))
+    return sent
+
+
+def test_a_stream_that_is_refused_after_it_began_is_answered_with_the_refusal():
+    error = InvalidParameter("BadWordsLogitProcessor", "words", "expected texts")
+    start, body = answered_by(failing(error, before=False))
+
+    assert start["status"] == HTTPStatus.BAD_REQUEST
+    assert POLICY in start["headers"]
+    assert (b"content-length", b"%d" % len(body["body"])) in start["headers"]
+    assert orjson.loads(body["body"])["error"] == {
+        "message": str(error),
+        "type": "invalid_request_error",
+        "code": 400,
+        "sglang_lp_code": "invalid_parameter",
+        "param": "custom_params.words",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "before"),
+    [(Contradiction("no token is left"), True), (ProcessorFault("A failed"), False)],
+)
+def test_a_stream_that_was_admitted_or_is_not_the_callers_fault_goes_on(error, before):
+    start, *bodies = answered_by(failing(error, before))
+
+    assert start["status"] == HTTPStatus.OK
+    assert [body["body"] for body in bodies] == [b"begun", b"failed", b""]
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 30])
@@ -243,6 +306,15 @@ def test_a_report_says_what_was_forced_and_where_edits_were():
         "edited": [],
         "truncated": None,
     }
+
+
+def test_a_token_without_an_alternative_counts_as_forced_and_is_not_learned():
+    params = {"token_ids": [7, 8, 7, 9], "lengths": [2, 2], "eos_token_ids": [6]}
+
+    told = said(decoded(ChoiceLogitProcessor, params, [3, 9, 3]))
+
+    assert (told["forced_at"], told["edited"]) == ([[0, 1], [2, 3]], [[1, 2]])
+    assert loss_mask({"meta_info": {"completion_tokens": 3, "sglang_lp": told}}) == [0, 1, 0]
 
 
 def test_edits_that_hold_are_counted_to_the_end():
