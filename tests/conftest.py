@@ -41,7 +41,7 @@ def default_signals():
 
 
 #: Marks of tests that run only where ``-m`` names them; pyproject.toml says what each needs.
-ON_REQUEST = {"docs", "drafts", "faults", "fleet", "hunt"}
+ON_REQUEST = {"docs", "drafts", "faults", "fleet"}
 
 
 @pytest.hookimpl(tryfirst=True)

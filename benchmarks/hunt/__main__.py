@@ -128,7 +128,6 @@ def _hunt(kind: Kind, server: Server, seen: Seen, seconds: float, given: Given) 
         search = Search(kind, client, seen, given.seed, FAILURES, given.invariants, _say)
         search.run(min(_WARM, seconds))
         before = resident(server)
-        search.seed += 1
         search.run(seconds - _WARM)
         return resident(server) - before if client.is_alive else 0
 

@@ -62,6 +62,11 @@ class Told(NamedTuple):
         """Whether the client waited for the end, and the answer did not end with an error."""
         return not self.reply.is_cut and not [*self.reply.errors()]
 
+    @property
+    def sort(self) -> str:
+        """The endpoint, and whether the answer is whole."""
+        return self.sent.path + ("" if self.is_whole else ", not whole")
+
 
 def _told(asked: Asked) -> Iterator[Told]:
     for sent, reply in zip(asked.sent, asked.replies, strict=True):
@@ -78,7 +83,7 @@ def never_banned_text(asked: Asked, kind: Kind) -> Found:
         for word in kind.banned:
             for text in told.answer.everything:
                 if word in text:
-                    yield told.sent.path, f"banned {word!r} in {text!r}"
+                    yield told.sort, f"banned {word!r} in {text!r}"
 
 
 def always_beginning(asked: Asked, kind: Kind) -> Found:
@@ -89,7 +94,7 @@ def always_beginning(asked: Asked, kind: Kind) -> Found:
         if text is None or told.wish.may_stop:
             continue
         if not (text.startswith(begins) or begins.startswith(text)):
-            yield told.sent.path, f"{text!r} does not begin with {begins!r}"
+            yield told.sort, f"{text!r} does not begin with {begins!r}"
 
 
 def least_length(asked: Asked, kind: Kind) -> Found:

@@ -95,7 +95,7 @@ def _budget(draw: st.DrawFn) -> Params:
                 "closing_token_ids": seldom(lists(word_ids), lists(ids)),
                 "eos_token_ids": st.just([EOS]),
                 "new_line_token_id": ids,
-                "tool_start_token_ids": lists(ids, 3, 0),
+                "tool_start_token_ids": seldom(lists(word_ids, 2, 0), lists(ids, 3, 0), 4),
                 "force_reasoning": st.booleans(),
                 "min_thinking_tokens": st.sampled_from([1, 2]),
                 "soft_thinking_budget": st.sampled_from([2, 3]),
@@ -286,6 +286,11 @@ _OTHERS: Mapping[str, Draw] = {
         {"how": st.sampled_from(["raises", "nan", "nothing"])}
     ),
 }
+#: Those that write text, which others ban, limit and count.
+_WRITING = {
+    f"{name}LogitProcessor": OF[f"{name}LogitProcessor"]
+    for name in ("Choice", "ForcedSequence", "ForcedWords", "TriggerPhrase")
+}
 #: What servers with drafts refuse, see docs/bring-your-own.md.
 _WHOLE_BATCH = ("Taken", "Entry", "NoRepeatV2")
 
@@ -317,14 +322,16 @@ def named(draw: st.DrawFn, kind: Kind) -> Named:
         "none": lambda: (None, None),
         "bare": lambda: (None, draw(_budget())),
         "built-in": lambda: _one(draw, OF),
+        "writing": lambda: _one(draw, _WRITING),
         "thinking": lambda: ("ThinkingBudgetLogitProcessor", draw(_budget())),
         "other": lambda: _one(draw, {name: of[name] for name in of if name not in OF}),
         "chain": lambda: ("ChainLogitProcessor", draw(_chain(of))),
         "family": lambda: (draw(st.sampled_from(_FAMILIES)), draw(_budget())),
         "profile": lambda: _profile(draw, kind),
     }
-    often = ["built-in"] * 6 + ["thinking", "thinking", "other", "chain", "chain", "none", "bare"]
-    name, params = ways[draw(seldom(st.sampled_from([*often, "profile"]), st.just("family"), 30))]()
+    often = ["built-in"] * 6 + ["writing", "thinking", "chain"] * 2
+    often += ["writing", "other", "none", "bare", "profile"]
+    name, params = ways[draw(seldom(st.sampled_from(often), st.just("family"), 30))]()
     if params is None and not draw(chance(8)):
         return name, params
     if draw(chance(12)):

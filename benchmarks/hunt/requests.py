@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +139,8 @@ _ENGINE_FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def _sampling(draw: st.DrawFn) -> Body:
-    """Draw sampling parameters in the words of ``/generate``."""
+def _sampling(draw: st.DrawFn, params: Body | None) -> Body:
+    """Draw sampling parameters in the words of ``/generate``, next to those of a processor."""
     chosen = draw(st.lists(st.sampled_from([*_SAMPLING]), max_size=3, unique=True))
     sampling = {
         "temperature": draw(seldom(st.just(0), st.just(1), 8)),
@@ -149,7 +149,19 @@ def _sampling(draw: st.DrawFn) -> Body:
     }
     if "min_new_tokens" in sampling and not draw(chance(12)):
         sampling["min_new_tokens"] = min(sampling["min_new_tokens"], sampling["max_new_tokens"])
+    written = [*_texts_in(params or {})]
+    if bool(written) and draw(chance(4)):  # a stop string within a text that the processor writes
+        text = draw(st.sampled_from(written))
+        begin = draw(st.integers(0, len(text) - 1))
+        sampling["stop"] = text[begin : draw(st.integers(begin + 1, len(text)))]
     return sampling
+
+
+def _texts_in(params: Body) -> Iterator[str]:
+    for name, value in params.items():
+        if name.rpartition(".")[2] in {"text", "phrase", "closing", "choices", "words"}:
+            spelled = value if isinstance(value, list) else [value]
+            yield from (text for text in spelled if isinstance(text, str) and text)
 
 
 @st.composite
@@ -182,7 +194,7 @@ def _generate(draw: st.DrawFn, kind: Kind) -> Body:
     """Draw a request in SGLang's own form, for one text or a list of them."""
     count = draw(seldom(st.just(0), st.sampled_from([1, 2, 3]), 5))
     asked = [draw(named(kind)) for _ in range(count or 1)]
-    samplings = [draw(_constrained()) for _ in asked]
+    samplings = [draw(_constrained(params)) for _, params in asked]
     for (_, params), sampling in zip(asked, samplings, strict=True):
         if count:
             sampling.pop("n", None)  # SGLang takes no list of processors with it
@@ -235,9 +247,9 @@ def _search_beams(draw: st.DrawFn, body: Body) -> None:
 
 
 @st.composite
-def _constrained(draw: st.DrawFn) -> Body:
+def _constrained(draw: st.DrawFn, params: Body | None) -> Body:
     """Draw sampling parameters, sometimes with a schema."""
-    sampling: Body = draw(_sampling())
+    sampling: Body = draw(_sampling(params))
     if draw(chance(15)):
         sampling["json_schema"] = json.dumps(_SCHEMA)
         sampling.pop("regex", None)
@@ -270,7 +282,7 @@ def _folded(name: str | None, params: Any) -> str:
 def _openai(draw: st.DrawFn, kind: Kind, *, is_chat: bool) -> Body:
     """Draw a chat or a completion."""
     name, params = draw(named(kind))
-    sampling = {_OPENAI_NAMES.get(key, key): one for key, one in draw(_sampling()).items()}
+    sampling = {_OPENAI_NAMES.get(key, key): one for key, one in draw(_sampling(params)).items()}
     body: Body = {"model": "demo", **sampling}
     if draw(chance(8)) and name is not None:
         body["metadata"] = {wire.ENTRY: _folded(name, params)}
@@ -322,7 +334,7 @@ def _conversation(draw: st.DrawFn) -> Body:
 def _responses(draw: st.DrawFn, kind: Kind) -> Body:
     """Draw a request of OpenAI's responses, whose processor is routed."""
     name, params = draw(named(kind))
-    sampling = draw(_sampling())
+    sampling = draw(_sampling(params))
     body: Body = {
         "model": "demo",
         "input": draw(st.sampled_from(QUESTIONS)),
@@ -344,7 +356,7 @@ def _responses(draw: st.DrawFn, kind: Kind) -> Body:
 def _messages(draw: st.DrawFn, kind: Kind) -> Body:
     """Draw a request of Anthropic's messages."""
     name, params = draw(named(kind))
-    sampling = draw(_sampling())
+    sampling = draw(_sampling(params))
     body: Body = {
         "model": "demo",
         "messages": [{"role": "user", "content": draw(st.sampled_from(QUESTIONS))}],

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,16 +104,17 @@ class Search:
     scripts: Path
     invariants: Sequence[str] = ()
     say: Callable[[str], None] = print
+    _rounds: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, seconds: float) -> None:
-        """Search for so long, or until the server ends.
+        """Search for so long, or until the server ends; a second call goes on with other cases.
 
         Args:
             seconds: From now on; a failing case that is made smaller then is finished first.
         """
         begin = time.monotonic()
         with contextlib.suppress(_OverError):
-            for number in itertools.count():
+            for number in self._rounds:
                 self._round(f"{self.seed} {number}", begin, seconds)
 
     def _round(self, seed: str, begin: float, seconds: float) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hunt.tokens import encode
+from benchmarks.hunt.tokens import fewest
 
 if TYPE_CHECKING:
     from benchmarks.hunt.answers import Answer
@@ -19,7 +19,7 @@ _REASONING = re.compile("reasoning|thinking")
 
 
 def tokens_of(thought: str) -> int:
-    """Count the tokens of a thought without the tool start that it may end with.
+    """Count the tokens of a thought, at least, without the tool start that it may end with.
 
     A block may go beyond its budget to finish a tool start that had begun.
     """
@@ -28,7 +28,7 @@ def tokens_of(thought: str) -> int:
             thought = thought[:-length]
             break
     # A token that is no whole character is three bytes of a replacement character.
-    return len(encode(thought.replace("\ufffd", "?")))
+    return fewest(thought.replace("\ufffd", "?"))
 
 
 def blocks(begun: str, text: str, *, inside: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from demo.model import ensure_model
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "fewest"]
 
 
 @cache
@@ -31,3 +31,24 @@ def decode(token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> st
     """Return the text of ids."""
     text: str = _tokenizer().decode([*token_ids], skip_special_tokens=skip_special_tokens)
     return text
+
+
+def fewest(text: str) -> int:
+    """Return the least number of tokens that spell a text.
+
+    A model may spell a text in fewer tokens than its tokenizer does, under a grammar for example. A
+    character without a token counts as one.
+    """
+    tokens, longest = _texts()
+    least = [0]
+    for end in range(1, len(text) + 1):
+        begins = range(max(0, end - longest), end)
+        least.append(1 + min(least[at] for at in begins if at == end - 1 or text[at:end] in tokens))
+    return least[-1]
+
+
+@cache
+def _texts() -> tuple[frozenset[str], int]:
+    """Return the texts of all tokens, and the length of the longest."""
+    tokens = frozenset(decode([token]) for token in range(_tokenizer().get_vocab_size()))
+    return tokens, max(map(len, tokens))

@@ -271,6 +271,8 @@ RIGHT = [
     (case(asks(beam_width=3), searched([64], [65])), PLAIN),
     (case(asks(), generated("Two")), PLAIN),
     (case(asks(), generated("x</think>y")), PLAIN),
+    # Seven tokens of a grammar, nine of the tokenizer.
+    (case(asks(), generated("<think>applefigfigpeargrapegrapeplum")), PLAIN),
     (case(asks(), generated(f"<think>{' sheep' * 8}</think>{' sheep' * 30}")), PLAIN),
     (case(asks(), generated(f"<think>{' sheep' * 8}<tool_call>{' sheep' * 30}")), PLAIN),
     (case(asks(), generated(f"{FORCED.beginning} yes, it is", range(9))), FORCED),
@@ -294,7 +296,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 10
+REPORTED = 11
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))

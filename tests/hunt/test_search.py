@@ -1,4 +1,4 @@
-"""Less than a minute of ``make hunt`` on one of its servers."""
+"""Half a minute of ``make hunt`` on one of its servers, with one seed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import pytest
 
 from benchmarks.hunt.asking import Client
 from benchmarks.hunt.canaries import canaries
+from benchmarks.hunt.invariants import INVARIANTS, TIMES
 from benchmarks.hunt.searching import Search, Seen, told
 from benchmarks.hunt.servers import KINDS, start
 
-pytestmark = [pytest.mark.engine, pytest.mark.hunt, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+SEED, SECONDS = 1, 25
 
 
 def test_whatever_a_client_sends_the_promises_hold(tmp_path):
     kind, seen = KINDS["plain"], Seen()
-    scripts = tmp_path / "hunt-failures"
+    # Other tests run meanwhile, and take as long as they take.
+    rules = [name for name in INVARIANTS if name not in TIMES]
     with start(kind, tmp_path) as server, Client(server, canaries(kind)) as client:
-        Search(kind, client, seen, 0, scripts).run(45)
+        Search(kind, client, seen, SEED, tmp_path / "hunt-failures", rules).run(SECONDS)
 
-    assert [told(finding) for finding in seen.findings.values()] == []
+    found = [told(finding) + finding.script.read_text() for finding in seen.findings.values()]
+    assert found == [], f"seed {SEED} of make hunt"
     requests, refused = seen.requests["server"]["plain"], seen.refused["server"]["plain"]
-    assert requests > 50
-    assert refused < 0.4 * requests
+    assert requests > 0
+    assert refused < 0.5 * requests
