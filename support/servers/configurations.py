@@ -48,6 +48,8 @@ _SQUEEZED = {
 _CORES = "0|1"
 #: SGLang takes gloo where it finds no NCCL; its GPT-2 does not run on two ranks, its Llama does.
 _RANKS = {"tp_size": 2, "model_path": "llama"}
+#: Chunks of a prompt are on their way in both of the batches.
+_STAGES = {"pp_size": 2, "model_path": "llama", "chunked_prefill_size": 16}
 RANKS_VARIABLES = {
     **speculation.VARIABLES,
     "SGLANG_NCCL_SO_PATH": "none",
@@ -187,6 +189,11 @@ SERVERS: Mapping[str, Settings] = {
         {**_RANKS, "dp_size": 2},
         {**RANKS_VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": "|".join([_CORES] * 2)},
     ),
+    "two stages": ({**_STAGES, "grammar_backend": "xgrammar"}, RANKS_VARIABLES),
+    "two stages, two ranks": (
+        {**_STAGES, **_RANKS},
+        {**RANKS_VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": "|".join([_CORES] * 2)},
+    ),
     "decided": (
         {"enable_metrics": True, "served_model_name": "tiny"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
@@ -231,7 +238,7 @@ BLIND = "dflash, blind"
 #: Server -> what starts it, where that is not SGLang's own command.
 STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 STRICT = "strict thinking"
-RANKS = tuple(name for name in SERVERS if name.startswith("two ranks"))
+RANKS = tuple(name for name in SERVERS if name.startswith(("two ranks", "two stages")))
 APART = "decided as on a gpu"
 #: Servers whose processes import SGLang themselves, as an operator's do: one of the usual kind, one
 #: that is started by another program, and those whose processes have to agree with each other.
@@ -244,7 +251,7 @@ PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)
 DRAFTING = tuple(name for name in PLUGIN if "speculative_algorithm" in SERVERS[name][0])
 #: Servers of every test run: trees and chains, drafts from n-grams and from the model's own state.
 #: The others differ only in the drafter, and take as long again (``make test SUITE=drafts``).
-_ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains", "two ranks"})
+_ALWAYS = frozenset({"ngram trees, mixed chunks", "eagle chains", "two ranks", "two stages"})
 
 
 def command(name: str) -> Sequence[str | Path]:

@@ -87,6 +87,7 @@ ENDS = {
     ("server/scheduler/known_drafts", "foresee_trees"),
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
+    ("server/scheduler/pipeline", "apply"),
     ("server/scheduler/raw_logprobs", "after_sample"),
     ("server/scheduler/raw_logprobs", "after_verify"),
     ("server/scheduler/raw_logprobs", "consume"),

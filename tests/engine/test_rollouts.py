@@ -371,6 +371,23 @@ def test_the_report_tells_forced_positions_from_edited_ones(server):
         assert mask[at] == (token_id not in {300, 301, 302, 303})
 
 
+@on_servers("two stages")
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_report_names_the_positions_whose_logits_changed(server, oracle, stream):
+    requests = [asked(one) for one in EVERY]
+    if stream:
+        with ThreadPoolExecutor(len(requests)) as pool:
+            replies = [*pool.map(lambda one: server.stream("/generate", one), requests)]
+    else:
+        replies = answers(server, requests)
+    for attachment, reply in zip(EVERY, replies, strict=True):
+        report, said = reply.body["meta_info"]["sglang_lp"], [False] * len(reply.output_ids)
+        for since, until in [*report["forced_at"], *report["edited"]]:
+            said[since:until] = [True] * (until - since)
+        rows = rows_of(oracle, attachment, reply.output_ids)
+        assert said == [not torch.equal(edited, own) for edited, own in rows], attachment.processor
+
+
 # Resumed answers
 
 

@@ -11,17 +11,23 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """The device's answers for the rows of one step."""
+    """The device's answers for the rows of one step.
 
-    __slots__ = ("_coming", "_known")
+    Attributes:
+        on_device: The answers, shape ``(rows,)``; ``None`` before there are any, and once they are
+            read.
+    """
+
+    __slots__ = ("_coming", "_known", "on_device")
 
     def __init__(self) -> None:
+        self.on_device: torch.Tensor | None = None
         self._coming: Copy | None = None
         self._known: list[bool] = []
 
     def fetch(self, answers: torch.Tensor) -> None:
         """Start the copy of the answers to the host; shape ``(rows,)``."""
-        self._coming = Copy(answers)
+        self.on_device, self._coming = answers, Copy(answers)
 
     def of(self, row: int) -> bool:
         """Return the answer for a row of the logits; false if the step failed before it.
@@ -29,7 +35,7 @@ class Answers:
         Waits for the device unless the step is over.
         """
         if self._coming is not None:
-            self._known, self._coming = self._coming.read(), None
+            self._known, self._coming, self.on_device = self._coming.read(), None, None
         return bool(self._known) and self._known[row]
 
 

@@ -160,7 +160,7 @@ class EditLog:
                 continue
             is_forced = bool(forced)
             if is_forced or not isinstance(forced, PendingAnswer) or forced.is_edited:
-                self.add(position, forced=is_forced)
+                EditLog.add(self, position, forced=is_forced)  # a subclass has recorded it
         self._pending = later
 
     def finish(self, output_ids: Sequence[int]) -> None:

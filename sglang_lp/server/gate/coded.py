@@ -54,8 +54,8 @@ class Coded(NamedTuple):
         """The entries of an error object that say the code and the field."""
         return {ERROR_CODE: self.code, _PARAM: self.param}
 
-    def as_error(self) -> RequestError:
-        """Return the refusal of a request."""
-        error = RequestError(self.message)
+    def as_error(self, kind: type[SglangLpError] = RequestError) -> SglangLpError:
+        """Return the error of a request; a refusal unless another kind is given."""
+        error = kind(self.message)
         error.code, error.param = self.code, self.param
         return error

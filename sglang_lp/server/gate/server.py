@@ -38,6 +38,7 @@ class Server:
         catalogues: The open catalogues of items.
         diffusion: The name of its diffusion language model algorithm, or ``None``.
         ranks: Number of processes that share one model.
+        stages: Number of pipeline ranks among these (``--pp-size``).
         apart: Whether prefill and decode are on two servers.
         runs_processors: Whether SGLang calls processors (``--enable-custom-logit-processor``).
         preferred: Names in ``custom_params`` of its ``--preferred-sampling-params``.
@@ -54,7 +55,7 @@ class Server:
         self.catalogues = catalogues
         self.diffusion: str | None = None
         self.apart = False
-        self.ranks = 1
+        self.ranks = self.stages = 1
         self.runs_processors = True
         self.preferred: frozenset[str] = frozenset()
         self.speculation: Speculation | None = None
@@ -99,7 +100,8 @@ class Server:
         """
         options = process.server_args
         self.diffusion = getattr(options, "dllm_algorithm", None)
-        self.ranks = getattr(options, "tp_size", 1)
+        self.stages = getattr(options, "pp_size", 1)
+        self.ranks = getattr(options, "tp_size", 1) * self.stages
         self.apart = getattr(options, "disaggregation_mode", "null") != "null"
         self.runs_processors = getattr(options, "enable_custom_logit_processor", True)
         self.preferred = _names_of_params(getattr(options, "preferred_sampling_params", None))
@@ -210,6 +212,11 @@ class Server:
             raise Unsupported(
                 f"{RAW}: expected none, as prefill and decode are on two servers, and SGLang hands "
                 "no logits of the first token over; score the answer as a prompt"
+            )
+        if self.stages > 1:
+            raise Unsupported(
+                f"{RAW}: expected none with --pp-size {self.stages}, as they do not reach the rank "
+                "that answers; score the answer as a prompt"
             )
         if not logprobs:
             raise RequestError(f"{RAW}: expected return_logprob as well, got none; set it to true")

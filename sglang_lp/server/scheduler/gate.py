@@ -24,6 +24,7 @@ from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.gate.reserved_keys import MAKING, check_stands
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
+from sglang_lp.server.scheduler.pipeline import StageHost, StageLog
 from sglang_lp.server.scheduler.reasons import add, log_end
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
@@ -129,7 +130,11 @@ class SchedulerGate:
         # SGLang left the request out if there was no processor, or no dict.
         if not is_same or not isinstance(given, dict) or "__req__" not in given:
             given = _own_params(req, own if own is not None else given or {})
-        kind = BeamHost if intake.searches_beams else SglangHost
+        kind = SglangHost
+        if intake.searches_beams:
+            kind = BeamHost
+        elif guard.server.stages > 1:
+            kind = StageHost
         host = kind(given["__req__"], self._pending, admitted.names)
         host.policy = guard.fingerprint
         host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)
@@ -140,6 +145,8 @@ class SchedulerGate:
         host.tokenizer = guard.server.tokenizer  # SGLang gives its request one only after this hook
         try:
             row = attach_row(given, admitted.processor, admitted.params, host)
+            if isinstance(host, StageHost):
+                row.edit_log = StageLog(host.acts)
             self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size, making)
         except BaseException as error:  # noqa: BLE001 - the class's own code
             name = type(admitted.processor).__name__

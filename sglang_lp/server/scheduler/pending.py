@@ -8,7 +8,7 @@ was launched meanwhile does not wait for the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _NONE: Sequence[int] = ()
@@ -68,11 +68,10 @@ class PendingResults:
         chunks: int = req.inflight_middle_chunks
         if chunks <= 0:
             return False
-        key = id(req.output_ids)
-        pending = sum(
-            id(other.output_ids) == key for batch, _ in self._results() for other in batch.reqs
-        )
-        return chunks > pending
+        mbs = getattr(self.scheduler, "mbs", None)
+        if mbs is not None:  # pipeline ranks: the batches on their way, this step's among them
+            return chunks >= _count(req, filter(None, mbs))
+        return chunks > _count(req, (batch for batch, _ in self._results()))
 
     def _results(self) -> Iterator[tuple[Any, Any]]:
         """Yield the batches that SGLang has not processed, with their results, oldest first."""
@@ -98,6 +97,12 @@ class PendingResults:
                 else:
                     tokens.setdefault(key, []).extend(committed)
         return tokens
+
+
+def _count(req: Any, batches: Iterable[Any]) -> int:
+    """Return how often a request is in batches."""
+    key = id(req.output_ids)
+    return sum(id(other.output_ids) == key for batch in batches for other in batch.reqs)
 
 
 def _committed(batch: Any, result: Any) -> Iterator[list[int]]:

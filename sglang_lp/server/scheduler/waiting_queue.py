@@ -79,7 +79,8 @@ class WaitingQueue:
         queue = scheduler.waiting_queue
         try:
             rows = _rows_of(queue) if self._arrivals.wait else []
-            alone = scheduler.running_batch.is_empty()
+            batches = getattr(scheduler, "running_mbs", ())  # of pipeline ranks
+            alone = all(batch.is_empty() for batch in (scheduler.running_batch, *batches))
             waiting = self._arrivals.read(rows, vocab_size, alone=alone)
             return {id(queue[index]) for index in waiting}
         except Exception:

@@ -19,6 +19,7 @@ from sglang_lp.server.scheduler import (
     disaggregated,
     gate,
     known_drafts,
+    pipeline,
     raw_logprobs,
     release,
     sampling,
@@ -56,6 +57,7 @@ class Shared:
         self.chains = chains.ChainSteps(self.steps)
         self.beams = steps.BeamSteps()
         self.raw = raw_logprobs.RawSteps(self.steps)
+        self.stages = pipeline.Stages(pending)
         self.peers = disaggregated.Peers(guard)
 
 
@@ -286,6 +288,9 @@ HOOKS: tuple[Hook, ...] = (
         lambda shared: shared.chains.accept_and_finalize,
     ),
     Hook(_SCHEDULER + "run_batch", "after", lambda shared: shared.steps.end_unseen),
+    # Pipeline ranks.
+    Hook(_SCHEDULER + "_pp_prepare_tensor_dict", "after", lambda shared: shared.stages.send),
+    Hook(_SCHEDULER + "_pp_prep_batch_result", "before", lambda shared: shared.stages.apply),
     # The model's own logprobs.
     Hook(
         _SRT + "model_executor.model_runner.ModelRunner.sample",
@@ -429,11 +434,12 @@ ATTRIBUTES = (
         _SCHEDULER[:-1],
         (
             *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
-            *("enable_overlap", "max_req_len", "max_running_requests", "metrics_reporter"),
-            *("model_config", "result_queue", "running_batch", "server_args", "spec_algorithm"),
-            *("tokenizer", "tp_worker", "waiting_queue"),
+            *("enable_overlap", "max_req_len", "max_running_requests", "mbs", "metrics_reporter"),
+            *("model_config", "pp_group", "result_queue", "running_batch", "running_mbs"),
+            *("server_args", "spec_algorithm", "tokenizer", "tp_worker", "waiting_queue"),
         ),
     ),
+    Uses(_SRT + "distributed.parallel_state.GroupCoordinator", ("is_last_rank",)),
     Uses(
         _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter",
         ("current_scheduler_metrics_enabled",),
@@ -489,6 +495,7 @@ ATTRIBUTES = (
         _SRT + "model_executor.forward_batch_info.ForwardBatch",
         (*("forward_mode", "sampling_info", "spec_info"),),
     ),
+    Uses(_SRT + "model_executor.forward_batch_info.PPProxyTensors", ("tensors",)),
     Uses(
         _SRT + "model_executor.forward_batch_info.ForwardMode",
         ("is_decode", "is_extend", "is_idle"),

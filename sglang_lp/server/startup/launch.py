@@ -92,10 +92,18 @@ REFUSED = (
         ),
     ),
     Refused(
-        "--pp-size above 1 with --enable-custom-logit-processor",
-        "processors run on the last rank alone, and the first one, which answers, does not learn "
-        "what they decide",
-        lambda server_args: server_args.pp_size > 1 and server_args.enable_custom_logit_processor,
+        "--pp-size above 1 with --speculative-algorithm and --enable-custom-logit-processor",
+        "what processors do to drafts on the last rank does not reach the first one, which answers",
+        lambda server_args: (
+            server_args.pp_size > 1
+            and server_args.speculative_algorithm is not None
+            and server_args.enable_custom_logit_processor
+        ),
+    ),
+    Refused(
+        "--pp-size above 1 with --disaggregation-mode",
+        "what processors do to the first token on the last rank does not reach the decode server",
+        lambda server_args: server_args.pp_size > 1 and server_args.disaggregation_mode != "null",
     ),
     Refused(
         "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)",
@@ -158,7 +166,8 @@ class Launch:
         installation.schedulers_are_guarded = True
         logger.info("%s", describe_start(self._guard))
         # A single rank may begin with a newer version of a catalogue than its parent.
-        versions = self._guard.server.catalogues.versions if server_args.tp_size > 1 else None
+        ranks = server_args.tp_size * server_args.pp_size
+        versions = self._guard.server.catalogues.versions if ranks > 1 else None
         known = self._guard.fingerprint, versions
         run = functools.partial(run_guarded, run_scheduler_process_func, *known)
         return original(cls, server_args, port_args, run, *args, **kwargs)
@@ -190,8 +199,10 @@ class Launch:
             refuse(f"this scheduler runs a Rust server: {_RUST}")
         self._learn(Gate.SCHEDULER, scheduler)
         self._pending.scheduler = scheduler
-        # One rank counts, and the others of the same requests do not.
-        if scheduler.metrics_reporter.current_scheduler_metrics_enabled:
+        # One rank counts, and the others of the same requests do not: the last stage runs
+        # processors.
+        is_enabled = scheduler.metrics_reporter.current_scheduler_metrics_enabled
+        if is_enabled and scheduler.pp_group.is_last_rank:
             self._count(scheduler)
 
     def _count(self, process: Any) -> None:

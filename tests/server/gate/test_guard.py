@@ -440,6 +440,9 @@ def test_raw_logprobs_are_refused_where_they_cannot_come(guard):
     assert not guard.admit(Intake(BAN, {**PARAMS, "raw_logprobs": False})).beside.raw
     with pytest.raises(RequestError, match=r"^raw_logprobs: expected return_logprob as well"):
         guard.admit(Intake(BAN, asked))
+    guard.server.stages = 2
+    with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none with --pp-size 2, as "):
+        guard.admit(Intake(BAN, asked, logprobs=True))
     guard.server.apart = True
     with pytest.raises(Unsupported, match=r"^raw_logprobs: expected none, ") as refusal:
         guard.admit(Intake(BAN, asked, logprobs=True))

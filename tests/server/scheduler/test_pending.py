@@ -105,6 +105,18 @@ def test_only_the_last_chunk_of_a_prefill_samples_a_token(chunks, batches, token
     assert not results.discards(other)
 
 
+@pytest.mark.parametrize(
+    ("chunks", "before", "discards"),
+    [(0, 0, False), (1, 0, True), (1, 1, False), (2, 1, True), (2, 2, False)],
+)
+def test_a_pipeline_rank_counts_the_chunks_in_its_other_batches(chunks, before, discards):
+    req, other = Req(inflight_middle_chunks=chunks), Req()
+    step, *batches = [SimpleNamespace(reqs=[other, req]) for _ in range(before + 1)]
+    results = reading(SimpleNamespace(enable_overlap=False, mbs=[*batches, None, step]))
+    assert results.discards(req) == discards
+    assert not results.discards(other)
+
+
 def test_results_that_sglang_will_drop_are_left_out():
     finished, retracted = Req(finished_reason="stop"), Req(is_retracted=True)
     results = pending(decode([finished, retracted], [7, 8]))

@@ -101,7 +101,7 @@ class TakesIn(LogitProcessor):
         edits.ban([1])
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [False, True, "another pipeline batch"])
 def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
     TakesIn.times = ()
     arrivals = Arrivals()
@@ -110,7 +110,10 @@ def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
         arriving(arrivals, 2, processor=TakesIn, prompt=LONG[:10], resumed=10),
     ]
     scheduler = Scheduler(queue)
-    scheduler.running_batch = SimpleNamespace(is_empty=lambda: not busy)
+    empty, full = (SimpleNamespace(is_empty=lambda is_empty=one: is_empty) for one in (True, False))
+    scheduler.running_batch = full if busy is True else empty
+    if isinstance(busy, str):
+        scheduler.running_mbs = [empty, full]
     formed = batches(WaitingQueue(guard, arrivals).hold, scheduler, 4)
 
     assert formed == ([[], [], [1, 2], []] if busy else [[1], [2], [], []])

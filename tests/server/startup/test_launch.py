@@ -75,8 +75,16 @@ ASKED = {
         {"disaggregation_mode": "prefill"},
         {},
     ),
-    "--pp-size above 1 with --enable-custom-logit-processor": (
-        {"pp_size": 2, "enable_custom_logit_processor": True},
+    "--pp-size above 1 with --speculative-algorithm and --enable-custom-logit-processor": (
+        {"pp_size": 2, "speculative_algorithm": "EAGLE", "enable_custom_logit_processor": True},
+        {},
+    ),
+    "--pp-size above 1 with --disaggregation-mode": (
+        {
+            "pp_size": 2,
+            "disaggregation_mode": "decode",
+            "enable_custom_logit_processor": True,
+        },
         {},
     ),
     "SMG_SGLANG_ZMQ_HANDSHAKE (smg_grpc_servicer.sglang.headless)": (
@@ -104,6 +112,8 @@ def test_a_way_to_start_that_is_refused_is_named(monkeypatch, capfd, arguments, 
 IN_PART = {
     "--tokenizer-worker-num above 1",
     "--disaggregation-mode without --enable-custom-logit-processor",
+    "--pp-size above 1 with --speculative-algorithm and --enable-custom-logit-processor",
+    "--pp-size above 1 with --disaggregation-mode",
 }
 
 
@@ -200,9 +210,9 @@ def test_the_ranks_of_a_server_begin_with_the_same_version_of_a_catalogue(capfd,
     assert "the file of a catalogue was replaced while the ranks started" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("ranks", "versions"), [(1, None), (2, {})])
+@pytest.mark.parametrize(("tp", "pp", "versions"), [(1, 1, None), (2, 1, {}), (1, 2, {})])
 def test_schedulers_are_started_through_that_check_in_the_new_process(
-    guard, monkeypatch, ranks, versions
+    guard, monkeypatch, tp, pp, versions
 ):
     done = []
 
@@ -218,7 +228,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(
 
     monkeypatch.setattr(launch, "run_guarded", guarded)
     around = Launch(guard, PendingResults()).start_schedulers
-    server_args = SimpleNamespace(tp_size=ranks)
+    server_args = SimpleNamespace(tp_size=tp, pp_size=pp)
     result = around(sglangs, ENGINE, server_args, "port", run, "more", placement_group="group")
 
     assert result == (ENGINE, server_args, "port", ("more",), {"placement_group": "group"})
@@ -255,6 +265,7 @@ def test_in_the_scheduler_it_becomes_known_what_is_served(guard, tokenizer):
         model_config=SimpleNamespace(vocab_size=77, hf_eos_token_id={2}),
         server_args=SimpleNamespace(speculative_algorithm="eagle"),
         metrics_reporter=SimpleNamespace(current_scheduler_metrics_enabled=True),
+        pp_group=SimpleNamespace(is_last_rank=True),
     )
     if tokenizer:
         served.tokenizer = tokenizer
