@@ -20,7 +20,7 @@ _places: dict[int, dict[tuple[int, str], None]] = {}
 
 
 def search_once() -> None:
-    """Let this process, and those that it forks, apply hooks with :func:`propagate`."""
+    """Apply hooks with :func:`propagate` in this process and in processes forked from it."""
     from sglang.srt.plugins import hook_registry
 
     _look()
