@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import fcntl
+import gc
 import importlib
 import multiprocessing.spawn
 import multiprocessing.util
@@ -167,6 +168,7 @@ def main(descriptor: int) -> None:
     for module in _MODULES:
         importlib.import_module(module)
     search_once()
+    gc.freeze()  # or each copy's collector went through all of this, and copied its pages
     work = _serve_template(socket.socket(fileno=descriptor))
     if work is not None:
         work()
