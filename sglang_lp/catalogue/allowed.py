@@ -25,15 +25,13 @@ class Allowed:
 
     Attributes:
         index: The catalogue.
-        members: A set that they are in; ``None`` for no set, or where ``only`` is given.
-        left_out: Ranks of members that are not allowed, ascending.
-        only: Ranks of all that are allowed, ascending; ``None`` for as many as the others leave.
         total: Number of allowed items.
+        is_all: Whether every item of the catalogue is allowed.
         kept: Cache of the tokens after each node, filled by the caller.
         whole: The items before :meth:`restrict`; ``None`` for a set.
     """
 
-    __slots__ = ("index", "kept", "left_out", "members", "only", "total", "whole")
+    __slots__ = ("_alive", "_dead", "_members", "index", "is_all", "kept", "total", "whole")
 
     def __init__(
         self,
@@ -52,32 +50,38 @@ class Allowed:
         """
         none = np.zeros(0, dtype=np.int32)
         left_out = none if left_out is None else left_out
-        if only is not None:
-            only = np.setdiff1d(only, left_out, assume_unique=True)
-            only = only if members is None else only[members.has(only)]
-            members, left_out = None, none
-        elif members is not None:
-            left_out = left_out[members.has(left_out)]
         self.index = index
         self.kept: KeptIds[Collection[int]] = KeptIds()
         self.whole: Allowed | None = None
-        self.members, self.left_out, self.only = members, left_out, only
+        self._members = members
+        #: Nodes above allowed items, ascending; ``None`` for as many as the other rules leave.
+        self._alive: NDArray[np.int64] | None = None
+        #: Nodes of which ``left_out`` has all items that are members, ascending.
+        self._dead: NDArray[np.int64] = none.astype(np.int64)
         if only is not None:
+            only = np.setdiff1d(only, left_out, assume_unique=True)
+            only = only if members is None else only[members.has(only)]
+            self._alive = _above(index, only)
             self.total = len(only)
         else:
+            left_out = left_out if members is None else left_out[members.has(left_out)]
+            self._dead = _emptied(index, members, left_out)
             size = index.shape.items if members is None else members.total
             self.total = size - len(left_out)
+        self.is_all = self.total == index.shape.items
 
     def restrict(self, left_out: NDArray[Any], only: NDArray[Any] | None) -> Allowed:
         """Return the items that further rules leave of a set; arguments as for the class."""
-        found = Allowed(self.index, self.members, left_out, only)
+        found = Allowed(self.index, self._members, left_out, only)
         found.whole = self
         return found
 
-    @property
-    def is_all(self) -> bool:
-        """Whether every item of the catalogue is allowed."""
-        return self.total == self.index.shape.items
+    def restricts(self, node: int) -> bool:
+        """Tell whether fewer tokens may follow a node than :attr:`whole` allows."""
+        if self._alive is not None:
+            return True
+        low, high = self._dead.searchsorted(self.index.children(node))
+        return bool(low < high)
 
     def tokens(self, node: int, depth: int) -> array[int]:
         """Return the tokens after a node that lead to an allowed item, ascending.
@@ -89,8 +93,25 @@ class Allowed:
         start, stop = self.index.children(node)
         token_ids = self.index.arrays.token[start:stop]
         if not self.is_all and start < stop:
-            token_ids = token_ids[self.has_below(*self.index.ranks(start, stop, depth + 1))]
+            token_ids = token_ids[self._living(start, stop, depth + 1)]
         return array("q", token_ids.astype(np.int64).tobytes())
+
+    def _living(self, start: int, stop: int, depth: int) -> NDArray[Any]:
+        """Return which nodes of a run have an allowed item: places, or a mask."""
+        if self._alive is not None:
+            low, high = self._alive.searchsorted((start, stop))
+            return self._alive[low:high] - start
+        if self._members is None:
+            living = np.ones(stop - start, dtype=np.bool_)
+        elif stop == start + 1:
+            living = np.array([self._members.has_between(*self.index.span(start, depth))])
+        else:
+            counts = self._members.below(self.index.bounds(start, stop, depth))
+            living = counts[:-1] < counts[1:]
+        if len(self._dead):
+            low, high = self._dead.searchsorted((start, stop))
+            living[self._dead[low:high] - start] = False
+        return living
 
     def child(self, node: int, depth: int, token_id: int) -> int:
         """Return the node after a token, or ``NOWHERE`` if the token leads to no allowed item.
@@ -103,22 +124,44 @@ class Allowed:
         found = self.index.child(node, token_id)
         if found == NOWHERE or self.is_all:
             return found
-        (is_there,) = self.has_below(*self.index.ranks(found, found + 1, depth + 1))
-        return found if is_there else NOWHERE
+        if self._alive is not None:
+            lives = _has(self._alive, found)
+        else:
+            lives = not _has(self._dead, found) and (
+                self._members is None
+                or self._members.has_between(*self.index.span(found, depth + 1))
+            )
+        return found if lives else NOWHERE
 
-    def has_below(self, low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell for each of some runs of ranks whether it has an allowed item.
 
-        Args:
-            low: First rank of each run.
-            high: Rank after the last rank of each run.
-        """
-        if self.only is not None:
-            return self.only.searchsorted(low) < self.only.searchsorted(high)
-        count = high - low if self.members is None else self._members_in(low, high)
-        if len(self.left_out):
-            count = count - (self.left_out.searchsorted(high) - self.left_out.searchsorted(low))
-        return count > 0
+def _has(nodes: NDArray[np.int64], node: int) -> bool:
+    """Tell whether ascending nodes have a node."""
+    place = nodes.searchsorted(node)
+    return bool(place < len(nodes) and nodes[place] == node)
 
-    def _members_in(self, low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.int32]:
-        return self.members.below(high) - self.members.below(low)  # type: ignore[union-attr]
+
+def _above(index: Index, ranks: NDArray[Any]) -> NDArray[np.int64]:
+    """Return all nodes that are above one of some items or are one of them, ascending."""
+    depths = range(1, index.shape.levels + 1)
+    found = np.unique(np.concatenate([index.above(ranks, depth) for depth in depths]))
+    return found[found > NOWHERE]
+
+
+def _emptied(index: Index, members: Members | None, ranks: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the nodes that lose all their items, ascending.
+
+    Args:
+        index: The catalogue.
+        members: The items that nodes have; ``None`` for all.
+        ranks: The items that they lose, all members.
+    """
+    found = [np.zeros(0, dtype=np.int64)]
+    for depth in range(index.shape.levels, 0, -1):
+        above = index.above(ranks, depth)
+        nodes, lost = np.unique(above[above > NOWHERE], return_counts=True)
+        low, high = index.spans(nodes, depth)
+        has = high - low if members is None else members.below(high) - members.below(low)
+        found.append(nodes[has == lost])
+        # A node that keeps an item keeps the nodes above it.
+        ranks = ranks[(above == NOWHERE) | np.isin(above, found[-1])]
+    return np.concatenate(found[::-1])

@@ -161,27 +161,68 @@ class Index:
 
     # Items
 
-    def ranks(self, start: int, stop: int, depth: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the ranks of the items below each node of a run: from, and up to.
+    def bounds(self, start: int, stop: int, depth: int) -> NDArray[np.int32]:
+        """Return where the items below each node of a run begin, and where the last run ends.
 
         Args:
             start: The first node.
             stop: The node after the last node of the run.
+            depth: Of all these nodes, which are children of one node.
+
+        Returns:
+            Ranks, ascending, shape ``(stop - start + 1,)``: the items below node ``start + i`` have
+            the ranks from entry ``i`` up to entry ``i + 1``.
+        """
+        shape, arrays = self.shape, self.arrays
+        if shape.ragged:
+            return np.append(arrays.low[start:stop], arrays.high[stop - 1])
+        if depth == shape.levels:
+            return np.arange(start - shape.inner, stop - shape.inner + 1, dtype=np.int32)
+        return arrays.low[start + depth : stop + depth + 1]
+
+    def spans(self, nodes: Any, depth: int) -> tuple[Any, Any]:
+        """Return the ranks of the items below each of some nodes: from, and up to.
+
+        Args:
+            nodes: A node, or an array of nodes.
             depth: Of all these nodes.
         """
         shape, arrays = self.shape, self.arrays
         if shape.ragged:
-            return arrays.low[start:stop], arrays.high[start:stop]
+            return arrays.low[nodes], arrays.high[nodes]
         if depth == shape.levels:
-            low = np.arange(start, stop, dtype=np.int32) - np.int32(shape.inner)
-            return low, low + np.int32(1)
-        low = arrays.low[start + depth : stop + depth + 1]
-        return low[:-1], low[1:]
+            return nodes - shape.inner, nodes - shape.inner + 1
+        return arrays.low[nodes + depth], arrays.low[nodes + depth + 1]
+
+    def span(self, node: int, depth: int) -> tuple[int, int]:
+        """Return the ranks of the items below a node of a depth: from, and up to."""
+        low, high = self.spans(node, depth)
+        return int(low), int(high)
+
+    def above(self, ranks: NDArray[np.int32], depth: int) -> NDArray[np.int64]:
+        """Return the node of a depth that is above each of some items, or is the item itself.
+
+        Args:
+            ranks: Of the items, ascending.
+            depth: From 1 to ``levels``.
+
+        Returns:
+            A node for each rank, ascending; ``NOWHERE`` for an item that is shorter.
+        """
+        shape, arrays = self.shape, self.arrays
+        first, stop = shape.offsets[depth : depth + 2]
+        if not shape.ragged and depth == shape.levels:
+            return first + ranks.astype(np.int64)
+        shift = 0 if shape.ragged else depth
+        places = arrays.low[first + shift : stop + shift].searchsorted(ranks, side="right") - 1
+        if not shape.ragged:
+            return first + places
+        reached = (places >= 0) & (ranks < arrays.high[first:stop][places])
+        return np.where(reached, first + places, NOWHERE)
 
     def rank(self, node: int) -> int:
         """Return the rank of the item that a node completes, see :meth:`is_item`."""
-        low, _ = self.ranks(node, node + 1, self.depth(node))
-        return int(low[0])
+        return self.span(node, self.depth(node))[0]
 
     def tokens_of(self, rank: int) -> list[int]:
         """Return the tokens of the item of a rank, with the end token if there is one."""
@@ -191,8 +232,8 @@ class Index:
             start, stop = self.children(node)
             if start == stop:
                 break
-            low, _ = self.ranks(start, stop, depth)
-            node = start + int(low.searchsorted(rank, side="right")) - 1
+            bounds = self.bounds(start, stop, depth)[:-1]
+            node = start + int(bounds.searchsorted(rank, side="right")) - 1
             token_ids.append(int(self.arrays.token[node]))
         return token_ids
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["Members"]
 
 
+#: The bits of a word that come before each of its bits.
+_BEFORE = ~(np.uint64(2**64 - 1) >> np.arange(64, dtype=np.uint64))
+
+
 class Members:
     """A set of items, for counting how many of them a run of ranks has.
 
@@ -63,10 +67,18 @@ class Members:
             ranks: From 0 to the number of items.
         """
         places = ranks >> 6
-        shifts = (63 - (ranks & 63)).astype(np.uint64)
-        words = self._words[places] >> np.uint64(1) >> shifts
-        found: NDArray[np.int32] = self._counts[places] + np.bitwise_count(words).astype(np.int32)
+        words = self._words[places] & _BEFORE[ranks & 63]
+        found: NDArray[np.int32] = self._counts[places] + np.bitwise_count(words)
         return found
+
+    def has_between(self, low: int, high: int) -> bool:
+        """Tell whether any rank from ``low`` up to ``high`` is a member."""
+        return self._below(low) < self._below(high)
+
+    def _below(self, rank: int) -> int:
+        """Return the number of members with a smaller rank; for one rank numpy is slow."""
+        word = int(self._words[rank >> 6]) >> 1 >> (63 - (rank & 63))
+        return int(self._counts[rank >> 6]) + word.bit_count()
 
     def has(self, ranks: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each of some ranks whether the item is a member."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.catalogue.allowed import Allowed
 from sglang_lp.catalogue.build import build
+from sglang_lp.catalogue.index import NOWHERE
 from sglang_lp.catalogue.sets import Members
 from support.catalogues import catalogues, index_of, whole
 
@@ -39,18 +40,21 @@ def test_the_tokens_after_a_prefix_are_those_that_lead_to_an_allowed_item(case, 
     if only is not None:
         expected &= those(only)
 
-    allowed = Allowed(
-        index,
-        Members.of(index, groups) if groups else None,
-        index.ranks_of(left_out)[0],
-        None if only is None else index.ranks_of(only)[0],
-    )
+    every = Allowed(index, Members.of(index, groups) if groups else None)
+    chosen = None if only is None else index.ranks_of(only)[0]
+    allowed = every.restrict(index.ranks_of(left_out)[0], chosen)
 
     assert allowed.total == len(expected)
     assert allowed.is_all == (expected == {*items})
     for prefix in {item[:n] for item in items for n in range(len(item) + 1)}:
-        node = index.walk(prefix)
-        assert allowed.tokens(node, len(prefix)).tolist() == tokens_after(expected, prefix)
+        node, depth = index.walk(prefix), len(prefix)
+        after = tokens_after(expected, prefix)
+        assert allowed.tokens(node, depth).tolist() == after
+        if not allowed.restricts(node):
+            assert every.tokens(node, depth).tolist() == after
+        for token in tokens_after(items, prefix):
+            found = allowed.child(node, depth, token)
+            assert found == (index.child(node, token) if token in after else NOWHERE)
 
 
 @pytest.mark.parametrize("items", [1, 7, 63, 64, 65, 128, 1000])

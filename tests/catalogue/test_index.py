@@ -1,5 +1,7 @@
 """The index of a catalogue against dictionaries of prefixes."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,9 +61,17 @@ def test_the_ranks_below_a_node_are_those_of_its_items(case):
 
     for prefix in {item[:n] for item in items for n in range(len(item) + 1)}:
         node = index.walk(prefix)
-        low, high = index.ranks(node, node + 1, index.depth(node))
+        depth = index.depth(node)
         below = {index.rank(index.walk(item)) for item in items if item[: len(prefix)] == prefix}
-        assert {*range(low[0], high[0])} == below
+        assert {*range(*index.span(node, depth))} == below
+        start, stop = index.children(node)
+        if start < stop:
+            spans = [index.span(child, depth + 1) for child in range(start, stop)]
+            bounds = index.bounds(start, stop, depth + 1).tolist()
+            assert [*pairwise(bounds)] == spans
+        if prefix:
+            every = np.arange(index.shape.items, dtype=np.int32)
+            assert np.flatnonzero(index.above(every, depth) == node).tolist() == sorted(below)
 
 
 @given(catalogues())

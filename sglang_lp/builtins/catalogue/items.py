@@ -380,13 +380,10 @@ def _tokens_after(progress: _Progress) -> Collection[int]:
 
 def _kept(allowed: Allowed, node: int | None, depth: int) -> Collection[int]:
     def put_together(node: int) -> Collection[int]:
-        token_ids = allowed.tokens(node, depth)
-        if allowed.whole is not None:
+        if allowed.whole is not None and not allowed.restricts(node):
             # Nothing is left out here, most often: then all requests share one long list.
-            every = _kept(allowed.whole, node, depth)
-            if len(every) == len(token_ids):
-                return every
-        return lasting(token_ids)
+            return _kept(allowed.whole, node, depth)
+        return lasting(allowed.tokens(node, depth))
 
     return allowed.kept.of(node, put_together)
 
