@@ -4,7 +4,7 @@ Run it as ``make bench PART=dashboard``. It starts two servers with different po
 for a minute in changing ways, scrapes their metrics, and draws every panel of ``docs/grafana.json``
 into ``docs/plots/dashboard.svg``, with all servers selected. The queries are evaluated here as
 Prometheus does, for the forms that the dashboard has: rates, their sums by label, ratios of sums,
-quantiles of a histogram, counts of gauges by label, and a lower bound.
+quantiles of a histogram, counts and ages of gauges by label, and a lower bound.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _SAMPLE = re.compile(r"^(sglang_lp_\w+)(?:\{(.*)\})? (\S+)$")
 #: The dashboard's variable, with all servers selected.
 _ALL = '{instance=~"$instance"}'
 _SUM = re.compile(r"sum(?: by \(([^)]*)\))? ?\(rate\((\w+)\[[^]]*\]\)\)")
+_AGE = re.compile(r"time\(\) - min by \(([^)]*)\) \((\w+)\)$")
 _COUNT = re.compile(r"count by \(([^)]*)\) \((\w+)\)$")
 
 
@@ -145,6 +146,16 @@ def counts(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dic
     return dict(counted)
 
 
+def ages(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
+    """Return ``time() - min by (labels) (metric)`` at every reading but the first ``WINDOW``."""
+    aged: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
+    for key in keys_of(scrapes, metric):
+        line = aged[told_apart(key, labels)]
+        for i, one in enumerate(scrapes[WINDOW:]):
+            line[i] = max(line[i], one.at - one.samples.get(key, one.at))
+    return dict(aged)
+
+
 def rates(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
     """Return ``sum by (labels) (rate(metric))`` at every reading but the first ``WINDOW``."""
     summed: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
@@ -163,6 +174,8 @@ def evaluate(scrapes: Sequence[Scrape], query: str) -> Mapping[str, list[float]]
     if query.endswith(" > 0"):
         lines = evaluate(scrapes, query.removesuffix(" > 0"))
         return {name: line for name, line in lines.items() if any(at > 0 for at in line)}
+    if oldest := _AGE.match(query):
+        return ages(scrapes, oldest[2], names_in(oldest[1]))
     if gauge := _COUNT.match(query):
         return counts(scrapes, gauge[2], names_in(gauge[1]))
     if quantile := re.match(r"histogram_quantile\(([\d.]+), (.*)\)$", query):
@@ -194,13 +207,18 @@ def quantiles(q: float, by_bound: Mapping[str, list[float]]) -> list[float]:
 
 
 def draw(scrapes: Sequence[Scrape], file: Path) -> None:
-    """Draw every panel at its place."""
-    panels = orjson.loads(PANELS.read_bytes())["panels"]
+    """Draw every panel at its place, apart from those on metrics that the servers lack."""
+    metrics = {key.partition("|")[0] for one in scrapes for key in one.samples}
+    panels = [
+        panel
+        for panel in orjson.loads(PANELS.read_bytes())["panels"]
+        if metrics & {*re.findall(r"sglang_lp_\w+", panel["targets"][0]["expr"])}
+    ]
     times = [one.at for one in scrapes[WINDOW:]]
     plt.rcParams.update({"font.size": 7, "svg.hashsalt": "sglang-lp"})
-    rows = len({panel["gridPos"]["y"] for panel in panels})
+    rows = -(-len(panels) // 2)
     figure, places = plt.subplots(rows, 2, figsize=(10, 2.1 * rows), constrained_layout=True)
-    for panel, place in zip(panels, places.flat, strict=True):
+    for panel, place in zip(panels, places.flat, strict=False):
         for target in panel["targets"]:
             for name, line in sorted(evaluate(scrapes, target["expr"]).items()):
                 place.plot(times, line, label=name or target["legendFormat"], linewidth=1)

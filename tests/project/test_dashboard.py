@@ -18,14 +18,6 @@ DASHBOARD = orjson.loads((DOCS / "grafana.json").read_bytes())
 PANELS = DASHBOARD["panels"]
 PAGE = (DOCS / "operating.md").read_text()
 
-#: Metrics without a panel: most servers have no catalogue and search no beams.
-WITHOUT_PANEL = {
-    "sglang_lp_beams_total",
-    "sglang_lp_catalogue_items_total",
-    "sglang_lp_catalogue_timestamp_seconds",
-    "sglang_lp_catalogue_versions_total",
-}
-
 #: What a histogram is scraped as.
 PARTS = re.compile(r"(?<=_seconds)_(bucket|sum|count)$")
 
@@ -39,7 +31,7 @@ def test_every_query_names_metrics_that_exist():
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
     assert all(metrics_of(query) for query in queries)
-    assert {name for query in queries for name in metrics_of(query)} == {*NAMES} - WITHOUT_PANEL
+    assert {name for query in queries for name in metrics_of(query)} == {*NAMES}
 
 
 def test_every_query_is_whole():
@@ -81,6 +73,10 @@ def scrapes():
         'sglang_lp_step_seconds_bucket|le="0.001"': 2.0,
         'sglang_lp_step_seconds_bucket|le="0.002"': 4.0,
         'sglang_lp_step_seconds_bucket|le="+Inf"': 4.0,
+        'sglang_lp_catalogue_items_total|catalogue="c"': 3.0,
+        'sglang_lp_catalogue_timestamp_seconds|catalogue="c"': -1.0,
+        'sglang_lp_catalogue_versions_total|gate="g",catalogue="c",outcome="taken_up"': 1.0,
+        'sglang_lp_beams_total|ended="dead"': 1.0,
     }
     names = {key: key.replace("|", '|instance="{}",') for key in kinds}
     return [
@@ -118,6 +114,11 @@ def test_the_picture_evaluates_every_query_as_prometheus_does():
         "Steps that waited for tokens": [{"": 0.25}],
         "Contradictions": [{"B": 6.0}],
         "Servers by version and policy": [{"1: f": 2.0}],
+        "Items in answers": [{"c": 9.0}],
+        # Of the older file, the second server's: 8 - (-16).
+        "Age of catalogues": [{"c": 24.0}],
+        "New files of catalogues": [{"c: taken_up": 3.0}],
+        "Beams": [{"dead": 3.0}],
     }
 
 
