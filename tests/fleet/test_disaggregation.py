@@ -10,6 +10,7 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.client import attach, resume
+from support.catalogues import with_catalogue
 from support.cpu import seeds
 from support.models import draft_models, tiny_model
 from support.models.tiny_model import EOS, FREQUENT
@@ -46,6 +47,8 @@ WIDTHS = {
 CASES = [
     None,
     (builtins.BadWordsLogitProcessor, {"token_ids": [*FREQUENT], "lengths": [2, 1, 2]}),
+    (builtins.CatalogueLogitProcessor, {"catalogue": "items", "max_items": 4}),
+    (builtins.CatalogueLogitProcessor, {"catalogue": "items", "exclude": ["item 7"]}),
     CHAIN,
     CHOICE,
     (builtins.DisallowedTokensLogitsProcessor, {"token_ids": [*FREQUENT]}),
@@ -99,7 +102,8 @@ def setting(request, tmp_path_factory):
     }
     model = arguments.pop("model_path", tiny)
     widths = WIDTHS.get(request.param, (1, 1))
-    return model, arguments, {"SGLANG_LP_POLICY": str(POLICY), **variables}, widths
+    policy = with_catalogue(POLICY, tmp_path_factory.mktemp("policy"))
+    return model, arguments, {"SGLANG_LP_POLICY": str(policy), **variables}, widths
 
 
 @pytest.fixture(scope="module")

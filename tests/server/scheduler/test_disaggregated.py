@@ -39,6 +39,7 @@ from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import FAULT
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, Played
+from support.catalogues import served_items, serving
 from support.processors.recording import Finishes
 
 
@@ -400,6 +401,25 @@ def test_the_first_token_is_asked_for_again_and_the_processor_starts_again():
     logits = torch.zeros(1, 100)
     logits[0, 5] = 9
     assert step(Batch(), lambda _tokens: logits.clone(), [words]) != [5]
+
+
+def test_an_item_that_the_prefill_server_began_goes_on_on_the_decode_server():
+    import torch
+
+    from sglang_lp._engine.batch import Batch
+
+    items = [tokens for _, tokens, _ in served_items()]
+    first, size = items[9][0], 1024
+    played = Played(serving(), {"catalogue": "items"}, [1], vocab_size=size)
+    played.row.start()
+    assert ask_again(played.row, size) is None
+    played.source.append(first)
+
+    logits = torch.zeros(1, size)
+    Batch().step(logits, [played.row], [played.custom_params])
+
+    left = logits[0].isfinite().nonzero().view(-1).tolist()
+    assert left == sorted({tokens[1] for tokens in items if tokens[0] == first})
 
 
 class AfterOne(Finishes):
