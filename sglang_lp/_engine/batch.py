@@ -52,11 +52,14 @@ class Batch:
     A scheduler process has one; a processor that is called directly has its own.
 
     Args:
-        before_edits: Called with the logits of a step before they are edited; not called in a step
-            that edits nothing.
+        before_edits: Called with the logits of a step before they are edited, and with the step if
+            its rows were asked; not called in a step that edits nothing. It may take out edits that
+            the caller applies itself.
     """
 
-    def __init__(self, before_edits: Callable[[torch.Tensor], None] | None = None) -> None:
+    def __init__(
+        self, before_edits: Callable[[torch.Tensor, Step | None], None] | None = None
+    ) -> None:
         self._before_edits = before_edits
         #: The persistent edits, the rows to guard, and what both depend on.
         self._persistent: tuple[Plan | None, list[int]] = (None, [])
@@ -97,7 +100,7 @@ class Batch:
             if not has_grammar and self._layout == _layout(logits, width):
                 clock.now += width
                 if self._before_edits is not None:
-                    self._before_edits(logits)
+                    self._before_edits(logits, None)
                 persistent.apply(logits)
                 _keep_near_top(logits, persistent)
                 return True
@@ -177,7 +180,7 @@ class Batch:
             else:
                 _visit(step, index, row)
         if self._before_edits is not None and self._will_edit(step):
-            self._before_edits(logits)
+            self._before_edits(logits, step)
         raw = raw_rows(step, temperatures)
         if step.dense:
             _compute(step)
@@ -340,7 +343,7 @@ def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
         if len(copied) == 1:
             if not _contradicts(step, indices[0], error):
                 _fail(step, indices[0], error)
-            step.edits = [(index, own) for index, own in step.edits if index != indices[0]]
+            step.edits.pop(indices[0], None)
         else:  # one row at a time, to find the request that fails
             for one in copied:
                 _put_back(step, [one])
@@ -349,7 +352,7 @@ def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
 def _plan_step(step: Step) -> Plan:
     """Return the plan of the step edits."""
     builder = PlanBuilder(step.logits)
-    for index, recording in step.edits:
+    for index, recording in step.edits.items():
         row = step.rows[index // step.width]
         persistent = None if row is None else row.persistent
         has_grammar = index in step.grammar_rows

@@ -28,7 +28,7 @@ def raw_rows(step: Step, temperatures: torch.Tensor | None) -> RawRows | None:
         return None
     places = RawPlaces([], [], [])
     requests: dict[int, tuple[Any, RawLogprobs]] = {}
-    edits = dict(step.edits)
+    edits = step.edits
     changed = {index for index, _ in step.copied} | step.dense.keys()
     changed |= {index for turn in step.pools for index, _, _ in turn}
     for request, row in enumerate(step.rows):

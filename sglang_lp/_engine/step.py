@@ -34,7 +34,7 @@ class Step:
             ``custom_params``, ``grammar_rows`` and ``width``.
         now: Reading of the clock.
         drafts: The drafted tokens, once a row needed them.
-        edits: Indices and their step edits.
+        edits: Step edits by index.
         answers: The device's answers to questions of these edits.
         pools: Pools of the step, as :func:`sglang_lp._engine.apply.pools.pool` takes them.
         copied: Indices of rows that a processor changed through ``request.logits``, and the
@@ -86,7 +86,7 @@ class Step:
         self.now = now
         self.vocab_size = self.read.vocab_size
         self.drafts: Drafts | None = None
-        self.edits: list[tuple[int, Recording]] = []
+        self.edits: dict[int, Recording] = {}
         self.answers = Answers()
         self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
         self.dense: dict[int, Sequence[Whole]] = {}
@@ -127,7 +127,7 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
     if recording.pooled:
         _add_pools(step, index, row, recording)
     if not is_empty:
-        step.edits.append((index, recording))
+        step.edits[index] = recording
     return recording
 
 

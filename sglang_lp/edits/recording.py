@@ -207,6 +207,15 @@ class Recording(Edits):
         )
 
     @property
+    def only_allowed(self) -> Ids | list[int] | None:
+        """The only tokens that stay, if the edits of this step do nothing but allow one list."""
+        if len(self.allowed) != 1 or self.forced is not None or self.conditional:
+            return None
+        if self.banned or self.biased or self.pooled or self.sigmas is not None:
+            return None
+        return self.allowed[0]
+
+    @property
     def leaves_one(self) -> bool:
         """Whether exactly one token remains, as far as short lists of allowed tokens tell."""
         if self.forced is not None:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sglang_lp.client import attach
+from support.catalogues import served_items
 from support.models.tiny_model import EOS
 from support.oracles.beams import float64, search
 from support.oracles.greedy import free, rule
@@ -139,6 +140,22 @@ def test_beams_are_those_of_a_search_in_float64(server, model, width):
             assert reply.output_ids == before
         else:
             check(beams(reply), expected)
+
+
+@on_servers("default", "two ranks")
+def test_a_beam_as_wide_as_a_catalogue_finds_all_items_by_their_probability(server):
+    model, prompt = float64(server.arguments["model_path"]), [5, 9, 300]
+    names = [f"item {number}" for number in range(7, 19)]
+    attachment = attach("CatalogueLogitProcessor", catalogue="items", only=names, ends_answer=False)
+    expected = []
+    for item in {tokens for name, tokens, _ in served_items() if name in names}:
+        rows = [model([[*prompt, *item[:length]]])[0].log_softmax(-1) for length in range(3)]
+        logprobs = [row[token].item() for row, token in zip(rows, item, strict=True)]
+        expected.append(([*item], sum(logprobs) / 3))
+    expected.sort(key=lambda one: -one[1])
+
+    request = asking(prompt, attachment, beam_width=16, n=16, max_new_tokens=3)
+    check(beams(server.post("/generate", request)), expected)
 
 
 @on_a_server

@@ -329,6 +329,7 @@ HOOKS: tuple[Hook, ...] = (
         "before",
         lambda shared: shared.beams.edit,
     ),
+    _BeamHook(_BEAMS + "coordinator._rows_topk_logprobs", "around", lambda _: steps.defer),
     _BeamHook(_COORDINATOR + "_select_group", "before", lambda _: steps.score),
     _BeamHook(_GROUP + "advance_frontier", "before", lambda _: steps.grow),
     _BeamHook(_COORDINATOR + "commit_prefill", "before", lambda _: steps.end_failed_prefill),
@@ -460,7 +461,8 @@ ATTRIBUTES = (
     Uses(
         _GROUP[:-1],
         (
-            *("beam_width", "leader", "max_new_tokens", "num_committed", "num_generated"),
+            *("beam_width", "leader", "max_new_tokens"),
+            *("num_candidates", "num_committed", "num_generated"),
             "num_return",
         ),
         since=BEAM_SEARCH,

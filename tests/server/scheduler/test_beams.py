@@ -119,10 +119,9 @@ class Played:
         batch = SimpleNamespace(beam_tail=tail, reqs=[self.req])
         forward = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: first))
         self.steps.edit(batch, forward, SimpleNamespace(next_token_logits=logits))
-        found = coordinator._rows_topk_logprobs([logits[:1], logits[1:]], group.num_candidates)
-        args = (None, group, *found, tick)
-        scored = steps.score(*args)
-        args = args if scored is None else scored[0]
+        pieces = [logits[:1], logits[1:]]
+        found = steps.defer(coordinator._rows_topk_logprobs, pieces, group.num_candidates)
+        args, _ = steps.score(None, group, *found, tick)
         tokens, parents = coordinator.BeamCoordinator._select_group(*args)
         if parents is None:  # the overshoot step of a search that is over
             return histories
@@ -211,6 +210,45 @@ def test_resumed_tokens_are_the_beginning_of_every_beam(overlap):
 
     assert [tokens for tokens, _ in played.answers] == [one.tokens for one in expected]
     assert all(tokens[0] != 7 for tokens, _ in played.answers)
+
+
+class AllowsFew(LogitProcessor):
+    """Allow few tokens, which depend on the last token; after some, many tokens or one twice."""
+
+    def edit(self, request, edits):
+        last = request.output_ids[-1] if request.output_ids else 4
+        edits.allow_only(few_after(last))
+
+
+def few_after(last):
+    if last % 5 == 0:
+        return [*range(2, 20)]
+    return [last, last] if last == 7 else [*range(1, 3 + last % 4)]
+
+
+def few(_prompt, history, row):
+    row = row.clone()
+    left = few_after(history[-1] if history else 4)
+    row[[token for token in range(VOCAB_SIZE) if token not in left]] = float("-inf")
+    return row
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("stops", [[], [0, 2]])
+def test_beams_of_few_tokens_are_ranked_without_masks_as_others_are_with(
+    stops, overlap, monkeypatch
+):
+    ranked = []
+    rank = steps.rank
+    monkeypatch.setattr(steps, "rank", lambda *args: ranked.append(args) or rank(*args))
+    for width in (2, 3, 8, 12):
+        expected = search(model, PROMPT, few, width=width, length=LENGTH, stops=stops)
+        played = Played(AllowsFew, {}, width=width, stops=stops, overlap=overlap)
+
+        assert [tokens for tokens, _ in played.answers] == [one.tokens for one in expected]
+        scores = [score for _, score in played.answers]
+        assert scores == pytest.approx([one.score for one in expected], abs=1e-4)
+    assert ranked
 
 
 class Steers(LogitProcessor):

@@ -27,6 +27,11 @@ class Search:
         return int(self._group.num_generated)
 
     @property
+    def num_candidates(self) -> int:
+        """Number of continuations of each beam that SGLang looks at."""
+        return int(self._group.num_candidates)
+
+    @property
     def goes_on(self) -> bool:
         """Whether the token that is selected now can become part of an answer."""
         return self._error is None and self.position < self._group.max_new_tokens

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from sglang_lp._engine.history.attached import detach_row, rows_of
 from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
+from sglang_lp.server.scheduler.beams.candidates import left_tokens, rank
 from sglang_lp.server.scheduler.beams.search import Search
 from sglang_lp.server.scheduler.beams.tree import Tree
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.history.row import Row
+    from sglang_lp._engine.step import Step
+    from sglang_lp.server.scheduler.beams.candidates import Candidates
 
 #: Attribute of SGLang's ``BeamGroup``: its beams, freed with the group.
 _BEAMS = "sglang_lp_beams"
@@ -47,6 +51,7 @@ class Beams:
         lost: For each beam how much larger SGLang takes its logprobs to be than they are, because
             it normalizes the edited logits; shape ``(beams, 1)``, float32. ``None`` if the latest
             step edited nothing.
+        candidates: The best continuations, if they are not those of the edited logits.
     """
 
     def __init__(self, group: Any, row: Row, custom_params: Any) -> None:
@@ -55,6 +60,7 @@ class Beams:
         self.leader = row
         self.custom_params = custom_params
         self.lost: torch.Tensor | None = None
+        self.candidates: Candidates | None = None
 
 
 def beams_of(group: Any) -> Beams | None:
@@ -99,10 +105,12 @@ class BeamSteps:
     """
 
     def __init__(self) -> None:
-        self._batch = Batch(self._keep_totals)
-        #: Rows of a step's logits that are beams, and their totals before the edits.
+        self._batch = Batch(self._prepare)
+        #: The searches of a step with the rows of its logits that are their beams, all these rows,
+        #: and their totals before the edits.
+        self._placed: Sequence[tuple[Beams, Sequence[int]]] = ()
         self._places: Sequence[int] = ()
-        self._before: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._before: torch.Tensor | None = None
         #: Parameters of the last step's rows; a batch that sleeps needs the same list object.
         self._custom_params: list[Any] = []
         #: Versions of these rows. The rows are not kept, so that a finished search is freed.
@@ -129,12 +137,29 @@ class BeamSteps:
     def _forget(self) -> None:
         """Let go of the requests of the last step: SGLang decodes, and no search runs."""
         if self._custom_params:
-            self._custom_params, self._batch = [], Batch(self._keep_totals)
+            self._custom_params, self._batch = [], Batch(self._prepare)
 
-    def _keep_totals(self, logits: torch.Tensor) -> None:
-        """Keep the totals of all beams, because the step edits some of them."""
-        indices = index_on(logits.device, self._places)
-        self._before = indices, _totals(logits, indices)
+    def _prepare(self, logits: torch.Tensor, step: Step | None) -> None:
+        """Rank candidates of the searches that need no masks, and keep the totals of the others.
+
+        Args:
+            logits: Of the step.
+            step: The step, without the edits of ranked searches afterwards; ``None`` if all rows
+                sleep.
+        """
+        totals, done, others = _totals(logits, self._places), 0, False
+        for beams, places in self._placed:
+            left = None if step is None else left_tokens(step, places)
+            if step is None or left is None:
+                others = True
+            else:
+                own = totals[done : done + len(places)]
+                count = beams.search.num_candidates
+                beams.candidates = rank(logits, places, left, own, count)
+                for place in places:
+                    step.edits.pop(place, None)
+            done += len(places)
+        self._before = totals if others else None
 
     def _compare_totals(
         self, logits: torch.Tensor, rows: Sequence[Row | None]
@@ -142,8 +167,8 @@ class BeamSteps:
         """Return ``Beams.lost`` for all beams of a step; ``None`` if it edited nothing."""
         if self._before is None:
             return None
-        indices, before = self._before
-        return _lost(before, _totals(logits, indices), [rows[at] for at in self._places])
+        after = _totals(logits, self._places)
+        return _lost(self._before, after, [rows[at] for at in self._places])
 
     def _edit(self, logits: torch.Tensor, placed: Sequence[tuple[Beams, Sequence[int]]]) -> None:
         began = perf_counter()
@@ -151,14 +176,17 @@ class BeamSteps:
         rows: list[Row | None] = [None] * len(logits)
         custom_params: list[Any] = [None] * len(logits)
         for beams, places in placed:
+            beams.candidates = None
             beams.tree.follow()
             for place, row in zip(places, beams.tree.rows, strict=True):
                 rows[place], custom_params[place] = row, beams.custom_params
         if _versions(rows) != self._versions:
             self._custom_params, self._versions = custom_params, []
-        self._places, self._before = [place for _, places in placed for place in places], None
+        self._placed, self._before = placed, None
+        self._places = [place for _, places in placed for place in places]
         if not self._batch.step_asleep(logits, self._custom_params, 1):
             self._batch.step(logits, rows, self._custom_params)
+        self._placed = ()
         self._versions = _versions(rows)
         lost, done = self._compare_totals(logits, rows), 0
         for beams, places in placed:
@@ -190,9 +218,14 @@ def _placed(batch: Any) -> Iterator[tuple[Beams, Sequence[int]]]:
             yield beams, (entry.leader_idx, *range(base + entry.start, base + entry.end))
 
 
-def _totals(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def _totals(logits: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
     """Return the logarithm of the sum of the exponentials of some rows, shape ``(rows, 1)``."""
-    return logits.index_select(0, places).float().logsumexp(-1, keepdim=True)
+    first, stop = places[0], places[-1] + 1
+    if [*places] == [*range(first, stop)]:
+        rows = logits[first:stop]
+    else:
+        rows = logits.index_select(0, index_on(logits.device, places))
+    return rows.float().logsumexp(-1, keepdim=True)
 
 
 def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None]) -> torch.Tensor:
@@ -215,22 +248,38 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
     return (before - after).masked_fill(keeps, 0.0)
 
 
+def defer(
+    original: Callable[..., Any], pieces: Any, num_candidates: int
+) -> tuple[Callable[[], Any], None]:
+    """Rank no logits before it is known whose they are: a hook around SGLang's own ranking.
+
+    Returns:
+        A function that ranks them, for :func:`score`; and ``None``.
+    """
+    return partial(original, pieces, num_candidates), None
+
+
 def score(
-    coordinator: Any, group: Any, top_logprobs: torch.Tensor, *args: Any, **kwargs: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    coordinator: Any, group: Any, top_logprobs: Any, top_tokens: Any, *args: Any, **kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Score by the model's own logprobs: a hook before SGLang selects the beams of a group.
 
     Args:
         coordinator: SGLang's ``BeamCoordinator``.
         group: SGLang's ``BeamGroup``.
-        top_logprobs: Logprobs of the best continuations of each beam, as SGLang normalized them.
+        top_logprobs: From :func:`defer`, as ``top_tokens``.
+        top_tokens: ``None``.
         args: SGLang's other arguments.
         kwargs: As ``args``.
     """
     beams = beams_of(group)
-    if beams is None or beams.lost is None:
-        return None
-    return (coordinator, group, top_logprobs - beams.lost, *args), kwargs
+    if beams is not None and beams.candidates is not None:
+        top_logprobs, top_tokens = beams.candidates
+    else:
+        top_logprobs, top_tokens = top_logprobs()
+        if beams is not None and beams.lost is not None:
+            top_logprobs = top_logprobs - beams.lost
+    return (coordinator, group, top_logprobs, top_tokens, *args), kwargs
 
 
 def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:

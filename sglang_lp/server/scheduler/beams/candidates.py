@@ -1,0 +1,108 @@
+"""Continuations of beams that may continue with a few tokens only, ranked without the vocabulary.
+
+SGLang ranks the whole vocabulary for each beam. Where processors leave a beam some hundred tokens,
+such as those of a catalogue, only these are ranked, and no logit has to be masked.
+``make bench PART=catalogue`` shows the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from sglang_lp._engine.apply.device import index_on, send
+from sglang_lp.edits.ids import tensor_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_lp._engine.step import Step
+    from sglang_lp.edits.ids import Ids
+
+#: The most tokens of a beam, as a part of the vocabulary.
+_MOST = 0.25
+
+
+class Candidates(NamedTuple):
+    """The best continuations of each beam, as SGLang's selection takes them.
+
+    Attributes:
+        logprobs: The model's own, descending; ``-inf`` where a beam has fewer continuations. Shape
+            ``(beams, count)``, float32.
+        token_ids: As many, int64; any where the logprob is ``-inf``.
+    """
+
+    logprobs: torch.Tensor
+    token_ids: torch.Tensor
+
+
+def left_tokens(step: Step, places: Sequence[int]) -> torch.Tensor | None:
+    """Return the tokens that a step leaves to each beam of a search, on the host.
+
+    Args:
+        step: A step whose rows were asked.
+        places: The rows of its logits that are beams of the search. A row of ``None`` is a dead
+            beam, which continues with no token.
+
+    Returns:
+        Shape ``(beams, most)``, int64, ascending in each row, then -1. ``None`` if some beam is
+        left many tokens, or if a processor does more than to leave some tokens of it.
+    """
+    import numpy as np
+    import torch
+
+    allowed = [_allowed(step, place) for place in places]
+    if None in allowed:
+        return None
+    lengths = np.array([len(ids or ()) for ids in allowed])
+    most = int(lengths.max())
+    if not 0 < most <= _MOST * step.vocab_size:
+        return None
+    found = np.full((len(allowed), most), -1, dtype=np.int64)
+    there = np.arange(most) < lengths[:, None]
+    found[there] = np.concatenate([tensor_of(ids or ()).numpy() for ids in allowed])
+    if not (found[:, 1:] > found[:, :-1])[there[:, 1:]].all():
+        return None  # some token may be named twice
+    return torch.from_numpy(found)
+
+
+def _allowed(step: Step, place: int) -> Ids | Sequence[int] | None:
+    row, recording = step.rows[place], step.edits.get(place)
+    if row is None:
+        return ()
+    if recording is None or row.persistent is not None or row.host.restricted:
+        return None
+    return None if place in step.rewritten else recording.only_allowed
+
+
+def rank(
+    logits: torch.Tensor,
+    places: Sequence[int],
+    token_ids: torch.Tensor,
+    totals: torch.Tensor,
+    count: int,
+) -> Candidates:
+    """Rank some tokens of each beam, without a wait for the device.
+
+    Args:
+        logits: Shape ``(rows, vocab)``, not masked.
+        places: The rows that are beams.
+        token_ids: From :func:`left_tokens`.
+        totals: Logarithm of the sum of the exponentials of each beam's row, shape ``(beams, 1)``.
+        count: Number of candidates of each beam.
+    """
+    from torch.nn.functional import pad
+
+    rows = index_on(logits.device, places)[:, None]
+    token_ids = send(token_ids, logits.device)
+    missing = token_ids < 0
+    token_ids = token_ids.masked_fill(missing, 0)
+    logprobs = (logits[rows, token_ids].float() - totals).masked_fill(missing, -math.inf)
+    most = token_ids.shape[1]
+    best, at = logprobs.topk(min(count, most), dim=-1)
+    chosen = token_ids.gather(1, at)
+    if most < count:
+        best = pad(best, (0, count - most), value=-math.inf)
+        chosen = pad(chosen, (0, count - most))
+    return Candidates(best, chosen)
