@@ -79,6 +79,7 @@ OTHERS = [
         max_tool_calls=1,
         tool_call_starts=["<tool_call>"],
         tool_call_end="</tool_call>",
+        eos_token_ids=[EOS],
     ),
     attach("CiteFromPromptLogitProcessor", bias=4.0, eos_token_ids=[EOS]),
     attach("DRYLogitProcessor", dry_multiplier=4.0, dry_allowed_length=1),
