@@ -142,9 +142,9 @@ def test_beams_are_those_of_a_search_in_float64(server, model, width):
             check(beams(reply), expected)
 
 
-@on_servers("default", "two ranks")
-def test_a_beam_as_wide_as_a_catalogue_finds_all_items_by_their_probability(server):
-    model, prompt = float64(server.arguments["model_path"]), [5, 9, 300]
+@on_a_server
+def test_a_beam_as_wide_as_a_catalogue_finds_all_items_by_their_probability(server, model):
+    prompt = [5, 9, 300]
     names = [f"item {number}" for number in range(7, 19)]
     attachment = attach("CatalogueLogitProcessor", catalogue="items", only=names, ends_answer=False)
     expected = []
