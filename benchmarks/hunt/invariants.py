@@ -143,7 +143,7 @@ def own_bans(asked: Asked, _kind: Kind) -> Found:
     for told in _told(asked):
         # A piece of a log probability is no text of an answer.
         texts = told.answer.texts.values()
-        for name, params in told.wish.processors:
+        for name, params in told.wish.everywhere:
             if params.get("whole_words") or params.get("resumed_tokens"):
                 continue
             given = {"BadWordsLogitProcessor": "words", "DisallowedTokensLogitsProcessor": "texts"}
@@ -158,7 +158,7 @@ def own_tokens(asked: Asked, _kind: Kind) -> Found:
     """No answer, and no beam, has a token that its request bans or does not allow."""
     for told in _told(asked):
         came = {*(told.answer.token_ids or ())}
-        for name, params in told.wish.processors:
+        for name, params in told.wish.everywhere:
             listed = params.get("token_ids")
             if not isinstance(listed, list) or not all(isinstance(one, int) for one in listed):
                 continue
@@ -199,7 +199,7 @@ def own_choice(asked: Asked, _kind: Kind) -> Found:
     """An answer with choices that ends by itself is one of them, and else begins one."""
     for told in _told(asked):
         text = told.answer.texts.get("text")
-        for name, params in told.wish.processors:
+        for name, params in told.wish.everywhere:
             choices = params.get("choices")
             if name != "ChoiceLogitProcessor" or text is None or not isinstance(choices, list):
                 continue
@@ -259,7 +259,7 @@ def own_beginning(asked: Asked, _kind: Kind) -> Found:
     """An answer begins with the text that its request forces, or is cut within it."""
     for told in _told(asked):
         text = told.answer.texts.get("text")
-        for name, params in told.wish.processors:
+        for name, params in told.wish.everywhere:
             begins = params.get("text")
             if name != "ForcedSequenceLogitProcessor" or not isinstance(begins, str):
                 continue
@@ -272,11 +272,13 @@ def own_beginning(asked: Asked, _kind: Kind) -> Found:
 def own_scripts(asked: Asked, _kind: Kind) -> Found:
     """No letter of a script that a request bans everywhere comes out."""
     for told in _told(asked):
-        for name, params in told.wish.processors:
-            if name != "ScriptLogitProcessor" or params.get("where", "everywhere") != "everywhere":
-                continue
+        for name, params in told.wish.everywhere:
             scripts = params.get("scripts")
-            if params.get("mode") != "ban" or not isinstance(scripts, list):
+            if (
+                name != "ScriptLogitProcessor"
+                or params.get("mode") != "ban"
+                or not isinstance(scripts, list)
+            ):
                 continue
             # Markup that was added to the vocabulary is free.
             text = re.sub("<[^>]*>", "", told.answer.texts.get("text", ""))

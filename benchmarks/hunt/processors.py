@@ -23,6 +23,7 @@ from benchmarks.hunt.values import (
     words,
 )
 from sglang_lp import builtins
+from sglang_lp.builtins.phase import PhasedParams
 
 if TYPE_CHECKING:
     from benchmarks.hunt.servers import Kind
@@ -158,7 +159,7 @@ def _trigger(draw: st.DrawFn) -> Params:
 
 _TOKEN_TEXTS = st.sampled_from(TOKENS)
 #: Of every built-in but the families of budgets.
-OF: Mapping[str, Draw] = {
+_EVERYWHERE: Mapping[str, Draw] = {
     "AllowedTokensLogitProcessor": _some({"token_ids": lists(ids, 8).map(lambda i: [*i, EOS])})
     | _some({"texts": lists(_TOKEN_TEXTS)}),
     "BadWordsLogitProcessor": _some(
@@ -259,12 +260,22 @@ OF: Mapping[str, Draw] = {
         {
             "scripts": lists(st.sampled_from(["Latin", "Greek", "Han"]), 2),
             "mode": st.sampled_from(["ban", "allow"]),
-        },
-        {"where": st.sampled_from(["answer", "everywhere", "thinking"])},
+        }
     ),
     "ThinkingBudgetLogitProcessor": _budget(),
     "TriggerPhraseLogitProcessor": _trigger(),
 }
+
+
+def _anywhere(name: str, drawn: Draw) -> Draw:
+    """Draw the parameters of a built-in, for a phase of the answer too if it takes one."""
+    if not issubclass(getattr(builtins, name).Params, PhasedParams):
+        return drawn
+    phases = _some({}, {"where": st.sampled_from(["answer", "everywhere", "thinking"])})
+    return st.tuples(drawn, phases).map(lambda both: both[0] | both[1])
+
+
+OF = {name: _anywhere(name, drawn) for name, drawn in _EVERYWHERE.items()}
 _FAMILIES = tuple(
     name for name in builtins.__all__ if getattr(getattr(builtins, name), "family", None)
 )

@@ -135,6 +135,7 @@ _ENGINE_FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
         )
     ),
     "min_tokens": counts,
+    "top_n_sigma": oddly(st.sampled_from([-1, 0, 0.5, 1, 3.5])),
 }
 
 

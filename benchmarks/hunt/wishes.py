@@ -31,6 +31,15 @@ class Wish(NamedTuple):
     begun: str
 
     @property
+    def everywhere(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """The processors that run in both phases of the answer."""
+        return [
+            (name, params)
+            for name, params in self.processors
+            if (params.get("where") or "everywhere") == "everywhere"
+        ]
+
+    @property
     def is_greedy(self) -> bool:
         """Whether the likeliest tokens come."""
         return self.sampling.get("temperature") == 0

@@ -1,7 +1,7 @@
 """Fields of clients that ask for a rule, and the built-in that keeps it.
 
 The HTTP process reads a field, and hands its value to both gates in a form that SGLang's processes
-can send each other: whole numbers, a list of them, or an object of them.
+can send each other: a number, or a list or an object of whole numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sglang_lp.builtins import (
     LoopBreakerLogitProcessor,
     MinLengthLogitProcessor,
     ToolCallLimitLogitProcessor,
+    TopNSigmaLogitProcessor,
 )
 from sglang_lp.params import MAX_INT
 
@@ -64,7 +65,7 @@ def _few_calls(count: int, served: ServedModel) -> Mapping[str, Any]:
     return {"max_tool_calls": count, "where": "everywhere" if form is None else form.where}
 
 
-#: By the names of OpenAI, of vLLM and, for n-grams, of Transformers and TensorRT-LLM.
+#: By the names of OpenAI and vLLM; of Transformers and TensorRT-LLM for n-grams, and of llama.cpp.
 ENGINE_FIELDS: Mapping[str, EngineField] = {
     "bad_words": EngineField(BadWordsLogitProcessor, _sequences),
     "allowed_token_ids": EngineField(
@@ -82,4 +83,7 @@ ENGINE_FIELDS: Mapping[str, EngineField] = {
     ),
     "tool_choice": EngineField(BadWordsLogitProcessor, _no_calls, is_sglangs=True),
     "parallel_tool_calls": EngineField(ToolCallLimitLogitProcessor, _few_calls, is_sglangs=True),
+    "top_n_sigma": EngineField(
+        TopNSigmaLogitProcessor, lambda sigmas, _served: {"top_n_sigma": sigmas}
+    ),
 }

@@ -151,7 +151,7 @@ def test_a_processor_is_taken_where_sglangs_types_drop_it(server, path):
 
 
 BAD = {"bad_words": ["a"]}
-#: What a client of vLLM, or one of Transformers' or TensorRT-LLM's fields, sends.
+#: What clients of vLLM and llama.cpp, or of Transformers' and TensorRT-LLM's fields, send.
 ENGINE_FIELDS = {
     "bad_words": (BAD, "BadWordsLogitProcessor"),
     "allowed_token_ids": ({"allowed_token_ids": [300, 301]}, "AllowedTokensLogitProcessor"),
@@ -163,6 +163,7 @@ ENGINE_FIELDS = {
         {"repetition_detection": {"max_pattern_size": 4, "min_count": 2}},
         "LoopBreakerLogitProcessor",
     ),
+    "top_n_sigma": ({"top_n_sigma": 1.5}, "TopNSigmaLogitProcessor"),
 }
 OPENAI = [CHAT, COMPLETION, "/v1/responses", "/v1/messages"]
 

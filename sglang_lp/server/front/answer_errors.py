@@ -6,7 +6,7 @@ errors are noted per HTTP request where they are raised, and added to the answer
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -26,7 +26,34 @@ _DATA = b"data: "
 _FAULTS = {SglangLpError.code, ProcessorFault.code, NotRun.code}
 
 #: The errors of the HTTP request that is being answered, by their messages.
-_noted: ContextVar[dict[str, Coded] | None] = ContextVar("sglang_lp_errors", default=None)
+_noted: ContextVar[_Noted | None] = ContextVar("sglang_lp_errors", default=None)
+
+
+class _Noted(dict[str, Coded]):
+    """The errors of an HTTP request, by their messages.
+
+    Attributes:
+        told: Messages of the errors that an error of the answer has the code of.
+    """
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def find(self, message: object) -> Coded | None:
+        """Return the error that an error of the answer tells; ``None`` if that is SGLang's own.
+
+        Args:
+            message: Of the error in the answer.
+        """
+        text = str(message)
+        if text not in self:
+            # Some endpoints of SGLang change or hide the message.
+            untold = [one for one in self.values() if one.message not in self.told]
+            if not untold:
+                return None
+            self[text] = untold[-1]
+        self.told.add(self[text].message)
+        return self[text]
 
 
 def note(coded: Coded | None, raw_request: Any = None) -> None:
@@ -95,7 +122,7 @@ class AnswerErrors:
         if scope["type"] != "http":  # the app's own life would keep what it notes
             await self._app(scope, receive, send)
             return
-        noted: dict[str, Coded] = {}
+        noted = _Noted()
         held: list[dict[str, Any]] = []
         streams = False
 
@@ -124,7 +151,7 @@ class AnswerErrors:
             _noted.reset(token)
 
 
-def _in_events(body: bytes, noted: Mapping[str, Coded]) -> bytes:
+def _in_events(body: bytes, noted: _Noted) -> bytes:
     """Return events of a stream with their errors completed."""
     if b'"error"' not in body:
         return body
@@ -135,17 +162,17 @@ def _in_events(body: bytes, noted: Mapping[str, Coded]) -> bytes:
     return b"\n".join(lines)
 
 
-def _completed(noted: Mapping[str, Coded], text: bytes) -> bytes:
+def _completed(noted: _Noted, text: bytes) -> bytes:
     """Return JSON with its error completed; unchanged if it has none."""
     try:
         answer = orjson.loads(text)
         error = _error_of(answer)
         if error is None:
             return text
-        message = error.get("message")
-        coded = noted.get(message) if isinstance(message, str) else None
-        # Some endpoints of SGLang change or hide the message.
-        error.update((coded or [*noted.values()][-1]).entries)
+        coded = noted.find(error.get("message"))
+        if coded is None:
+            return text
+        error.update(coded.entries)
         return orjson.dumps(answer)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it reads deeper than it writes
         return text

@@ -103,6 +103,16 @@ def to_count(body: Any, name: str) -> Any:
     return count or MISSING
 
 
+def to_sigmas(body: Any, name: str) -> Any:
+    """Return llama.cpp's ``top_n_sigma``, which 0 and negative numbers turn off."""
+    sigmas = _value(body, name)
+    if sigmas is MISSING:
+        return MISSING
+    if type(sigmas) not in {int, float} or not -MAX_INT <= sigmas <= MAX_INT:
+        raise _wrong(name, "a number of standard deviations, such as 1.5", sigmas)
+    return sigmas if sigmas > 0 else MISSING
+
+
 def to_repetition(body: Any, name: str) -> Any:
     """Return the sizes of vLLM's ``repetition_detection``, which a largest size of 0 turns off."""
     given = _value(body, name)

@@ -34,6 +34,7 @@ from sglang_lp.server.front.engine_fields import (
     to_no_calls,
     to_one_call,
     to_repetition,
+    to_sigmas,
     to_token_ids,
 )
 from sglang_lp.server.front.header import endpoint
@@ -206,6 +207,7 @@ FIELDS = (
     _engine_field("allowed_token_ids", to_token_ids, _BUDGETS),
     _engine_field("no_repeat_ngram_size", to_count, _BUDGETS),
     _engine_field("repetition_detection", to_repetition, _BUDGETS),
+    _engine_field("top_n_sigma", to_sigmas, _BUDGETS),
     # SGLang has it in chats and completions; a chat may be an Anthropic message.
     _engine_field("min_tokens", to_count, (At.CHAT, At.RESPONSE)),
     _engine_field("tool_choice", to_no_calls, (At.CHAT, At.RESPONSE)),

@@ -182,12 +182,12 @@ def _fits(key: str, value: object, req: object) -> bool:
 
 
 def _are_numbers(value: object) -> bool:
-    """Tell whether a value is a whole number, or a list or an object of them."""
+    """Tell whether a value is a number, or a list or an object of whole numbers."""
     if isinstance(value, list | dict):
         return all(
             type(one) is int for one in (value.values() if isinstance(value, dict) else value)
         )
-    return type(value) is int
+    return type(value) in {int, float}
 
 
 def _added(custom_params: Mapping[Any, Any]) -> frozenset[str]:

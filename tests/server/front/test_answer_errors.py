@@ -109,6 +109,23 @@ def test_each_event_of_a_stream_has_the_code_of_its_own_error():
     assert other["response"]["error"]["param"] == "bad_words"
 
 
+def test_an_error_of_sglangs_own_after_ours_has_no_code():
+    def event(message):
+        return b"data: " + orjson.dumps({"error": {"message": message}}) + b"\n\n"
+
+    # Ours twice, as of two answers; then ours with its message hidden, twice; then SGLang's own.
+    errors = [ProcessorFault("it failed"), REFUSED]
+    asked = [str(REFUSED), str(REFUSED), "Internal server error", "Internal server error", "own"]
+    _, *bodies = answered(*map(event, asked), status=200, headers=EVENTS, errors=errors)
+
+    told = [orjson.loads(body["body"].removeprefix(b"data: "))["error"] for body in bodies]
+    assert [error.get("sglang_lp_code") for error in told] == [
+        *("invalid_parameter", "invalid_parameter", "processor_fault", "processor_fault"),
+        None,
+    ]
+    assert bodies[-1]["body"] == event("own")
+
+
 @pytest.mark.parametrize("status", [200, 400])
 def test_an_answer_without_an_error_of_ours_stays_as_it_is(status):
     body = b'{"error": {"message": "SGLang\'s own"}}'

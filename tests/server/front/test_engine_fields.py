@@ -32,6 +32,7 @@ ALL = {
     "no_repeat_ngram_size": 3,
     "repetition_detection": {"max_pattern_size": 4, "min_count": 2},
     "min_tokens": 7,
+    "top_n_sigma": 1.5,
 }
 #: SGLang has the others as well.
 OTHERS = [name for name, field in ENGINE_FIELDS.items() if not field.is_sglangs]
@@ -74,6 +75,11 @@ def found(body, guard=None, form=SERVED.tool_calls, **own):
         ),
         ({"min_tokens": 0}, None),
         ({"min_tokens": 5}, 5),
+        ({"top_n_sigma": None}, None),
+        ({"top_n_sigma": 0}, None),
+        ({"top_n_sigma": -1}, None),  # llama.cpp's default
+        ({"top_n_sigma": 2}, 2),
+        ({"top_n_sigma": 0.5}, 0.5),
     ],
 )
 def test_a_value_means_what_the_other_engine_means_by_it(body, value):
@@ -101,6 +107,10 @@ def test_a_value_means_what_the_other_engine_means_by_it(body, value):
         ("repetition_detection", {"max_pattern_size": 4}, "min_count: expected 2 or more, got 0"),
         ("repetition_detection", {"min_pattern_size": 2}, "of at most max_pattern_size, got 2"),
         ("min_tokens", -1, "expected a whole number of tokens"),
+        ("top_n_sigma", "1", "expected a number of standard deviations, such as 1.5, got '1'"),
+        ("top_n_sigma", True, "expected a number"),
+        ("top_n_sigma", float("inf"), "expected a number"),
+        ("top_n_sigma", float("nan"), "expected a number"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused(field, value, why):
@@ -159,6 +169,7 @@ def test_each_field_runs_its_built_in():
     loops = links["LoopBreakerLogitProcessor"]
     assert (loops.max_pattern_size, loops.min_count, loops.action) == (4, 2, "end")
     assert links["MinLengthLogitProcessor"].min_tokens == 7
+    assert links["TopNSigmaLogitProcessor"].top_n_sigma == 1.5
     assert len(links) == len(OTHERS)
 
 
@@ -199,6 +210,11 @@ def test_ceilings_allow_lists_and_profiles_hold_for_fields(field):
         return
     capped = rules_of(ceilings={"min_tokens": Ceiling(at_most=2)}).decide(ask, SERVED)
     assert capped.params.min_tokens == 2
+
+
+def test_more_sigmas_than_the_built_in_takes_are_refused_in_the_fields_name():
+    with pytest.raises(RequestError, match=r"^top_n_sigma: expected .*100"):
+        rules_of().decide(asked(top_n_sigma=101), SERVED)
 
 
 def test_a_token_that_the_model_does_not_have_is_refused_in_the_fields_name():
