@@ -284,13 +284,6 @@ RIGHT = [
         PLAIN,
     ),
     (case(asks(), {"error": {"message": "no"}}, status=400), PLAIN),
-    (
-        case(
-            asks("BadWordsLogitProcessor", {"words": ["sheep"], "where": "answer"}),
-            generated("<think> sheep</think> goat"),
-        ),
-        PLAIN,
-    ),
     (case(asks("DRYLogitProcessor", {}), reported(), headers=HEADER), PLAIN),
     (case(asks(n=2), [generated("a"), generated("a")]), PLAIN),
     (
@@ -300,6 +293,13 @@ RIGHT = [
             faults=1.0,
         ),
         KINDS["free"],
+    ),
+    (
+        case(
+            asks("BadWordsLogitProcessor", {"words": ["sheep"], "where": "answer"}),
+            generated("<think> sheep</think> goat"),
+        ),
+        PLAIN,
     ),
 ]
 
