@@ -8,6 +8,9 @@ from typing import Any
 
 __all__ = ["Answer", "Reply", "answers_of"]
 
+#: Codes of the toolkit's errors that no caller causes.
+_FAULTS = {"processor_fault", "internal_error", "not_run"}
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -44,13 +47,20 @@ def _errors_in(event: Any) -> Iterator[tuple[int, str]]:
         return
     error = event.get("error") or (event.get("response") or {}).get("error")
     if error:
-        code = error.get("code") if isinstance(error, Mapping) else None
-        yield (code if isinstance(code, int) else 500), str(error)
+        yield _status_of(error), str(error)
     metas = [event.get("meta_info"), *(one.get("meta_info") for one in event.get("choices") or ())]
     for meta in metas:
         finish = (meta or {}).get("finish_reason")
         if isinstance(finish, Mapping) and finish.get("type") == "abort" and finish.get("err_type"):
             yield finish.get("status_code") or 500, str(finish)
+
+
+def _status_of(error: Any) -> int:
+    """Return the HTTP status of an error in an event, which not every endpoint says."""
+    said = error if isinstance(error, Mapping) else {}
+    if isinstance(said.get("code"), int):
+        return int(said["code"])
+    return 500 if said.get("sglang_lp_code", "internal_error") in _FAULTS else 400
 
 
 @dataclass

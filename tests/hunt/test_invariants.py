@@ -215,6 +215,7 @@ WRONG = {
             PLAIN,
         ),
         (case({}, {"error": {"code": 500, "message": "no"}}, path=CHAT), PLAIN),
+        (case({}, {"error": {"message": "no", "sglang_lp_code": "not_run"}}, path=MESSAGES), PLAIN),
     ],
     "no_fault_counted": [(case(asks(), generated(), faults=1.0), PLAIN)],
     "server_lives": [(case(asks(), generated(), is_alive=False), PLAIN)],
@@ -252,6 +253,8 @@ def test_a_violation_is_caught(rule, place):
     assert found(rule, asked, kind)
 
 
+#: The caller's fault in the middle of a stream, where SGLang writes its own code.
+CAUSED = {"message": "no token is left", "sglang_lp_code": "contradiction"}
 RIGHT = [
     (
         case(
@@ -286,6 +289,10 @@ RIGHT = [
     (case(asks(), {"error": {"message": "no"}}, status=400), PLAIN),
     (case(asks("DRYLogitProcessor", {}), reported(), headers=HEADER), PLAIN),
     (case(asks(n=2), [generated("a"), generated("a")]), PLAIN),
+    (
+        case({}, {"response": {"error": {"code": "server_error", **CAUSED}}}, path=RESPONSES),
+        PLAIN,
+    ),
     (
         case(
             asks("support.processors.foreign:Misbehaving", {"how": "raises"}),
