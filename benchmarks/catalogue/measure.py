@@ -1,9 +1,8 @@
 """The cost of a catalogue: its index, and what its rows add to a step, on the host and a CPU.
 
-``make bench PART=catalogue`` prints two tables, stores them in
+``make bench PART=catalogue`` prints four tables, stores them in
 ``benchmarks/results/catalogue.json`` and puts them into ``docs/catalogues.md``. Times are CPU times
-of one thread: of one build, and medians of rounds in which the cases take turns. Items are three
-tokens of 8,192 each, drawn as clustering draws them: a few codes are much more frequent.
+of one thread: of one build, and medians of rounds in which the cases take turns.
 """
 
 from __future__ import annotations
@@ -13,13 +12,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from benchmarks.catalogue import beams
+from benchmarks.catalogue.beams import FREE, STATIC
+from benchmarks.catalogue.items import LEVELS, RULES, codes_of, params_of, sets_of
 from benchmarks.machine import machine
 from benchmarks.pages import Part
 from benchmarks.tables import duration, table
@@ -29,28 +31,19 @@ from sglang_lp.catalogue.file import load, save
 from sglang_lp.testing import Batch, Played
 from support.catalogues import knowing
 
-CODES, LEVELS = 8192, 3
 ROUNDS = 3
-SIZES = (1_000_000, 10_000_000)
-#: Of the table of steps.
+SIZES = (1_000_000, 10_000_000, 30_000_000)
+#: Of the tables of steps.
 ITEMS = 1_000_000
 VOCABULARIES = (32_768, 152_000)
-ROWS = (1, 64, 256)
-#: Rules of a request, each with another list.
-RULES = ("none", "a set", "1,000 left out")
-
-
-def codes_of(items: int) -> Any:
-    """Return the tokens of some items."""
-    random = np.random.default_rng(0)
-    drawn = (random.random((items, LEVELS)) ** 2 * CODES).astype(np.int32)
-    return drawn + np.arange(LEVELS, dtype=np.int32) * CODES
+ROWS = (1, 64, 512)
+#: The column of rows that a trie of dictionaries walks and masks, without rules.
+DICTS = "a trie of dictionaries"
 
 
 def measure_index(items: int) -> dict[str, Any]:
     """Return time and memory of building, holding and opening an index."""
-    codes = codes_of(items)
-    sets = {"half": np.random.default_rng(1).random(items) < 0.5}
+    codes, sets = codes_of(items), sets_of(items)
     began = time.process_time()
     index = build(codes, sets=sets)
     built = time.process_time() - began
@@ -71,22 +64,14 @@ def measure_index(items: int) -> dict[str, Any]:
     }
 
 
-def _params(rule: str, row: int) -> dict[str, Any]:
-    given: dict[str, Any] = {"catalogue": "items"}
-    if rule == "a set":
-        given["subset"] = ["half"]
-    elif rule == "1,000 left out":
-        given["exclude"] = np.random.default_rng(row).integers(0, ITEMS, 1000).tolist()
-    return given
-
-
 def measure_steps(processor: Any, vocabulary: int) -> Iterator[dict[str, Any]]:
     """Yield the time of a step for each number of rows, rule and depth."""
+    root = _dictionaries()
     for rows in ROWS:
         logits = torch.zeros(rows, vocabulary)
         fills: list[float] = []
         times: dict[tuple[str, int], list[float]] = {
-            (rule, depth): [] for rule in RULES for depth in range(LEVELS)
+            (rule, depth): [] for rule in (*RULES, DICTS) for depth in range(LEVELS)
         }
         for at in range(ROUNDS):
             began = time.thread_time()
@@ -95,6 +80,8 @@ def measure_steps(processor: Any, vocabulary: int) -> Iterator[dict[str, Any]]:
             for rule in RULES:
                 for depth, seconds in steps(processor, logits, rule, at):
                     times[rule, depth].append(seconds)
+            for depth, seconds in _dictionary_steps(root, logits, at):
+                times[DICTS, depth].append(seconds)
         for (rule, depth), found in times.items():
             yield {
                 "vocabulary": vocabulary,
@@ -124,7 +111,7 @@ def steps(
     """
     batch, random = Batch(), np.random.default_rng(at)
     played = [
-        Played(processor, _params(rule, row), [5], vocab_size=logits.shape[1])
+        Played(processor, params_of(rule, row), [5], vocab_size=logits.shape[1])
         for row in range(len(logits))
     ]
     params = [one.custom_params for one in played]
@@ -137,6 +124,82 @@ def steps(
         for one, row in zip(played, logits, strict=True):
             (allowed,) = row.isfinite().nonzero(as_tuple=True)
             one.source.append(int(allowed[random.integers(len(allowed))]))
+
+
+def _dictionaries() -> dict[int, Any]:
+    """Return the items as nested dictionaries, the usual trie of Python."""
+    root: dict[int, Any] = {}
+    for first, second, third in codes_of(ITEMS).tolist():
+        root.setdefault(first, {}).setdefault(second, {})[third] = None
+    return root
+
+
+def _dictionary_steps(
+    root: dict[int, Any], logits: torch.Tensor, at: int
+) -> Iterator[tuple[int, float]]:
+    """Yield depth and seconds of steps that mask each row by the dictionary of its node."""
+    random = np.random.default_rng(at)
+    nodes = [root] * len(logits)
+    for depth in range(LEVELS):
+        logits.zero_()
+        began = time.thread_time()
+        for node, row in zip(nodes, logits, strict=True):
+            allowed = torch.tensor([*node])
+            kept = row[allowed]
+            row.fill_(-torch.inf)
+            row[allowed] = kept
+        yield depth, time.thread_time() - began
+        nodes = [node[[*node][random.integers(len(node))]] for node in nodes]
+
+
+class Goal(NamedTuple):
+    """A goal, and the shares of it that were measured: at most 1 meets it.
+
+    Attributes:
+        text: The goal.
+        shares: Of each case, the time that it took and the longest time that meets the goal.
+    """
+
+    text: str
+    shares: Sequence[float]
+
+
+def goals(results: Mapping[str, Any]) -> list[Goal]:
+    """Return the goals and the measured shares of them."""
+    rows = {
+        (one["vocabulary"], one["rows"], one["rule"], one["depth"]): one for one in results["steps"]
+    }
+    searches = {
+        (one["vocabulary"], one["depth"], one["rule"]): one["us"] for one in results["beams"]
+    }
+    free = {key[:2]: us for key, us in searches.items() if key[2] == FREE}
+
+    def beside(rule: str, most: float) -> list[float]:
+        return [
+            one["us"] / rows[vocabulary, count, "none", depth]["us"] / most
+            for (vocabulary, count, own, depth), one in rows.items()
+            if own == rule and count > 1
+        ]
+
+    return [
+        Goal(
+            "512 beams: half of SGLang without a catalogue",
+            [us / (free[key[:2]] / 2) for key, us in searches.items() if key[2] in RULES],
+        ),
+        Goal(
+            "64 rows and more: 1.3 of `fill_` and 10 µs a row",
+            [
+                one["us"] / (1.3 * one["fill_us"] + 10 * count)
+                for (_, count, rule, _), one in rows.items()
+                if rule == "none" and count > 1
+            ],
+        ),
+        Goal("64 rows and more, with a set: 1.1 of those without a rule", beside("a set", 1.1)),
+        Goal(
+            "64 rows and more, 1,000 items left out: 2 of those without a rule",
+            beside("1,000 left out", 2),
+        ),
+    ]
 
 
 def page_block(results: Mapping[str, Any]) -> str:
@@ -167,7 +230,38 @@ def page_block(results: Mapping[str, Any]) -> str:
         for (vocabulary, rows, rule), found in by_key.items()
     )
     columns = ("vocabulary", "rows", "rule", "`fill_`", "1st token", "2nd token", "3rd token")
-    return "\n".join([*table(head, sizes), "", *table(columns, lines)])
+    kinds = (FREE, STATIC, *RULES)
+    cells: dict[tuple[int, int], dict[str, Any]] = {}
+    for one in results["beams"]:
+        cells.setdefault((one["vocabulary"], one["depth"]), {})[one["rule"]] = one["us"]
+    searches = (
+        (
+            f"{vocabulary:,}",
+            ("2nd", "3rd")[depth - 1],
+            *(duration(found[kind]) if kind in found else "" for kind in kinds),
+        )
+        for (vocabulary, depth), found in sorted(cells.items())
+    )
+    beam_columns = ("vocabulary", "token", *kinds)
+    met = (
+        (
+            goal.text,
+            f"{min(goal.shares):.2f} to {max(goal.shares):.2f}",
+            f"{sum(share <= 1 for share in goal.shares)} of {len(goal.shares)}",
+        )
+        for goal in goals(results)
+    )
+    return "\n".join(
+        [
+            *table(head, sizes),
+            "",
+            *table(columns, lines),
+            "",
+            *table(beam_columns, searches),
+            "",
+            *table(("goal: at most", "measured, as a part of the goal", "met"), met),
+        ]
+    )
 
 
 PART = Part("catalogue", "catalogues.md", page_block)
@@ -178,11 +272,11 @@ def main() -> int:
     torch.set_num_threads(1)
     sizes = [measure_index(items) for items in SIZES]
     print(*sizes, sep="\n")
-    sets = {"half": np.random.default_rng(1).random(ITEMS) < 0.5}
-    processor = knowing(items=build(codes_of(ITEMS), sets=sets))
+    processor = knowing(items=build(codes_of(ITEMS), sets=sets_of(ITEMS)))
     measured = [one for size in VOCABULARIES for one in measure_steps(processor, size)]
-    print(*measured, sep="\n")
-    PART.store({"machine": machine(), "index": sizes, "steps": measured})
+    searches = [*beams.measure(ITEMS, processor, VOCABULARIES, RULES)]
+    print(*measured, *searches, sep="\n")
+    PART.store({"machine": machine(), "index": sizes, "steps": measured, "beams": searches})
     return 0
 
 

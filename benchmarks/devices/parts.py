@@ -13,10 +13,10 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from benchmarks.catalogue import measure as catalogue
+from benchmarks.catalogue.items import LEVELS, codes_of, sets_of
 from benchmarks.cost import reference
 from benchmarks.cost.cases import VOCAB, Batch, Case, cases, forced, idle, ngram, same_bits
 from benchmarks.devices import scale
@@ -265,8 +265,7 @@ def _catalogues(device: Device) -> Iterator[Unit]:
 
 @cache
 def _items() -> Any:
-    sets = {"half": np.random.default_rng(1).random(ITEMS) < 0.5}
-    return knowing(items=build(catalogue.codes_of(ITEMS), sets=sets))
+    return knowing(items=build(codes_of(ITEMS), sets=sets_of(ITEMS)))
 
 
 def _written(rule: str, rows: int, device: Device) -> dict[str, Any]:
@@ -277,7 +276,7 @@ def _written(rule: str, rows: int, device: Device) -> dict[str, Any]:
         for at in range(3):
             # The last token ends the request, which takes SGLang.
             tokens = catalogue.steps(_items(), logits, rule, at, clock)
-            for depth, seconds in islice(tokens, catalogue.LEVELS - 1):
+            for depth, seconds in islice(tokens, LEVELS - 1):
                 times.setdefault(depth, []).append(seconds)
         record[name] = [round(statistics.median(found) * 1e6, 1) for found in times.values()]
     return record
