@@ -148,9 +148,11 @@ def _ask(step: Step, index: int, row: Row) -> tuple[Recording, torch.Tensor | No
 
 def _log(step: Step, index: int, row: Row, recording: Recording, *, drafted: bool) -> None:
     """Log the edits of a row."""
-    forced: bool | PendingAnswer = recording.leaves_one
+    forced: bool | PendingAnswer
     if recording.conditional:
         forced = PendingAnswer(step.answers, index, is_edited=recording.edits_else)
+    else:
+        forced = recording.leaves_one
     if drafted:
         position, path = step.nodes[index]
         row.edit_log.add_drafted(position, path, forced=forced)

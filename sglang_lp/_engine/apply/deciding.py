@@ -12,6 +12,7 @@ more to it than the device decides.
 from __future__ import annotations
 
 import math
+from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from sglang_lp._engine.compiled.conflicts import forced_conflict, leaves_none
@@ -80,6 +81,8 @@ def _may_end(recording: Recording, persistent: CompiledEdits | None) -> bool:
         or recording.pooled
     ):
         return True
+    if persistent is None and recording.standing is None and not recording.edits_else:
+        return leaves_none(otherwise, None)  # nearly always: no other edits
     if_so, if_not = Recording(recording.vocab_size), Recording(recording.vocab_size)
     for one in (recording, recording.standing):
         if one is not None:
@@ -112,11 +115,15 @@ class Decisions:
         stride: Distance between them in the flat logits.
     """
 
-    __slots__ = ("_answers", "_asked", "_counts", "_forced", "_free", "_ids", "_rows", "_stride")
+    __slots__ = (
+        *("_answers", "_asked", "_counts", "_forced", "_free", "_ids", "_rows", "_stride"),
+        "_width",
+    )
 
     def __init__(self, rows: int, stride: int) -> None:
         self._rows, self._stride = rows, stride
         self._asked: list[_Asked] = []
+        self._width = 0
 
     def add(self, row: int, recording: Recording, *, has_grammar: bool) -> None:
         """Add the question of a row.
@@ -128,29 +135,32 @@ class Decisions:
         """
         ((question, token_id, _),) = recording.conditional
         self._asked.append(_Asked(row, question.ids, question.count, token_id, has_grammar))
+        self._width = max(self._width, len(question.ids))
 
     def __bool__(self) -> bool:
         return bool(self._asked)
-
-    @property
-    def _width(self) -> int:
-        return max(len(one.ids) for one in self._asked)
 
     def packed(self) -> torch.Tensor:
         """Return the questions in one int64 tensor of one dimension, for one copy."""
         import numpy as np
         import torch
 
-        width = self._width
+        width, asked = self._width, array("q")
+        # One array for all rows: numpy takes longer row by row (``benchmarks/drafts/at_work``).
+        for _, ids, most, token_id, has_grammar in self._asked:
+            if isinstance(ids, Ids):
+                asked.frombytes(ids.tensor.numpy().tobytes())
+                first = ids.smallest
+            else:
+                asked.extend(ids)
+                first = ids[0]
+            asked.extend([first] * (width - len(ids)))
+            asked.extend((token_id, most, has_grammar))
         packed = np.zeros((self._rows, width + 3), dtype=np.int64)
-        packed[:, : width + 1] = np.arange(self._rows)[:, None] * self._stride
-        for row, ids, most, token_id, has_grammar in self._asked:
-            own = packed[row]
-            own[: len(ids)] += ids.tensor.numpy() if isinstance(ids, Ids) else ids
-            own[len(ids) : width] = own[0]
-            own[width] += token_id
-            own[width + 1] = most
-            own[width + 2] = has_grammar
+        packed[[one.row for one in self._asked]] = np.frombuffer(asked, dtype=np.int64).reshape(
+            -1, width + 3
+        )
+        packed[:, : width + 1] += np.arange(self._rows)[:, None] * self._stride
         return torch.from_numpy(packed).view(-1)
 
     def take(self, sent: torch.Tensor) -> None:
