@@ -272,4 +272,4 @@ def _moderate(numbers: array[float]) -> bool:
     if not numbers:
         return True
     # Neither min() nor max() sees every NaN, but a sum does.
-    return -MAX_BIAS <= min(numbers) and max(numbers) <= MAX_BIAS and not math.isnan(sum(numbers))
+    return min(numbers) >= -MAX_BIAS and max(numbers) <= MAX_BIAS and not math.isnan(sum(numbers))

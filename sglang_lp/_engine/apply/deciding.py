@@ -49,8 +49,9 @@ def decide(recording: Recording, persistent: CompiledEdits | None, *, on_host: b
     """
     if recording.holds:
         raise ProcessorFault("hold_until() is not for a step with force_if()")
-    if any(one.otherwise.pooled for one in recording.conditional):
-        raise ProcessorFault("pool() is not for the other answer of force_if()")
+    for one in recording.conditional:
+        if one.otherwise.pooled:
+            raise ProcessorFault("pool() is not for the other answer of force_if()")
     if len(recording.conditional) == 1 and not (on_host or _may_end(recording, persistent)):
         recording.add(recording.conditional[0].otherwise)
         return

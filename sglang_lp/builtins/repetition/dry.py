@@ -6,7 +6,6 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -40,7 +39,7 @@ _BREAKERS = ("\n", ":", '"', "*")
 #: Logarithm of the largest float32: llama.cpp stops raising the base there.
 _LOG_MAX = 88.7228391
 
-#: Fewest places that are computed with numpy instead of a loop.
+#: Fewest matches that are told apart with numpy instead of a dict.
 _MANY = 48
 
 #: Bits of a length, which a window limits.
@@ -80,9 +79,12 @@ class _Repetition:
 
     def fork(self) -> _Repetition:
         """Return repetitions of a copy of the text, which grows on its own."""
-        forked = copy(self)
-        forked._tail = self._tail.fork()  # noqa: SLF001 - of its own kind
-        forked._read = self._read or self  # noqa: SLF001
+        # Not copy(), which takes three times as long (``benchmarks/drafts/at_work``).
+        forked = object.__new__(_Repetition)
+        forked.prompt, forked._breaks = self.prompt, self._breaks
+        forked._allowed, forked._window = self._allowed, self._window
+        forked._tail, forked._unbroken = self._tail.fork(), self._unbroken
+        forked._read = self._read or self
         return forked
 
     def push(self, token_id: int) -> None:
@@ -98,43 +100,28 @@ class _Repetition:
         Returns:
             The tokens in ascending order, and the lengths; ``None`` if no token would.
         """
+        import numpy as np
+
         if self._unbroken < self._allowed:
             return None
         places = self._tail.reached(self._allowed)
         if not len(places):
             return None
-        runs, following = self._tail.runs(places), self._tail.following[places]
-        if len(places) >= _MANY:
-            return self._longest(places, runs, following)
-        longest: dict[int, int] = {}
-        for place, run, token_id in zip(
-            places.tolist(), runs.tolist(), following.tolist(), strict=True
-        ):
-            length = min(run, self._window - 1 - place, self._unbroken)
-            if length > longest.get(token_id, 0):
-                longest[token_id] = length
-        breaks = self._breaks
-        ids = sorted(i for i in longest if i >= len(breaks) or not breaks[i])
-        return ids, [longest[token_id] for token_id in ids]
-
-    def _longest(
-        self, places: Numbers, runs: Numbers, following: Numbers
-    ) -> tuple[Sequence[int], Any]:
-        """Return as :meth:`lengths`, computed with numpy."""
-        import numpy as np
-
-        lengths = np.minimum(runs, self._window - 1 - places)
-        np.minimum(lengths, self._unbroken, out=lengths)
-        # Sorted together, the longest repetition of each token comes last.
-        packed = following << _LENGTH_BITS
-        packed |= lengths
+        # Sorted together with its tokens, the longest repetition of each comes last.
+        packed = self._tail.following[places] << _LENGTH_BITS
+        lengths = np.minimum(self._tail.runs(places), self._window - 1 - places)
+        packed |= np.minimum(lengths, self._unbroken, out=lengths)
         packed.sort()
-        ids = packed >> _LENGTH_BITS
+        ids, lengths = packed >> _LENGTH_BITS, packed & _LENGTH_MASK
+        if len(self._breaks):
+            free = ~self._is_breaker(ids)
+            ids, lengths = ids[free], lengths[free]
+        if len(ids) < _MANY:
+            longest = dict(zip(ids.tolist(), lengths.tolist(), strict=True))
+            return [*longest], [*longest.values()]
         last = np.ones(len(ids), dtype=bool)
         np.not_equal(ids[1:], ids[:-1], out=last[:-1])
-        if len(self._breaks):
-            last &= ~self._is_breaker(ids)
-        return array("q", ids[last].tobytes()), packed[last] & _LENGTH_MASK
+        return array("q", ids[last].tobytes()), lengths[last]
 
     def _is_breaker(self, tokens: Numbers) -> Any:
         import numpy as np

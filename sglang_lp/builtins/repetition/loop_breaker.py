@@ -35,6 +35,11 @@ PatternSize = Annotated[int, Meta(ge=1, le=1024)]
 LoopCount = Annotated[int, Meta(ge=2, le=2**31 - 1)]
 
 
+#: Most tokens that may come before a sleeping request reads them: it bounds the work of a step in
+#: which many rows wake.
+_LONGEST_SLEEP = 32
+
+
 class Preset(StrEnum):
     """A kind of text in which models loop."""
 
@@ -110,6 +115,11 @@ class _Loops:
         self.tail.push(token_id)
         if self.novelty is not None:
             self.novelty.push(token_id)
+
+    def quiet_for(self) -> int:
+        """Return how many tokens have to come, at least, before a loop can be found."""
+        # A run grows by at most one token at a time. A share of new n-grams may fall at each.
+        return 0 if self.novelty is not None else self.tail.tokens_to(self._enough)
 
     def found(self) -> Iterator[_Loop]:
         """Yield the loop of each rule that finds one."""
@@ -246,7 +256,11 @@ class LoopBreakerLogitProcessor(LogitProcessor):
         return request.state.fork()  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Break the loop, if the output ends with one."""
+        """Break the loop, if the output ends with one, or sleep until it can."""
+        quiet = request.state.quiet_for()
+        if quiet > 0:
+            edits.wake_at(request.position + min(quiet, _LONGEST_SLEEP))
+            return
         action = request.params.action
         for loop in request.state.found():
             if action is Action.BAN:

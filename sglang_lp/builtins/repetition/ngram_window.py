@@ -270,10 +270,12 @@ class Window:
         before = self._before
         if end - self._start < before:
             return ()
-        newest = _tokens(history, end - before, end)
-        found: list[Collection[int]] = []
         # The first token that may have followed: the n-gram that it ends begins in the window.
-        oldest = end - self._window + before
+        oldest = max(end - self._window, self._start) + before
+        begin = min(end, max(entered, oldest))
+        token_ids = _tokens(history, begin - before, end)
+        newest = token_ids[end - begin :]
+        found: list[Collection[int]] = []
         if oldest < self._prompt_end:
             found.extend(self._from_prompt(newest, oldest - self._start, vocab_size))
         known = self._followers.get(newest.tobytes())
@@ -285,16 +287,14 @@ class Window:
                 found.append(known.ids)
             else:
                 found.append([i for i, place in known.places.items() if place >= oldest])
-        begin = max(entered, oldest, self._start + before)
         if begin < end:
-            found.extend(self._from_draft(_tokens(history, begin - before, end)))
+            found.extend(self._from_draft(token_ids, newest))
         return found
 
-    def _from_draft(self, token_ids: array[int]) -> Iterator[Collection[int]]:
+    def _from_draft(self, token_ids: array[int], newest: array[int]) -> Iterator[Collection[int]]:
         """Yield the followers, among these tokens, of the newest n - 1 of them."""
-        before, last = self._before, len(token_ids)
-        newest = token_ids[last - before :]
-        for place in range(before, last):
+        before = self._before
+        for place in range(before, len(token_ids)):
             # Nearly always the last token differs.
             if before and token_ids[place - 1] != newest[-1]:
                 continue

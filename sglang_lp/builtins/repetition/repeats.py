@@ -82,6 +82,14 @@ class Tail:
         """Return the number of tokens of the runs at some places."""
         return self._read - self._since[places]
 
+    def tokens_to(self, enough: Numbers) -> int:
+        """Return how many tokens have to come, at least, until a run has ``enough`` tokens.
+
+        Args:
+            enough: Number of tokens for each distance.
+        """
+        return int((self._since + enough).min()) - self._read
+
 
 def _common_prefixes(tokens: Sequence[int]) -> list[int]:
     """Return for each index how many tokens from there on repeat the beginning.

@@ -191,6 +191,8 @@ class BadWordsLogitProcessor(LogitProcessor):
                 edits.always().ban(known_ids(one.always, edits.vocab_size))
         if sequences is not None and progress.state:
             edits.ban(sequences.completing(progress.state))
+        if not texts:
+            return
         for one, end in zip(texts, progress.ends, strict=True):
             if completing := one.completing(end):
                 edits.ban(known_ids(completing, edits.vocab_size))

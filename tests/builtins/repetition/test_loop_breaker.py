@@ -98,6 +98,28 @@ def test_a_model_in_a_loop_gets_out_of_it():
     assert played.token_ids == [3, 2, 3, 2, 3, 2, 2, 3, 2, 3, 2, 3]
 
 
+def test_a_row_sleeps_until_the_smallest_pattern_can_be_a_loop(monkeypatch):
+    asked = []
+    edit = LoopBreakerLogitProcessor.edit
+
+    def count(processor, request, edits):
+        asked.append(request.position)
+        edit(processor, request, edits)
+
+    monkeypatch.setattr(LoopBreakerLogitProcessor, "edit", count)
+
+    run(
+        LoopBreakerLogitProcessor,
+        {"max_pattern_size": 8, "min_pattern_size": 4, "min_count": 4},
+        [0],
+        lambda token_ids: [float(i == len(token_ids)) for i in range(40)],  # no token twice
+        steps=30,
+        vocab_size=40,
+    )
+
+    assert asked == [0, 12, 24]
+
+
 def test_a_loop_ends_its_request_and_the_finish_reason_says_so():
     pytest.importorskip("sglang")
     request = FakeRequest([9], [1, 2, 3, 2, 3], served=True)

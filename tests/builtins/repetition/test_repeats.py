@@ -26,6 +26,10 @@ def check(tail, text, reach):
         wanted = np.broadcast_to(enough, reach).tolist()
         reached = [place for place, run in enumerate(runs) if run >= wanted[place]]
         assert tail.reached(enough).tolist() == reached
+    enough = np.arange(1, reach + 1)
+    assert tail.tokens_to(enough) == min(
+        wanted - run for wanted, run in zip(enough.tolist(), runs, strict=True)
+    )
     known = min(reach, len(text))
     assert tail.following[:known].tolist() == text[::-1][:known]
 
