@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.edits import LENGTH
 from sglang_lp.errors import Contradiction, RequestError, SglangLpError
@@ -103,6 +103,22 @@ def withhold_unkept(req: Any) -> None:
         withhold(req, kept)
 
 
+class _NoMasks(NamedTuple):
+    """Stands in for the sampling masks of a request that are still to be sent.
+
+    The request goes on asking for masks: SGLang counts those who do in results that are pending.
+    """
+
+    none: Any
+
+    def append(self, *_masks: Any) -> None:
+        """Drop the masks of a token."""
+
+    def take(self) -> Any:
+        """Return no masks, as SGLang sends them."""
+        return self.none
+
+
 def withhold(req: Any, kept: int) -> None:
     """Withhold the last tokens of a finished request, with their masks and logprobs.
 
@@ -114,7 +130,9 @@ def withhold(req: Any, kept: int) -> None:
     if kept >= visible:
         return
     req.finished_len = kept
-    req.return_sampling_mask = False  # SGLang sends the masks of all tokens
+    rows = getattr(req, "sampling_mask_rows", None)  # SGLang would send those of all tokens
+    if rows is not None:
+        req.sampling_mask_rows = _NoMasks(type(rows)().take())
     if kept == 0:
         req.return_logprob = False  # SGLang always sends the logprob of the first token
 

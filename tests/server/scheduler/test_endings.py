@@ -12,7 +12,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.server.scheduler.endings import end_request, update_finish_state
-from sglang_lp.server.scheduler.reasons import abort
+from sglang_lp.server.scheduler.reasons import abort, withhold
 
 STOP = 5
 
@@ -172,3 +172,16 @@ def test_it_ends_as_it_would_one_token_a_step(tokens, ends, steps, limit, overla
     else:
         assert req.finished_len == last
         assert (req.finished_reason is reason) == (last in ends)
+
+
+def test_a_request_whose_token_is_withheld_sends_no_masks_and_still_asks_for_them():
+    # SGLang counts those who ask in results that are pending, and ends at another number.
+    sampling = SamplingParams(max_new_tokens=9)
+    req = Req("a request", "", [1, 2], sampling, vocab_size=100, return_sampling_mask=True)
+    req.output_ids.append(10)
+
+    withhold(req, 0)
+
+    req.sampling_mask_rows.append([10], [0.0])
+    assert req.return_sampling_mask
+    assert [*req.sampling_mask_rows.take().lengths] == []
