@@ -419,7 +419,9 @@ def test_a_call_that_comes_back_is_whole_at_every_budget(server, encode, choice,
     assert called, "no budget let a call through"
 
 
-TWO = f"{CALL}\n" + CALL.replace("2", "7")
+#: Two calls, the first as the grammar of a required call has it.
+ONE = CALL.replace('": "add"', '":"add"').replace('": {', '":{')
+TWO = f"{ONE}\n" + ONE.replace("2", "7")
 
 
 def answered(reply):
@@ -449,16 +451,69 @@ def test_tool_choice_none_bans_what_opens_a_call(server, encode, text, budget, s
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("budget", [None, 4])
-def test_an_answer_ends_after_one_call_without_parallel_calls(server, encode, budget, stream):
-    asked = {"tools": TOOLS, "max_tokens": 250, "stream": stream}
-    said = scripted(encode, f"ab{END}{TWO}", budget)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("begun", [f"ab{END}", "ab"], ids=["answer", "thoughts"])
+def test_an_answer_ends_after_one_call_without_parallel_calls(
+    server, encode, *, begun, choice, budget, stream
+):
+    asked = {"tools": TOOLS, "tool_choice": choice, "max_tokens": 250, "stream": stream}
+    said = scripted(encode, f"{begun}{TWO}", budget)
     said["custom_params"]["0.script"].append(EOS)
 
     content, calls, finish = answered(ask(server, **asked, **said, parallel_tool_calls=False))
-    assert [call["a"] for call in calls] == [2]
+    assert len(calls) == 1
+    assert choice == "required" or calls[0]["a"] == 2  # the grammar leaves the arguments free
     assert (content.strip(), finish) == ("", "tool_calls")
-    _, calls, _ = answered(ask(server, **asked, **said))
-    assert [call["a"] for call in calls] == [2, 7]
+    if choice == "auto":  # a grammar has no newline between two calls
+        _, calls, _ = answered(ask(server, **asked, **said))
+        assert [call["a"] for call in calls] == [2, 7]
+
+
+def test_calls_are_limited_on_responses_and_messages(server, encode):
+    said = scripted(encode, f"ab{END}{TWO}")
+    tool = TOOLS[0]["function"]
+    responses = {
+        "model": "tiny",
+        "input": "#",
+        "temperature": 0,
+        "max_output_tokens": 250,
+        "tools": [{"type": "function", **tool}],
+        **said,
+    }
+    messages = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "#"}],
+        "temperature": 0,
+        "max_tokens": 250,
+        "tools": [{"name": tool["name"], "input_schema": tool["parameters"]}],
+        **said,
+    }
+    one_call = {"type": "auto", "disable_parallel_tool_use": True}
+    for path, body, none, one in (
+        ("/v1/responses", responses, {"tool_choice": "none"}, {"parallel_tool_calls": False}),
+        ("/v1/messages", messages, {"tool_choice": {"type": "none"}}, {"tool_choice": one_call}),
+    ):
+        for fields, expected, name in (
+            (none, 0, "BadWordsLogitProcessor"),
+            (one, 1, "ToolCallLimitLogitProcessor"),
+            ({}, 2, THINK),
+        ):
+            answer = httpx.post(
+                server.url + path, json={**body, **fields}, trust_env=False, timeout=120
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.headers[HEADER].endswith(name)
+            told = json.dumps(answer.json())
+            assert len(re.findall(r'"type": "(?:function_call|tool_use)"', told)) == expected, path
+            assert expected or TOOL not in told
+
+
+def test_each_copy_of_an_answer_has_one_call(server, encode):
+    asked = {"tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 250}
+    said = scripted(encode, f"ab{END}{TWO}")
+
+    for parts in messages_of(ask(server, n=3, **asked, **said)):
+        assert sum(len(one.get("tool_calls") or ()) for one in parts) == 1
 
 
 # Clients' fields

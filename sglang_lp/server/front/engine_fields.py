@@ -143,20 +143,32 @@ def to_repetition(body: Any, name: str) -> Any:
 
 
 def to_no_calls(body: Any, name: str) -> Any:
-    """Return 0 for a ``tool_choice`` of ``"none"``, of OpenAI's or Anthropic's form."""
-    choice = _value(body, name)
-    return 0 if (_inner(choice, "type") or choice) == "none" else MISSING
+    """Return 0 for a ``tool_choice`` of ``"none"``, of OpenAI's or Anthropic's form.
+
+    SGLang writes ``"none"`` into the body of a chat without tools, which reads no text as a call.
+    """
+    return 0 if _has_tools(body) and _is_none(_value(body, name)) else MISSING
 
 
 def to_one_call(body: Any, name: str) -> Any:
     """Return 1 for ``parallel_tool_calls`` of false, or Anthropic's ``disable_parallel_tool_use``.
 
-    Without tools, or with a ``tool_choice`` of ``"none"``, SGLang reads no text as a call.
+    With a ``tool_choice`` of ``"none"``, SGLang reads no text as a call.
     """
     choice = _value(body, "tool_choice")
     is_one = _value(body, name) is False or _inner(choice, "disable_parallel_tool_use") is True
-    has_tools = is_one and _value(body, "tools") not in (MISSING, [])
-    return 1 if has_tools and to_no_calls(body, "tool_choice") is MISSING else MISSING
+    return 1 if is_one and _has_tools(body) and not _is_none(choice) else MISSING
+
+
+def _has_tools(body: Any) -> bool:
+    """Tell whether the model may call: SGLang takes tools of messages too."""
+    messages = _value(body, "messages")
+    places = [body, *(messages if isinstance(messages, list) else ())]
+    return any(_inner(place, "tools") for place in places)
+
+
+def _is_none(choice: Any) -> bool:
+    return bool((_inner(choice, "type") or choice) == "none")
 
 
 def _inner(value: Any, key: str) -> Any:

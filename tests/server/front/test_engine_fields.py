@@ -234,15 +234,17 @@ def test_the_operator_switches_a_field_off_by_name(field):
 
 # Tool calls
 
-NONE, ONE = {"tool_choice": "none"}, {"parallel_tool_calls": False, "tools": TOOLS}
+NONE = {"tool_choice": "none", "tools": TOOLS}
+ONE = {"parallel_tool_calls": False, "tools": TOOLS}
 
 
 @pytest.mark.parametrize(
     ("body", "names"),
     [
         (NONE, {"tool_choice"}),
-        ({**NONE, "tools": TOOLS}, {"tool_choice"}),
-        ({"tool_choice": {"type": "none"}}, {"tool_choice"}),  # Anthropic's
+        ({"tool_choice": "none"}, set()),  # SGLang's default without tools
+        ({"tool_choice": "none", "messages": [{"tools": TOOLS}]}, {"tool_choice"}),
+        ({"tool_choice": {"type": "none"}, "tools": TOOLS}, {"tool_choice"}),  # Anthropic's
         ({"tool_choice": "auto", "tools": TOOLS}, set()),
         ({"tools": TOOLS}, set()),
         ({}, set()),
