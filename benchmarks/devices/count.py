@@ -276,6 +276,7 @@ KINDS = (
         "ScheduledBiasLogitProcessor",
         _same(token_ids=[EOS], bias=0.0, final_bias=8.0, end=1_000_000),
     ),
+    Kind("temperature", "TemperatureLogitProcessor", _same(temperature=0.3), kernels=1),
     Kind(
         "top-n-sigma",
         "TopNSigmaLogitProcessor",

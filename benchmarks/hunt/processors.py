@@ -247,6 +247,7 @@ _EVERYWHERE: Mapping[str, Draw] = {
     ),
     "MinLengthLogitProcessor": _some({"min_tokens": counts.map(lambda count: count + 1)}, _ENDS),
     "ScheduledBiasLogitProcessor": _scheduled(),
+    "TemperatureLogitProcessor": _some({"temperature": st.sampled_from([0.01, 0.5, 3, 100])}),
     "ToolCallLimitLogitProcessor": _some(
         {
             "max_tool_calls": st.sampled_from([1, 2]),

@@ -287,6 +287,7 @@ KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.ScheduledBiasLogitProcessor: _scheduled_bias,
     builtins.ScriptLogitProcessor: _script,
     builtins.ThinkingBudgetLogitProcessor: _thinking,
+    builtins.TemperatureLogitProcessor: lambda rng: {"temperature": rng.uniform(0.1, 3)},
     builtins.ToolCallLimitLogitProcessor: lambda rng: {
         "max_tool_calls": rng.randint(1, 2),
         "tool_call_starts": [f"w{rng.randint(100, 999)}"],

@@ -102,7 +102,7 @@ class Batch:
                 if self._before_edits is not None:
                     self._before_edits(logits, None)
                 persistent.apply(logits)
-                _keep_near_top(logits, persistent)
+                _apply_last(logits, persistent)
                 return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
         return False
@@ -214,7 +214,7 @@ class Batch:
         4. Persistent edits, before step edits: a bias of the step is rounded on top of theirs.
         5. Step edits.
         6. Rows keep only logits near their largest, if they ask for it: the largest and the
-           deviation are those of the tokens that all other edits leave.
+           deviation are those of the tokens that all other edits leave. Then rows are scaled.
         7. Rows whose persistent edits leave no token end.
         8. Guarded rows that have lost their last finite logit get their logits back, and end.
         """
@@ -234,7 +234,7 @@ class Batch:
         for plan in (persistent, step_plan):
             if plan is not None:
                 plan.apply(logits)
-        _keep_near_top(logits, persistent, step_plan)
+        _apply_last(logits, persistent, step_plan)
         if persistent is not None:
             _end_conflicts(step, persistent)
         if before is not None and rows is not None:
@@ -362,11 +362,15 @@ def _plan_step(step: Step) -> Plan:
     return Plan(builder, step.logits)
 
 
-def _keep_near_top(logits: torch.Tensor, *plans: Plan | None) -> None:
-    """Keep only logits near the largest, after all other edits."""
-    kept = [plan.near_top for plan in plans if plan is not None and plan.near_top is not None]
+def _apply_last(logits: torch.Tensor, *plans: Plan | None) -> None:
+    """Keep only logits near the largest and scale rows, after all other edits."""
+    made = [plan for plan in plans if plan is not None]
+    kept = [plan.near_top for plan in made if plan.near_top is not None]
     if kept:
         device_of(logits).keep_near_top(logits, kept)
+    for plan in made:
+        if plan.factors is not None:
+            device_of(logits).scale(logits, plan.factors)
 
 
 def _end_conflicts(step: Step, plan: Plan) -> None:

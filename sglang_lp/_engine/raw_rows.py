@@ -56,8 +56,8 @@ def _place(
         places.forced.append((index, forced))
     elif (
         is_changed
-        or (recording is not None and (recording.biased or recording.conditional))
-        or (persistent is not None and len(persistent.biases[0]))
+        or (recording is not None and (not recording.only_excludes or recording.conditional))
+        or (persistent is not None and (len(persistent.biases[0]) or persistent.factor is not None))
     ):
         places.changed.append(index)
     elif recording is not None or persistent is not None:

@@ -107,6 +107,7 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
     """
     request = row.request
     recording, copied = _ask(step, index, row)
+    row.is_scaled = recording.factor is not None
     if copied is not None:
         step.copied.append((index, copied))
         step.rewritten.append(index)

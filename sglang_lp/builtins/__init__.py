@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.tokens.gen_length import GenLengthLogitProcessor
     from sglang_lp.builtins.tokens.min_length import MinLengthLogitProcessor
     from sglang_lp.builtins.tokens.scheduled_bias import ScheduledBiasLogitProcessor
+    from sglang_lp.builtins.tokens.temperature import TemperatureLogitProcessor
     from sglang_lp.builtins.tokens.top_n_sigma import TopNSigmaLogitProcessor
     from sglang_lp.builtins.words.bad_words import BadWordsLogitProcessor
     from sglang_lp.builtins.words.bias_words import BiasWordsLogitProcessor
@@ -77,6 +78,7 @@ __all__ = [
     "Qwen3_5ThinkingBudgetLogitProcessor",
     "ScheduledBiasLogitProcessor",
     "ScriptLogitProcessor",
+    "TemperatureLogitProcessor",
     "ThinkingBudgetLogitProcessor",
     "ToolCallLimitLogitProcessor",
     "TopNSigmaLogitProcessor",

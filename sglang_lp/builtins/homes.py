@@ -39,6 +39,7 @@ HOMES = {
     "Qwen3_5ThinkingBudgetLogitProcessor": "thinking.families",
     "ScheduledBiasLogitProcessor": "tokens.scheduled_bias",
     "ScriptLogitProcessor": "words.script",
+    "TemperatureLogitProcessor": "tokens.temperature",
     "ThinkingBudgetLogitProcessor": "thinking.budget",
     "ToolCallLimitLogitProcessor": "words.tool_calls",
     "TopNSigmaLogitProcessor": "tokens.top_n_sigma",

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from sglang_lp.request import Answer
 
-__all__ = ["LENGTH", "MAX_BIAS", "NEVER", "STOP", "Edits", "End"]
+__all__ = ["LENGTH", "MAX_BIAS", "MAX_FACTOR", "NEVER", "STOP", "Edits", "End"]
 
 #: Largest bias on a logit, either way, all biases on it taken together. Far beyond any effect,
 #: and safe in float16.
 MAX_BIAS = 10_000.0
+
+#: Largest factor of the logits of a row; the smallest is its inverse.
+MAX_FACTOR = 1000.0
 
 #: A position that no request reaches.
 NEVER = 1 << 62
@@ -119,6 +122,20 @@ class Edits(ABC):
         Raises:
             ProcessorFault: An id is outside the vocabulary, the lengths differ, or a value is
                 not finite or too large.
+        """
+
+    @abstractmethod
+    def scale(self, factor: float) -> None:
+        """Multiply all logits of the row, after all other edits: a temperature of ``1 / factor``.
+
+        SGLang divides by the temperature of the request afterwards, so the two multiply. A forced
+        token keeps its logit of 0.0.
+
+        Args:
+            factor: From 0.001 to 1,000 (``MAX_FACTOR``). The largest counts if there are several.
+
+        Raises:
+            ProcessorFault: ``factor`` is out of range.
         """
 
     @abstractmethod

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple
 
-from sglang_lp.edits import LENGTH, MAX_BIAS, NEVER, STOP, Edits, End
+from sglang_lp.edits import LENGTH, MAX_BIAS, MAX_FACTOR, NEVER, STOP, Edits, End
 from sglang_lp.edits.ids import LONG, Ids, check_id, checked
 from sglang_lp.edits.questions import Question
 from sglang_lp.errors import ProcessorFault, shown
@@ -53,6 +53,7 @@ class Recording(Edits):
         forced: The forced token.
         clash: Message on forced tokens that contradict each other.
         biased: Lists of ids, each with a value for each id or a value for all.
+        factor: Multiplies all logits, unless it is ``None``.
         sigmas: Standard deviations below the largest logit within which tokens stay.
         pooled: Lists of ids, each with the token that gets their probability.
         conditional: Edits that depend on an answer of the device.
@@ -70,6 +71,7 @@ class Recording(Edits):
     forced: int | None = None
     clash: str | None = None
     biased: Sequence[tuple[Ids | list[int], array[float] | float]] = ()
+    factor: float | None = None
     sigmas: float | None = None
     pooled: Sequence[tuple[Ids | list[int], int]] = ()
     conditional: Sequence[Conditional] = ()
@@ -127,12 +129,20 @@ class Recording(Edits):
         if ids:
             self.biased = (*self.biased, (ids, numbers))
 
+    def scale(self, factor: float) -> None:
+        if not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
+            raise ProcessorFault(
+                f"scale() takes a factor from {1 / MAX_FACTOR:g} to {MAX_FACTOR:g}, got "
+                f"{shown(factor)}"
+            )
+        self.factor = _pick(max, self.factor, float(factor))
+
     def keep_near_top(self, sigmas: float) -> None:
         if not 0 < sigmas < math.inf:
             raise ProcessorFault(
                 f"keep_near_top() takes a finite number above 0, got {shown(sigmas)}"
             )
-        self.sigmas = _smaller(self.sigmas, float(sigmas))
+        self.sigmas = _pick(min, self.sigmas, float(sigmas))
 
     def pool(self, token_ids: Iterable[int], into: int) -> None:
         ids, into = checked(token_ids, self.vocab_size), check_id(into, self.vocab_size)
@@ -193,7 +203,12 @@ class Recording(Edits):
     def edits_else(self) -> bool:
         """Whether a logit changes for another reason than a forced token."""
         return bool(
-            self.banned or self.allowed or self.biased or self.pooled or self.sigmas is not None
+            self.banned
+            or self.allowed
+            or self.biased
+            or self.pooled
+            or self.sigmas is not None
+            or self.factor is not None
         )
 
     @property
@@ -202,7 +217,7 @@ class Recording(Edits):
         held = self.standing is None or self.standing.only_excludes
         return (
             held
-            and not (self.biased or self.pooled)
+            and not (self.biased or self.pooled or self.factor is not None)
             and all(one.otherwise.only_excludes for one in self.conditional)
         )
 
@@ -211,7 +226,9 @@ class Recording(Edits):
         """The only tokens that stay, if the edits of this step do nothing but allow one list."""
         if len(self.allowed) != 1 or self.forced is not None or self.conditional:
             return None
-        if self.banned or self.biased or self.pooled or self.sigmas is not None:
+        if self.banned or self.biased or self.pooled:
+            return None
+        if self.sigmas is not None or self.factor is not None:
             return None
         return self.allowed[0]
 
@@ -245,8 +262,10 @@ class Recording(Edits):
             self.allowed = (*self.allowed, *other.allowed)
         if other.biased:
             self.biased = (*self.biased, *other.biased)
+        if other.factor is not None:
+            self.factor = _pick(max, self.factor, other.factor)
         if other.sigmas is not None:
-            self.sigmas = _smaller(self.sigmas, other.sigmas)
+            self.sigmas = _pick(min, self.sigmas, other.sigmas)
         if other.pooled:
             self.pooled = (*self.pooled, *other.pooled)
         if other.conditional:
@@ -256,11 +275,13 @@ class Recording(Edits):
         self.clash = self.clash or other.clash
 
 
-def _smaller(one: float | None, other: float | None) -> float | None:
-    """Return the smaller of two numbers, either of which may be missing."""
+def _pick(
+    best: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    """Return the smaller or larger of two numbers, either of which may be missing."""
     if one is None or other is None:
         return one if other is None else other
-    return min(one, other)
+    return best(one, other)
 
 
 def _moderate(numbers: array[float]) -> bool:

@@ -6,7 +6,8 @@ const RANK = ["biased", "limited", "forced"];
 const LANES = ["thinking", "forced", "limited", "biased", "problems"];
 const LANE = 14, CHUNK = 400, LONGEST = 1200;
 const WHAT = {
-  forced: 2, ended: 2, allowed: 1, banned: 1, near_top: 1, rewritten: 1, biased: 0, pooled: 0,
+  forced: 2, ended: 2, allowed: 1, banned: 1, near_top: 1, rewritten: 1, biased: 0, scaled: 0,
+  pooled: 0,
 };
 const panes = [];
 let at = { pane: 0, token: 0 };

@@ -44,6 +44,8 @@ class What(StrEnum):
     BIASED = "biased"
     #: Tokens far below the largest logit were excluded.
     NEAR_TOP = "near_top"
+    #: All logits were multiplied.
+    SCALED = "scaled"
     #: Some tokens gave their probability to another.
     POOLED = "pooled"
     #: The request ends with the token of this step.
@@ -60,7 +62,8 @@ class Edit(NamedTuple):
         what: Kind of the edit.
         token_ids: The edited tokens; for ``POOLED`` the tokens that lose their probability.
         values: For ``BIASED`` the bias of each token; for ``NEAR_TOP`` the distance from the
-            largest logit within which tokens stay, in standard deviations.
+            largest logit within which tokens stay, in standard deviations; for ``SCALED`` the
+            factor.
         into: For ``POOLED`` the token that gets the probability.
         why: Reason in the processor's words; for ``ENDED`` the client's reason; may be empty.
         always: Whether the edit holds from its first step to the end.
@@ -295,6 +298,8 @@ class _Notes:
         ]
         if recording.sigmas is not None:
             found.append(Edit(by, What.NEAR_TOP, values=(recording.sigmas,)))
+        if recording.factor is not None:
+            found.append(Edit(by, What.SCALED, values=(recording.factor,)))
         found += [
             Edit(by, What.POOLED, self._ids(ids), into=into) for ids, into in recording.pooled
         ]

@@ -114,6 +114,9 @@ class Trace(NamedTuple):
             case What.NEAR_TOP:
                 (sigmas,) = edit.values
                 said = f"tokens excluded whose logit is over {sigmas:g} sigma below the largest"
+            case What.SCALED:
+                (factor,) = edit.values
+                said = f"all logits times {factor:.3g}"
             case What.POOLED:
                 into = self.names[edit.into] if edit.into is not None else ""
                 said = f"{count} give way to `{into}`"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import CatalogueLogitProcessor
@@ -41,6 +42,7 @@ def rule(
     tokenizer: Any = None,
     *,
     forced: float | None = None,
+    temperature: float = 0.0,
 ) -> Rule:
     """Return a processor's rule: by its documentation, or by a new instance at each token.
 
@@ -49,16 +51,19 @@ def rule(
         params: Its parameters.
         tokenizer: The model's, if it is not the tiny one.
         forced: What a forced token gets; ``None`` to leave it.
+        temperature: The request's; 0 for a greedy one.
     """
     if processor is CatalogueLogitProcessor:
         processor = serving()
     tokenizer = tokenizer or tiny_model.tokenizer()
     is_text = not {"words", "texts", "text"}.isdisjoint(params)
+    sampling = SimpleNamespace(temperature=temperature or 1.0, top_k=-1 if temperature else 1)
     documented = None if is_text else _DOCUMENTED.get(processor.__name__)
 
     def apply(prompt: list[int], history: list[int], row: torch.Tensor) -> torch.Tensor:
         if documented is None:
-            request = FakeRequest(prompt, history, tokenizer=tokenizer)
+            request: Any = FakeRequest(prompt, history, tokenizer=tokenizer)
+            request.sampling_params = sampling
             edited: torch.Tensor = processor()(row[None], [{**params, "__req__": request}])[0]
             return edited
         done = documented(params, prompt, history)

@@ -42,6 +42,7 @@ CASES = {
     "MinLengthLogitProcessor": {"min_tokens": 6},
     "ScheduledBiasLogitProcessor": {"token_ids": [A], "bias": 3.0, "start": 3, "end": 9},
     "ScriptLogitProcessor": {"scripts": ["Latin"], "mode": "ban"},
+    "TemperatureLogitProcessor": {"temperature": 0.5},
     "ToolCallLimitLogitProcessor": {
         "max_tool_calls": 1,
         "tool_call_starts": [" cat"],

@@ -143,6 +143,20 @@ def test_beams_are_those_of_a_search_in_float64(server, model, width):
 
 
 @on_a_server
+def test_beams_with_a_temperature_are_scored_at_it(server, model):
+    at_half = attach("TemperatureLogitProcessor", temperature=0.5)
+    plain, scaled = (asking([5, 6, A], one, beam_width=6, n=6) for one in (None, at_half))
+    scaled["sampling_params"]["temperature"] = 1.7  # which SGLang does not use for beams
+
+    found = search(
+        model, [5, 6, A], lambda _, __, row: (row / 0.5).log_softmax(-1), width=6, length=8
+    )
+
+    check(beams(server.post("/generate", scaled)), [(one.tokens, one.score) for one in found])
+    check(beams(server.post("/generate", plain)), best([5, 6, A], None, model, width=6, length=8))
+
+
+@on_a_server
 def test_a_beam_as_wide_as_a_catalogue_finds_all_items_by_their_probability(server, model):
     prompt = [5, 9, 300]
     names = [f"item {number}" for number in range(7, 19)]

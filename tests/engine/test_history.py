@@ -67,6 +67,7 @@ CASES = [
         builtins.ScheduledBiasLogitProcessor,
         {"token_ids": [300], "bias": 9.0, "final_bias": -9.0, "start": 2, "end": 20},
     ),
+    (builtins.TemperatureLogitProcessor, {"temperature": 0.2}),
     (builtins.TopNSigmaLogitProcessor, {"top_n_sigma": 0.7}),
     (builtins.ThinkingBudgetLogitProcessor, {"thinking_budget": 0, **THINKING}),
     (builtins.ThinkingBudgetLogitProcessor, {"thinking_budget": 1, **THINKING}),

@@ -14,9 +14,12 @@ from transformers import AutoTokenizer
 
 from sglang_lp import wire
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.client import attach
 from sglang_lp.wire.names import HEADER
 from support.models.tiny_model import EOS
+from support.oracles.greedy import TOLERANCE
 from support.processors.scripted import Scripted
+from support.servers import asking
 from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), on_servers("reasoning")]
@@ -96,6 +99,40 @@ def scripted(encode, text, budget=None):
     if budget is not None:
         params["1.thinking_budget"] = budget
     return {"custom_logit_processor": CHAIN, "custom_params": params}
+
+
+# Phases
+
+
+@pytest.mark.parametrize("where", ["thinking", "answer"])
+@pytest.mark.parametrize("text", ["ab", f"ab{START}cd"])
+def test_one_phase_is_sampled_at_a_temperature_of_its_own(server, oracle, encode, text, where):
+    prompt = encode(text)
+    cool = attach("TemperatureLogitProcessor", temperature=0.4, where=where)
+    asked = cool.generate_body(asking.body(prompt, temperature=1.6, max_new_tokens=10))
+
+    reply = server.post(GENERATE, {**asked, "return_logprob": True})
+
+    holds = (START in text) == (where == "thinking")
+    rows = oracle.logits(prompt, reply.output_ids) / (0.4 if holds else 1.6)
+    told = [logprob for logprob, *_ in reply.body["meta_info"]["output_token_logprobs"]]
+    expected = [
+        float(row.log_softmax(-1)[token_id])
+        for row, token_id in zip(rows, reply.output_ids, strict=True)
+    ]
+    assert told == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("text", ["ab", f"ab{START}cd"])
+def test_a_stop_string_that_thoughts_may_not_have_ends_only_the_answer(server, encode, text):
+    likelier = {"300": 50.0}  # " w300"
+    sampling = {"stop": ["w300"], "logit_bias": likelier, "max_new_tokens": 9, "ignore_eos": True}
+    think = attach("BadWordsLogitProcessor", words=["w300"], where="thinking")
+
+    reply = server.post(GENERATE, think.generate_body(asking.body(encode(text), **sampling)))
+
+    assert reply.finish_reason["type"] == ("length" if START in text else "stop")
+    assert "w300" not in reply.body["text"]
 
 
 # What counts

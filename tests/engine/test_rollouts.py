@@ -85,6 +85,7 @@ OTHERS = [
     attach("DRYLogitProcessor", dry_multiplier=4.0, dry_allowed_length=1),
     attach("GenLengthLogitProcessor", bias=2.0, eos_token_ids=[EOS, FREQUENT[0]]),
     attach("ScheduledBiasLogitProcessor", token_ids=[300], bias=9, final_bias=-9, start=2, end=20),
+    attach("TemperatureLogitProcessor", temperature=0.3),
     attach("TriggerPhraseLogitProcessor", before_token_ids=[386], phrase_token_ids=[300, 301]),
 ]
 EVERY = [*EXCLUDING, *OTHERS]
@@ -105,11 +106,14 @@ def answers(server, requests):
     return replies
 
 
-def rows_of(oracle, attachment, output_ids, temperature=1.0):
+def rows_of(oracle, attachment, output_ids, temperature=0.0):
     """Yield the true row of each token as the processor leaves it, and the model's own."""
-    rewrite = rule(attachment.processor, attachment.custom_params) if attachment else free
+    rewrite = free
+    if attachment:
+        processor, params = attachment.processor, attachment.custom_params
+        rewrite = rule(processor, params, temperature=temperature)
     for position, own in enumerate(oracle.logits(PROMPT, output_ids)):
-        yield rewrite([*PROMPT], [*output_ids[:position]], own.clone()) / temperature, own
+        yield rewrite([*PROMPT], [*output_ids[:position]], own.clone()) / (temperature or 1.0), own
 
 
 def test_the_training_loop_of_the_page_has_ratios_of_1(tiny, tmp_path):
@@ -161,7 +165,7 @@ def test_a_mask_holds_the_tokens_that_were_possible(server, oracle, sampling):
     for attachment, reply in zip(EXCLUDING, replies, strict=True):
         meta = reply.body["meta_info"]
         masks, chosen = meta["output_token_sampling_mask"], meta["output_token_sampling_logprobs"]
-        rows = rows_of(oracle, attachment, reply.output_ids, sampling["temperature"] or 1.0)
+        rows = rows_of(oracle, attachment, reply.output_ids, sampling["temperature"])
         assert len(masks) == len(reply.output_ids)
         for mask, logprob, token_id, (row, _) in zip(
             masks, chosen, reply.output_ids, rows, strict=True

@@ -30,6 +30,8 @@ DECLARED = {
     "bias for good": lambda edits: (edits.always().bias([TOKEN], -1.5), edits.ban([1])),
     "near top": lambda edits: edits.keep_near_top(1.0),
     "ban near top for good": lambda edits: (edits.always().keep_near_top(1.5), edits.ban([1])),
+    "scale": lambda edits: edits.scale(0.5),
+    "scale for good": lambda edits: (edits.always().scale(3.0), edits.ban([1])),
     "pool": lambda edits: edits.pool([7, 8], TOKEN),
 }
 #: The same where only the device knows which.

@@ -19,11 +19,13 @@ from sglang_lp._engine.apply.pools import pool
 from sglang_lp._engine.compiled import biases as biases_module
 from sglang_lp._engine.compiled import edits as compiled_module
 from sglang_lp._engine.compiled.edits import WIDE, CompiledEdits
-from sglang_lp.edits import MAX_BIAS, NEVER
+from sglang_lp.edits import MAX_BIAS, MAX_FACTOR, NEVER
 from sglang_lp.edits import ids as ids_module
 from sglang_lp.edits.ids import lasting
 from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import ProcessorFault
+from sglang_lp.processor import LogitProcessor
+from sglang_lp.testing import FakeRequest
 from support.examples import examples
 
 INF = math.inf
@@ -52,6 +54,8 @@ def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), has_grammar=()):
     plan.apply(tensor)
     if plan.near_top is not None:
         cpu.keep_near_top(tensor, [plan.near_top])
+    if plan.factors is not None:
+        cpu.scale(tensor, plan.factors)
     return tensor.tolist(), plan.conflicts
 
 
@@ -78,6 +82,10 @@ def edited(*calls, logits=((1.0, 2.0, 3.0, 4.0),), has_grammar=()):
         ([("bias", [0], [5.0]), ("ban", [0])], [-INF, 2.0, 3.0, 4.0]),
         ([("ban", {0: 1, 1: 0}.keys())], [-INF, -INF, 3.0, 4.0]),
         ([("ban", torch.tensor([0, 1]))], [-INF, -INF, 3.0, 4.0]),
+        ([("scale", 2)], [2.0, 4.0, 6.0, 8.0]),
+        ([("scale", 2), ("scale", 0.25), ("bias", [0], 1.0)], [4.0, 4.0, 6.0, 8.0]),
+        ([("scale", 2), ("ban", [0]), ("keep_near_top", 1.5)], [-INF, -INF, 6.0, 8.0]),
+        ([("scale", 2), ("force", 1)], [-INF, 0.0, -INF, -INF]),
         ([("keep_near_top", 1)], [-INF, -INF, 3.0, 4.0]),
         ([("keep_near_top", 2), ("keep_near_top", 0.1)], [-INF, -INF, -INF, 4.0]),
         ([("keep_near_top", 1.5), ("ban", [3])], [-INF, 2.0, 3.0, -INF]),
@@ -143,6 +151,10 @@ def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
         (("bias", [1], math.nan), "finite"),
         (("bias", [1], MAX_BIAS * 1.01), "finite"),
         (("bias", [1], [INF]), "finite"),
+        (("scale", 0), "from 0.001 to 1000, got 0"),
+        (("scale", -1), "from 0.001 to 1000"),
+        (("scale", 1001), "from 0.001 to 1000"),
+        (("scale", math.nan), "from 0.001 to 1000"),
         (("keep_near_top", 0), "finite number above 0"),
         (("keep_near_top", INF), "finite number above 0"),
         (("keep_near_top", math.nan), "finite number above 0"),
@@ -422,6 +434,45 @@ def test_logits_near_the_largest_are_those_of_the_definition(device, dtype, draw
         assert (row_before[masked[row]] <= lowest + 1e-3).all()
         assert not (row_before[~masked[row]] < lowest - 1e-3).any()
         assert lowest == -INF or not masked[row][row_before == row_before.amax()].any()
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_each_row_is_scaled_by_its_factor_and_the_others_keep_their_bits(device, dtype):
+    before = torch.randn(4, 9).to(dtype)
+    before[:, 1], before[:, 2] = -INF, -0.0
+    logits = before.clone()
+
+    device.scale(logits, torch.tensor([[1.0], [0.3], [1.0], [1000.0]]))
+
+    assert torch.equal(bits(logits)[::2], bits(before)[::2])
+    for row, factor in ((1, 0.3), (3, 1000.0)):
+        expected = (before[row].double() * factor).to(dtype)
+        assert torch.allclose(logits[row], expected, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_largest_logit_that_is_scaled_stays_finite(device, dtype):
+    logits = torch.tensor([[MAX_BIAS, 1.0, -INF]], dtype=dtype)
+
+    device.scale(logits, torch.tensor([[MAX_FACTOR]]))
+
+    assert logits.softmax(-1).tolist() == [[1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(("lasting", "now", "product"), [(2, 3, 3), (3, 2, 3), (0.5, 0.25, 0.5)])
+def test_the_largest_of_several_factors_counts_also_of_lasting_ones(lasting, now, product):
+    class Scales(LogitProcessor):
+        def edit(self, request, edits):
+            if request.position == 0:
+                edits.always().scale(lasting)
+            edits.scale(now)
+
+    logits, params = torch.tensor([[1.0, -2.0]]), FakeRequest([1]).custom_params({})
+    for _ in range(2):
+        assert Scales()(logits.clone(), [params]).tolist() == [[product, -2.0 * product]]
+        params["__req__"].append(0)
 
 
 @pytest.mark.parametrize("device", [cpu, cuda])

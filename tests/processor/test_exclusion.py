@@ -19,6 +19,7 @@ OTHERS = {
     "DRYLogitProcessor",
     "GenLengthLogitProcessor",
     "ScheduledBiasLogitProcessor",
+    "TemperatureLogitProcessor",
     "ToolCallLimitLogitProcessor",
     "TriggerPhraseLogitProcessor",
 }
@@ -59,10 +60,11 @@ def write(request, _edits):
     [
         lambda _, edits: edits.bias([1], 1.0),
         lambda _, edits: edits.pool([1], 2),
+        lambda _, edits: edits.scale(2),
         lambda _, edits: edits.always().bias([1], 1.0),
         write,
     ],
-    ids=["bias", "pool", "bias at every step", "logits"],
+    ids=["bias", "pool", "scale", "bias at every step", "logits"],
 )
 def test_a_masked_request_ends_where_its_processor_does_more_than_it_claims(does):
     class Lies(LogitProcessor):

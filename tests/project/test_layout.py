@@ -367,7 +367,7 @@ def test_the_range_of_sglang_versions_is_written_once():
             "LogitProcessor Recording Whole check_computed fit lasting prepare serve subclasses_of",
         ),
         ("sglang_lp.request", "Answer History Request"),
-        ("sglang_lp.edits", "Edits End LENGTH MAX_BIAS NEVER STOP"),
+        ("sglang_lp.edits", "Edits End LENGTH MAX_BIAS MAX_FACTOR NEVER STOP"),
         (
             "sglang_lp.client",
             (

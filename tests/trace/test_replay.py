@@ -181,6 +181,14 @@ def test_tokens_near_the_largest_logit_are_told_in_words():
     assert trace.problems == []
 
 
+def test_scaled_logits_are_told_in_words():
+    class Cool(LogitProcessor):
+        def edit(self, request, edits):
+            edits.scale(2)
+
+    assert words_at(replayed(Cool, " one"), 0) == ["all logits times 2"]
+
+
 @pytest.mark.parametrize(("processor", "shut"), [(Shutting, (7,)), (Dense, (5, 6, 7))])
 def test_of_changed_logits_a_trace_shows_what_was_shut(processor, shut):
     trace = replayed(processor, " one two")

@@ -43,6 +43,7 @@ PAYLOADS = {
     "Qwen3_5ThinkingBudgetLogitProcessor": "97d2bf2e547358a9",
     "ScheduledBiasLogitProcessor": "b825016f9b760f38",
     "ScriptLogitProcessor": "35881b1f537274e2",
+    "TemperatureLogitProcessor": "4bfe6151fe5b1aae",
     "ThinkingBudgetLogitProcessor": "44e1f8b34a29064b",
     "ToolCallLimitLogitProcessor": "bdecb0b2b265df80",
     "TopNSigmaLogitProcessor": "1676108965aed091",

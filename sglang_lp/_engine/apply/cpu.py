@@ -87,6 +87,16 @@ def precompute_mask(edits: CompiledEdits) -> None:
         edits.device_masks[_latest_dtype] = _bit_masks(edits, _latest_dtype)
 
 
+def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
+    """Multiply the logits of the rows that have a factor."""
+    import torch
+
+    most = torch.finfo(logits.dtype).max
+    for row, factor in enumerate(factors.view(-1).tolist()):
+        if factor != 1:
+            logits[row].mul_(factor).clamp_(max=most)
+
+
 def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
     """Set the logits of some rows to ``-inf`` that are far below the row's largest."""
     import numpy as np

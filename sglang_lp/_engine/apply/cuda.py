@@ -46,6 +46,8 @@ def fill(flat: torch.Tensor, indices: torch.Tensor, value: float) -> None:
 
 def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
     """Set the logits that compiled edits exclude to ``-inf``, with one kernel."""
+    import torch
+
     masks = edits.device_masks.get(rows.device)
     if masks is None:
         import torch
@@ -53,6 +55,15 @@ def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
         excluded = torch.frombuffer(edits.mask.bytes, dtype=torch.uint8) == 0
         masks = edits.device_masks[rows.device] = (send(excluded, rows.device),)
     rows.masked_fill_(masks[0], -math.inf)
+
+
+def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
+    """Multiply the logits of each row, with one kernel."""
+    import torch
+
+    logits.mul_(factors)
+    if logits.dtype == torch.float16:  # SGLang's are float32
+        logits.clamp_(max=torch.finfo(torch.float16).max)
 
 
 def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:

@@ -44,6 +44,16 @@ class Device(Protocol):
             edits: Their mask says which.
         """
 
+    def scale(self, logits: torch.Tensor, factors: torch.Tensor) -> None:
+        """Multiply the logits of each row, in place; a factor of 1 keeps their bits.
+
+        No product becomes ``+inf``.
+
+        Args:
+            logits: Shape ``(rows, vocab)``.
+            factors: Shape ``(rows, 1)``, float32.
+        """
+
     def keep_near_top(self, logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
         """Set the logits of some rows to ``-inf`` that are far below the row's largest, in place.
 

@@ -1,8 +1,9 @@
 """The edits of a whole batch as one set of tensor operations.
 
 However many rows are edited, applying costs one host-to-device copy and at most six tensor
-operations, in place, without waiting for the device. Three cases cost more:
+operations, in place, without waiting for the device. Four cases cost more:
 
+- rows whose logits are all multiplied: one operation for all of them;
 - rows that keep only logits near their largest: some twenty operations for all of them;
 - a question that the device answers: a dozen operations for all of them;
 - wide edits, of thousands of tokens: one or two operations for each run of rows that share them.
@@ -37,6 +38,7 @@ class Plan:
 
     Attributes:
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
+        factors: Factors of all rows, shape ``(rows, 1)``, or ``None`` if no row is scaled.
         near_top: Rows that keep only logits near their largest, or ``None``.
     """
 
@@ -52,6 +54,7 @@ class Plan:
         "_keep",
         "_masked_runs",
         "conflicts",
+        "factors",
         "near_top",
     )
 
@@ -77,6 +80,7 @@ class Plan:
             builder.values,  # 64-bit floats ride along as integers
             builder.near_top,
             array("q", builder.sigmas.tobytes()),
+            _factors(builder),
             asked,
         )
         ends = [*accumulate(len(part) for part in parts)]
@@ -90,9 +94,13 @@ class Plan:
                 return None
             return sent if len(part) == ends[-1] else sent[end - len(part) : end]
 
-        self._fill, self._keep, self._bias, self._ban, self._force, bits, rows, sigmas, numbers = (
+        self._fill, self._keep, self._bias, self._ban, self._force, bits, *late = (
             cut(part, end) for part, end in zip(parts, ends, strict=True)
         )
+        rows, sigmas, factors, numbers = late
+        self.factors: torch.Tensor | None = None
+        if factors is not None:
+            self.factors = factors.view(torch.float32)[: builder.rows, None]
         self.near_top: NearTop | None = None
         if rows is not None and sigmas is not None:
             self.near_top = NearTop(rows, sigmas.view(torch.float64).float()[:, None])
@@ -147,6 +155,13 @@ class Plan:
             self._device.fill(flat, self._ban, _MINUS_INF)
         if self._force is not None:
             flat.index_fill_(0, self._force, 0.0)
+
+
+def _factors(builder: PlanBuilder) -> array[int]:
+    """Return the bits of each row's factor, two in an integer; nothing if no row is scaled."""
+    found, rows = builder.factors, builder.rows
+    even = range(rows + rows % 2) if found else ()
+    return array("q", array("f", (found.get(row, 1.0) for row in even)).tobytes())
 
 
 def _runs(rows: Iterable[tuple[int, _Shared]]) -> list[tuple[slice, _Shared]]:

@@ -68,6 +68,7 @@ class PlanBuilder:
         logits: Shape ``(rows, vocab)``, for their layout.
 
     Attributes:
+        rows: Number of rows of the logits.
         stride: Distance between rows in the flat logits.
         masked: Rows with wide edits, which are applied as a mask of the whole row.
         fill: Rows that become ``-inf``.
@@ -76,6 +77,7 @@ class PlanBuilder:
         values: Bits of their biases.
         ban: Logits that become ``-inf``.
         force: Logits that become 0.0.
+        factors: The factor of each row whose logits are all multiplied.
         near_top: Rows that keep only logits near their largest.
         sigmas: How near, in standard deviations.
         decisions: Rows in which the device decides whether a token is forced.
@@ -84,11 +86,12 @@ class PlanBuilder:
 
     __slots__ = (
         *("ban", "bias", "conflicts", "decisions", "fill", "force", "keep", "masked", "near_top"),
-        *("sigmas", "stride", "values"),
+        *("factors", "rows", "sigmas", "stride", "values"),
     )
 
     def __init__(self, logits: torch.Tensor) -> None:
         vocab = logits.shape[1]
+        self.rows = len(logits)
         self.stride: int = logits.stride(0) if logits.stride(1) == 1 else vocab
         self.fill = array("q")
         self.keep = Indices()
@@ -97,9 +100,10 @@ class PlanBuilder:
         self.masked: list[tuple[int, CompiledEdits]] = []
         self.ban = Indices()
         self.force = array("q")
+        self.factors: dict[int, float] = {}
         self.near_top = array("q")
         self.sigmas = array("d")
-        self.decisions = Decisions(len(logits), self.stride)
+        self.decisions = Decisions(self.rows, self.stride)
         self.conflicts: dict[int, str] = {}
 
     def add_persistent(self, row: int, edits: CompiledEdits, *, has_grammar: bool) -> None:
@@ -120,7 +124,7 @@ class PlanBuilder:
             for ids in edits.banned:
                 self.ban.extend(ids, base)
         self._bias(row, edits.biases)
-        self._keep_near_top(row, edits.sigmas)
+        self._finish(row, edits, edits.factor)
 
     def add_step(
         self, row: int, recording: Recording, persistent: CompiledEdits | None, *, has_grammar: bool
@@ -157,10 +161,11 @@ class PlanBuilder:
             else:
                 conflict = self._index(row, recording, persistent)
             if conflict is None and recording.biased:
-                before = None if persistent is None else persistent.bias_by_id
-                self._bias(row, biases_of(recording, before))
+                biased = None if persistent is None else persistent.bias_by_id
+                self._bias(row, biases_of(recording, biased))
             if conflict is None:
-                self._keep_near_top(row, recording.sigmas)
+                before = None if persistent is None else persistent.factor
+                self._finish(row, recording, _factor_on(before, recording.factor))
             if conflict is None and recording.conditional:
                 self.decisions.add(row, recording, has_grammar=has_grammar)
         if conflict is not None:
@@ -184,11 +189,13 @@ class PlanBuilder:
         else:
             self.values.extend(values, 0)
 
-    def _keep_near_top(self, row: int, sigmas: float | None) -> None:
-        """Keep only the logits of a row near its largest."""
-        if sigmas is not None:
+    def _finish(self, row: int, edits: Recording | CompiledEdits, factor: float | None) -> None:
+        """Add the edits of a row that come after all others."""
+        if edits.sigmas is not None:
             self.near_top.append(row)
-            self.sigmas.append(sigmas)
+            self.sigmas.append(edits.sigmas)
+        if factor is not None:
+            self.factors[row] = factor
 
     def _mask(
         self,
@@ -232,6 +239,11 @@ class PlanBuilder:
             for ids in recording.banned:
                 self.ban.extend(ids, base)
         return None
+
+
+def _factor_on(before: float | None, factor: float | None) -> float | None:
+    """Return the factor on top of an earlier one, so that the larger of the two counts."""
+    return factor if before is None or factor is None else max(1.0, factor / before)
 
 
 def precompile(recording: Recording) -> None:

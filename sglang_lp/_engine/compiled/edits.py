@@ -36,6 +36,7 @@ class CompiledEdits:
         allowed: The only ids that are allowed, or ``None`` if the edits allow all.
         banned: Lists of banned ids; empty if ``allowed`` is given, which leaves them out.
         biases: Biased ids and their biases, float64.
+        factor: Multiplies all logits, unless it is ``None``.
         sigmas: Standard deviations below the largest logit within which tokens stay, or ``None``.
         mask: The tokens that are left.
         is_wide: Whether the allowed or banned ids are ``WIDE`` or more. Such edits are applied as
@@ -52,6 +53,7 @@ class CompiledEdits:
         "biases",
         "conflict",
         "device_masks",
+        "factor",
         "forced",
         "is_fresh",
         "is_wide",
@@ -73,6 +75,7 @@ class CompiledEdits:
             recording.vocab_size,
             recording.forced,
             recording.clash,
+            recording.factor,
             recording.sigmas,
             *(tuple(map(identity, lists)) for lists in (recording.banned, recording.allowed)),
             *((identity(ids), cache_key(values)) for ids, values in recording.biased),
@@ -92,6 +95,7 @@ class CompiledEdits:
         self.allowed: Ids | list[int] | torch.Tensor | None = None
         self.banned = recording.banned
         self.biases: Biases = ([], array("d"))
+        self.factor = recording.factor
         self.sigmas = recording.sigmas
         self.is_wide = False
         self.conflict = forced_conflict(recording)

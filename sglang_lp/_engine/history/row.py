@@ -95,6 +95,7 @@ class Row:
         version: Changes whenever a cached plan that contains this row is stale.
         edit_log: What was edited and forced so far.
         leaves_one: Whether the edits of its last step left one token only.
+        is_scaled: Whether the edits of its last step multiplied all logits.
     """
 
     __slots__ = (
@@ -108,6 +109,7 @@ class Row:
         "edit_log",
         "held",
         "host",
+        "is_scaled",
         "leaves_one",
         "name",
         "needs",
@@ -140,7 +142,7 @@ class Row:
         self.state = _UNSTARTED
         self.wake = 0
         self.edit_log = EditLog()
-        self.leaves_one = False
+        self.leaves_one = self.is_scaled = False
         self.tokens = array("q")
         self.persistent: CompiledEdits | None = None
         self.version = clock.next_version()

@@ -428,7 +428,7 @@ ATTRIBUTES = (
         _PARAMS + "SamplingParams",
         (
             *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
-            "top_k",
+            *("temperature", "top_k"),
         ),
     ),
     Uses(

@@ -184,6 +184,9 @@ class BeamSteps:
             self._custom_params, self._versions = custom_params, []
         self._placed, self._before = placed, None
         self._places = [place for _, places in placed for place in places]
+        for row in rows:
+            if row is not None:
+                row.is_scaled = False
         if not self._batch.step_asleep(logits, self._custom_params, 1):
             self._batch.step(logits, rows, self._custom_params)
         self._placed = ()
@@ -232,7 +235,7 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
     """Return how much of a logprob SGLang's normalization of edited rows adds to it.
 
     It adds nothing to a token that is forced, whose logit is 0.0 among logits of ``-inf``; and rows
-    that processors computed whole are taken as they are.
+    that processors computed whole or scaled are taken as they are.
 
     Args:
         before: Totals of the rows before the edits.
@@ -242,10 +245,16 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
     import torch
 
     keeps = after == 0
-    if any(row is not None and row.dense for row in rows):
-        whole = torch.tensor([row is not None and row.dense for row in rows])
-        keeps |= send(whole, after.device)[:, None]
+    whole = [row is not None and _changes_all(row) for row in rows]
+    if any(whole):
+        keeps |= send(torch.tensor(whole), after.device)[:, None]
     return (before - after).masked_fill(keeps, 0.0)
+
+
+def _changes_all(row: Row) -> bool:
+    """Tell whether this step computed or scaled all logits of a row."""
+    persistent = row.persistent
+    return row.dense or row.is_scaled or (persistent is not None and persistent.factor is not None)
 
 
 def defer(
