@@ -131,10 +131,10 @@ class SchedulerGate:
         if not is_same or not isinstance(given, dict) or "__req__" not in given:
             given = _own_params(req, own if own is not None else given or {})
         kind = SglangHost
-        if intake.searches_beams:
-            kind = BeamHost
-        elif guard.server.stages > 1:
+        if guard.server.stages > 1:  # where SGLang searches no beams
             kind = StageHost
+        elif intake.searches_beams:
+            kind = BeamHost
         host = kind(given["__req__"], self._pending, admitted.names)
         host.policy = guard.fingerprint
         host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)

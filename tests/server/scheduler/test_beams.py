@@ -20,6 +20,7 @@ from sglang.srt.beam_search.beam_group import BeamGroup, BeamGroupState
 from sglang.srt.beam_search.joint_select import SelectResult
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, FINISH_MATCHED_TOKEN
 
+from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.clock import clock
 from sglang_lp.builtins import (
@@ -36,6 +37,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.beams import results, steps
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sglang_host import SglangHost
 from sglang_lp.wire.names import REPORT
 from support.fakes.gpu import FakeGpu
 from support.fakes.requests import Req
@@ -341,6 +343,31 @@ def test_what_fails_behind_the_end_of_all_beams_fails_nothing(overlap):
 
     assert len(played.answers) == 4
     assert all(len(tokens) == 3 and tokens[-1] in {1, 5} for tokens, _ in played.answers)
+
+
+@pytest.mark.parametrize("kind", [SglangHost, BeamHost])
+def test_a_request_of_a_session_is_edited_whatever_its_beam_width(kind):
+    """SGLang ignores ``beam_width`` there."""
+
+    def row_of(processor, params, output):
+        req = Req(prompt=PROMPT, output=output)
+        req.kv.kv_committed_len = len(PROMPT) + len(output)
+        req.sampling_params.beam_width = 2
+        serving, parsed = prepare(processor(), params, ServedModel.of(None, VOCAB_SIZE, [1]))
+        given = {**params, "__req__": req}
+        return req, given, attach_row(given, serving, parsed, kind(req, PendingResults()))
+
+    reqs, given, rows = zip(
+        row_of(BadWordsLogitProcessor, {"token_ids": [7, 8], "lengths": [2]}, [2, 7]),
+        row_of(Fails, {"last": 5}, [2, 5]),
+        row_of(Fails, {"last": 5, "ends": True}, [2, 5]),
+        strict=True,
+    )
+    logits = torch.zeros(3, VOCAB_SIZE)
+    Batch().step(logits, rows, given)
+
+    assert logits.isinf().nonzero().tolist() == [[0, 8]]
+    assert [vars(req).get("sglang_lp_endings") is None for req in reqs] == [True, False, False]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -418,6 +418,16 @@ def test_each_beam_of_a_beam_search_has_a_host(guard, width, host):
     assert type(row.host) is host
 
 
+def test_with_pipeline_ranks_a_request_with_beam_width_records_what_it_decides(guard):
+    guard.server.stages = 2
+    req = Req(PAYLOAD, {"token_ids": [7]})
+    req.sampling_params.beam_width = 2  # such as in a session that does not exist
+    admit(guard, req)
+
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.host.acts == []
+
+
 def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):
     guard.server.vocab_size = 50
     for known in (None, 0):

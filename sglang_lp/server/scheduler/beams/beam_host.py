@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 class BeamHost(SglangHost):
     """One beam of a request.
 
+    SGLang ignores ``beam_width`` in a session: without a search the request is like any other.
+
     Args:
         req: SGLang's request, the leader of the beams, or a proxy of it.
         pending: As for :class:`SglangHost`.
         names: As for :class:`SglangHost`.
 
     Attributes:
-        search: The beam search, once SGLang has made its group.
+        search: The beam search, once SGLang has made its group; ``None`` without one.
         output_ids: The generated tokens of this beam. Empty if the processor does not need them.
     """
 
@@ -38,18 +40,23 @@ class BeamHost(SglangHost):
         self.search: Search | None = None
         self.output_ids = array("q")
 
-    def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - the tree has read them
+    def look(self, *, tokens: bool) -> Seen:
         search, req = self.search, self.request
-        position = 0 if search is None else search.position
-        counts = search is not None and search.goes_on and not self._pending.discards(req)
-        return req.origin_input_ids, self.output_ids, (), position, counts
+        if search is None:
+            return super().look(tokens=tokens)
+        counts = search.goes_on and not self._pending.discards(req)
+        return req.origin_input_ids, self.output_ids, (), search.position, counts
 
     def end(self, error: SglangLpError) -> None:
-        if self.search is not None:
+        if self.search is None:
+            super().end(error)
+        else:
             self.search.fail(error)
 
     def finish(self, end: End) -> None:
-        self.end(
+        if self.search is None:
+            return super().finish(end)
+        return self.end(
             Unsupported(
                 f"a processor ends the answer ({end.reason}), which it cannot do to one beam of "
                 "several; leave out beam_width or the processor"
