@@ -21,8 +21,10 @@ from sglang.srt.beam_search.joint_select import SelectResult
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, FINISH_MATCHED_TOKEN
 
 from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.compiled.edits import WIDE
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.clock import clock
+from sglang_lp._engine.step import Step
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
     ChoiceLogitProcessor,
@@ -30,12 +32,15 @@ from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     MinLengthLogitProcessor,
 )
+from sglang_lp.edits.ids import lasting
+from sglang_lp.edits.recording import Recording
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor, prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.beams import results, steps
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
+from sglang_lp.server.scheduler.beams.candidates import left_tokens
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from sglang_lp.wire.names import REPORT
@@ -251,6 +256,24 @@ def test_beams_of_few_tokens_are_ranked_without_masks_as_others_are_with(
         scores = [score for _, score in played.answers]
         assert scores == pytest.approx([one.score for one in expected], abs=1e-4)
     assert ranked
+
+
+@pytest.mark.parametrize(("count", "is_ranked"), [(WIDE - 1, True), (WIDE, False)])
+def test_a_wide_list_of_all_beams_is_masked_once_and_not_copied_for_each(count, is_ranked):
+    """A step of 64 beams with 37,000 tokens each took the host 23 ms, and 0.8 ms with masks."""
+    shared = lasting(range(count))
+    own = [lasting(range(count)) for _ in range(4)]
+
+    def left(lists):
+        step = Step(torch.zeros(4, 8 * WIDE), [row] * 4, [None] * 4, (), 1, 0)
+        for place, ids in enumerate(lists):
+            step.edits[place] = recording = Recording(step.vocab_size)
+            recording.allow_only(ids)
+        return left_tokens(step, range(4))
+
+    row = attach_row({}, Steers(), None)
+    assert (left([shared] * 4) is not None) == is_ranked
+    assert left(own) is not None
 
 
 class Steers(LogitProcessor):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sglang_lp._engine.apply.device import index_on, send
+from sglang_lp._engine.compiled.edits import WIDE
 from sglang_lp.edits.ids import tensor_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def left_tokens(step: Step, places: Sequence[int]) -> torch.Tensor | None:
 
     Returns:
         Shape ``(beams, most)``, int64, ascending in each row, then -1. ``None`` if some beam is
-        left many tokens, or if a processor does more than to leave some tokens of it.
+        left many tokens, or if a processor does more than to leave some tokens of it; also if beams
+        are left the same wide list, which one mask does for all of them at once.
     """
     import numpy as np
     import torch
@@ -58,6 +60,8 @@ def left_tokens(step: Step, places: Sequence[int]) -> torch.Tensor | None:
     lengths = np.array([len(ids or ()) for ids in allowed])
     most = int(lengths.max())
     if not 0 < most <= _MOST * step.vocab_size:
+        return None
+    if most >= WIDE and 2 * len({*map(id, allowed)}) <= len(allowed):
         return None
     found = np.full((len(allowed), most), -1, dtype=np.int64)
     there = np.arange(most) < lengths[:, None]
