@@ -159,9 +159,12 @@ class Plan:
 
 def _factors(builder: PlanBuilder) -> array[int]:
     """Return the bits of each row's factor, two in an integer; nothing if no row is scaled."""
-    found, rows = builder.factors, builder.rows
-    even = range(rows + rows % 2) if found else ()
-    return array("q", array("f", (found.get(row, 1.0) for row in even)).tobytes())
+    factors = array("f")
+    if builder.factors:
+        factors = array("f", [1.0]) * (builder.rows + builder.rows % 2)
+        for row, factor in builder.factors.items():
+            factors[row] = factor
+    return array("q", factors.tobytes())
 
 
 def _runs(rows: Iterable[tuple[int, _Shared]]) -> list[tuple[slice, _Shared]]:
