@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
+from sglang_lp.server.versions import has_beam_search
 from support.oracles.greedy import rule
 from support.processors import recording
 from support.servers.asking import body
@@ -52,6 +53,14 @@ def test_a_turn_sees_what_came_before_it_as_its_prompt(server, session, oracle):
     oracle.check([5, 6], first.output_ids, rule(*NGRAM))
     prompt = [5, 6, *first.output_ids, 9, 300]
     oracle.check(prompt, second.output_ids, rule(*NGRAM))
+
+
+@pytest.mark.skipif(not has_beam_search(), reason="this SGLang has no beam_width")
+def test_a_turn_is_edited_whatever_its_beam_width(server, session, oracle):
+    """SGLang ignores ``beam_width`` in a session."""
+    reply = server.post("/generate", turn(session, body([5, 6], *NGRAM, beam_width=2)))
+
+    oracle.check([5, 6], reply.output_ids, rule(*NGRAM))
 
 
 def test_the_gate_of_the_scheduler_holds_in_a_session(server, session):
