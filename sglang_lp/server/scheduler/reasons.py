@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp.edits import LENGTH
 from sglang_lp.errors import Contradiction, RequestError, SglangLpError
@@ -103,20 +103,26 @@ def withhold_unkept(req: Any) -> None:
         withhold(req, kept)
 
 
-class _NoMasks(NamedTuple):
+#: Attributes that hold the masks still to be sent; SGLang 0.5.20 has them and their logprobs apart.
+_MASKS = ("sampling_mask_rows", "output_token_sampling_mask", "output_token_sampling_logprobs")
+
+
+class _NoMasks(list[Any]):
     """Stands in for the sampling masks of a request that are still to be sent.
 
     The request goes on asking for masks: SGLang counts those who do in results that are pending.
     """
 
-    none: Any
+    def __init__(self, masks: Any) -> None:
+        super().__init__()
+        self._none = None if isinstance(masks, list) else type(masks)().take()
 
     def append(self, *_masks: Any) -> None:
         """Drop the masks of a token."""
 
     def take(self) -> Any:
         """Return no masks, as SGLang sends them."""
-        return self.none
+        return self._none
 
 
 def withhold(req: Any, kept: int) -> None:
@@ -130,9 +136,10 @@ def withhold(req: Any, kept: int) -> None:
     if kept >= visible:
         return
     req.finished_len = kept
-    rows = getattr(req, "sampling_mask_rows", None)  # SGLang would send those of all tokens
-    if rows is not None:
-        req.sampling_mask_rows = _NoMasks(type(rows)().take())
+    for name in _MASKS:  # SGLang would send those of all tokens
+        masks = getattr(req, name, None)
+        if masks is not None and not isinstance(masks, _NoMasks):
+            setattr(req, name, _NoMasks(masks))
     if kept == 0:
         req.return_logprob = False  # SGLang always sends the logprob of the first token
 

@@ -174,14 +174,34 @@ def test_it_ends_as_it_would_one_token_a_step(tokens, ends, steps, limit, overla
         assert (req.finished_reason is reason) == (last in ends)
 
 
-def test_a_request_whose_token_is_withheld_sends_no_masks_and_still_asks_for_them():
-    # SGLang counts those who ask in results that are pending, and ends at another number.
+def masked(count):
+    """Return a request that asks for masks, after so many tokens."""
     sampling = SamplingParams(max_new_tokens=9)
     req = Req("a request", "", [1, 2], sampling, vocab_size=100, return_sampling_mask=True)
-    req.output_ids.append(10)
+    req.output_ids.extend(range(10, 10 + count))
+    return req
 
-    withhold(req, 0)
+
+def test_a_request_whose_token_is_withheld_sends_no_masks_and_still_asks_for_them():
+    # SGLang counts those who ask in results that are pending, and ends at another number.
+    req = masked(2)
+
+    for kept in (1, 0):  # an error may come to an answer that ended with one
+        withhold(req, kept)
+        assert req.finished_len == kept
 
     req.sampling_mask_rows.append([10], [0.0])
     assert req.return_sampling_mask
     assert [*req.sampling_mask_rows.take().lengths] == []
+
+
+def test_masks_in_lists_of_sglang_0_5_20_are_withheld_too():
+    req = masked(1)
+    req.sampling_mask_rows = None
+    req.output_token_sampling_mask, req.output_token_sampling_logprobs = [[10, 11]], [0.0]
+
+    withhold(req, 0)
+
+    for masks in (req.output_token_sampling_mask, req.output_token_sampling_logprobs):
+        masks.append([12])
+        assert masks[0 : len(masks)] == []
