@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _XML = ToolCallFormat(("<tool_call>",), "</tool_call>")
+#: One block may hold several calls, and SGLang's parser reads a call in a stream without a block.
+_FUNCTION = ToolCallFormat(("<tool_call>", "<function="), "</function>", "</tool_call>")
 _DEEPSEEK = ToolCallFormat(
     ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
     "<｜tool▁call▁end｜>",
@@ -37,17 +39,15 @@ FORMATS: Mapping[str, ToolCallFormat] = {
             "hermes",
             "ling3",
             "mimo",
-            "nanbeige",
             "poolside_v1",
             "qwen",
             "qwen25",
-            "qwen3_coder",
             "spark25",
-            "step3p5",
             "trinity",
         ),
         _XML,
     ),
+    **dict.fromkeys(("nanbeige", "qwen3_coder", "step3p5"), _FUNCTION),
     "apertus2509": ToolCallFormat(("<|tools_prefix|>",)),
     "cohere_command4": ToolCallFormat(("<|START_ACTION|>",)),
     "deepseekv3": _DEEPSEEK,

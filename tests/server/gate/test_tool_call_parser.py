@@ -24,9 +24,7 @@ TOOLS = [Tool(function=Function(name="weather", parameters=SCHEMA))]
 _JSON = '{"name": "weather", "arguments": {"city": "%s"}}'
 _ARGUMENTS = '{"city": "%s"}'
 _KEYS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>"
-_FUNCTION = (
-    "<tool_call>\n<function=weather>\n<parameter=city>\n%s\n</parameter>\n</function>\n</tool_call>"
-)
+_FUNCTION = "<function=weather>\n<parameter=city>\n%s\n</parameter>\n</function>"
 
 
 def _dsml(block, invoke, parameter):
@@ -41,8 +39,10 @@ SAMPLES = {
     **dict.fromkeys(("glm", "glm45", "ling3", "poolside_v1"), ("", _KEYS, "")),
     "glm47": ("", _KEYS.replace("\n", ""), ""),
     "spark25": ("", _KEYS.replace(">\n<arg_v", "><arg_v"), ""),
-    **dict.fromkeys(("nanbeige", "qwen3_coder", "step3p5"), ("", _FUNCTION, "")),
-    "mimo": ("", _FUNCTION.replace("\n%s\n", "%s"), ""),
+    **dict.fromkeys(
+        ("nanbeige", "qwen3_coder", "step3p5"), ("<tool_call>\n", _FUNCTION, "\n</tool_call>")
+    ),
+    "mimo": ("", f"<tool_call>\n{_FUNCTION}\n</tool_call>".replace("\n%s\n", "%s"), ""),
     **dict.fromkeys(
         ("qwen", "qwen25", "trinity", "hermes"), ("", f"<tool_call>\n{_JSON}\n</tool_call>", "")
     ),
