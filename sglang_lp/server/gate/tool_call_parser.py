@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.builtins.thinking.delimiters import resolve
 from sglang_lp.errors import RequestError
 from sglang_lp.served_model import ToolCallFormat
+from sglang_lp.text.banned import banned_texts
 from sglang_lp.text.triggers import text_trigger
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def tool_call_format(
     try:
         for text in filter(None, (*form.starts, form.end, form.block_end)):
             text_trigger("--tool-call-parser", str(name), tokenizer, text)
+        banned_texts("--tool-call-parser", str(name), tokenizer, form.starts)
         if reasoning is None or any(
             start.startswith(one) or one.startswith(start)
             for start in form.starts

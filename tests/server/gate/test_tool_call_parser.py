@@ -13,8 +13,10 @@ pytest.importorskip("sglang.srt")
 
 from sglang.srt.entrypoints.openai.protocol import Function, Tool
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
+from tokenizers import Tokenizer, decoders, models
 
-from sglang_lp.server.gate.tool_call_parser import FORMATS
+from sglang_lp.server.gate.tool_call_parser import FORMATS, tool_call_format
+from support.models.vocabularies import one_token_a_byte
 
 REGISTRY = FunctionCallParser.ToolCallParserEnum
 PAGE = Path(__file__).parents[3] / "docs/thinking.md"
@@ -207,3 +209,13 @@ def test_an_answer_without_a_start_has_no_call(name):
         text = text.replace(start, start[:-1])
 
     assert not calls_of(name, text, streamed=False)
+
+
+def test_calls_that_the_tokenizer_can_name_and_not_spell_are_left_to_sglang():
+    letters = models.BPE(vocab={letter: place for place, letter in enumerate("abc")}, merges=[])
+    names = Tokenizer(letters)
+    names.decoder = decoders.Fuse()
+    names.add_special_tokens(["<tool_call>", "</tool_call>"])
+
+    assert tool_call_format("hermes", names, None) is None
+    assert tool_call_format("hermes", one_token_a_byte(), None) == FORMATS["hermes"]
