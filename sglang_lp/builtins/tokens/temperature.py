@@ -26,12 +26,12 @@ class TemperatureLogitProcessor(LogitProcessor):
     0.3 the model thinks at the request's temperature and answers at 0.3. Two of them in a chain
     give each phase its own; where several hold at once, the lowest counts.
 
-    ``top_k``, ``top_p`` and ``min_p`` select tokens after it, and ``logprobs`` are those at this
-    temperature, as with the request's. Penalties and ``logit_bias`` come before it.
+    ``top_k``, ``top_p`` and ``min_p`` select tokens after this temperature, and ``logprobs`` are
+    those at this temperature, as with the request's. Penalties and ``logit_bias`` come before it.
 
     It changes nothing for a request with ``temperature`` 0 or ``top_k`` 1, which is greedy: set the
-    request's ``temperature`` above 0 to sample one phase. A beam search is scored at it, whatever
-    the request's temperature.
+    request's ``temperature`` above 0 to sample one phase. A beam search is scored at this
+    temperature, whatever the request's.
 
     SGLang divides the logits by the request's temperature afterwards, so this processor multiplies
     them by that first, within a factor from 0.001 to 1,000.

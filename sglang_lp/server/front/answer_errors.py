@@ -40,7 +40,7 @@ class _Noted(dict[str, Coded]):
         self.told: set[str] = set()
 
     def find(self, message: object) -> Coded | None:
-        """Return the error that an error of the answer tells; ``None`` if that is SGLang's own.
+        """Return the toolkit's error behind an error of the answer; ``None`` for SGLang's own.
 
         Args:
             message: Of the error in the answer.

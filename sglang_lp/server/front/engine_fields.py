@@ -145,7 +145,7 @@ def to_repetition(body: Any, name: str) -> Any:
 def to_no_calls(body: Any, name: str) -> Any:
     """Return 0 for a ``tool_choice`` of ``"none"``, of OpenAI's or Anthropic's form.
 
-    SGLang writes ``"none"`` into the body of a chat without tools, which reads no text as a call.
+    A chat without tools asks for nothing: SGLang itself writes ``"none"`` into its body.
     """
     return 0 if _has_tools(body) and _is_none(_value(body, name)) else MISSING
 

@@ -110,7 +110,8 @@ _MASKS = ("sampling_mask_rows", "output_token_sampling_mask", "output_token_samp
 class _NoMasks(list[Any]):
     """Stands in for the sampling masks of a request that are still to be sent.
 
-    The request goes on asking for masks: SGLang counts those who do in results that are pending.
+    The request still counts as asking for masks, because SGLang's scheduler ends if the number of
+    such requests is not that of the pending result.
     """
 
     def __init__(self, masks: Any) -> None:

@@ -183,7 +183,7 @@ def masked(count):
 
 
 def test_a_request_whose_token_is_withheld_sends_no_masks_and_still_asks_for_them():
-    # SGLang counts those who ask in results that are pending, and ends at another number.
+    # SGLang's scheduler ends if a pending result has the masks of another number of requests.
     req = masked(2)
 
     for kept in (1, 0):  # an error may come to an answer that ended with one
