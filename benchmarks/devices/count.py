@@ -36,7 +36,8 @@ VOCAB = 151_936
 EOS, START, STOP = 5, 151_667, 151_668
 #: The newest token and four drafted ones.
 NODES = 5
-STEPS = 4
+#: So many that a call of five tokens ends before the last.
+STEPS = 6
 ROWS = (1, 32, 256)
 
 
@@ -325,8 +326,8 @@ KINDS = (
         "ToolCallLimitLogitProcessor",
         _same(
             max_tool_calls=1,
-            tool_call_starts=["cats"],
-            tool_call_end="cat",
+            tool_call_starts=["&&&&"],  # of the token that rows get
+            tool_call_end="&",
             eos_token_ids=[EOS],
         ),
         tokenizer=_TOKENIZER,

@@ -20,6 +20,7 @@ OTHERS = [kind for kind in KINDS if not kind.is_declared]
 def check(counted, kind, rows):
     assert counted.ended == 0
     assert counted.kernels <= kind.kernels
+    assert (counted.kernels > 0) == (kind.kernels > 0)  # at work, or asleep
     assert counted.first <= 2
     assert counted.to_device <= 1
     assert counted.waits <= kind.waits
