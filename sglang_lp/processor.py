@@ -76,6 +76,9 @@ class LogitProcessor:
             :meth:`serving`.
         finishes: Whether :meth:`edit` may end the answer (``edits.finish``). A beam search takes no
             such processor. A class where it depends on the parameters sets it in :meth:`serving`.
+        renormalizes: Whether the score of a beam is made of the probabilities among the tokens that
+            the edits leave, instead of the model's own. A class where it depends on the parameters
+            sets it in :meth:`serving`.
         example: ``custom_params`` to show in the documentation.
     """
 
@@ -88,6 +91,7 @@ class LogitProcessor:
     early: bool = False
     exclusion_only: bool = False
     finishes: bool = False
+    renormalizes: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
     #: Whether the class overrides ``__call__``, and so may read SGLang's request.
@@ -125,8 +129,8 @@ class LogitProcessor:
     def serving(self, params: Any) -> LogitProcessor:  # noqa: ARG002 - for a class that overrides it
         """Return the processor for a request with these parameters, by default ``self``.
 
-        Override it where ``needs``, ``tolerates_lag``, ``exclusion_only`` or ``finishes`` depend on
-        parameters.
+        Override it where ``needs``, ``tolerates_lag``, ``exclusion_only``, ``finishes`` or
+        ``renormalizes`` depend on parameters.
 
         Args:
             params: Parsed parameters.

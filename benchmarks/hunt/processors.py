@@ -180,6 +180,7 @@ _EVERYWHERE: Mapping[str, Draw] = {
             "trigger_token_ids": lists(ids, 1),
             "max_items": st.sampled_from([1, 2, 3, 50]),
             "ends_answer": st.booleans(),
+            "scores": st.sampled_from(["model", "among"]),
         },
     ),
     "ChoiceLogitProcessor": _some({"choices": lists(texts)}, _ENDS) | _sequences(_ENDS),

@@ -325,6 +325,7 @@ class ChainLogitProcessor(LogitProcessor):
         chain.can_fork = all(processor.can_fork for processor in processors)
         chain.early = all(processor.early for processor in processors)
         chain.finishes = any(processor.finishes for processor in processors)
+        chain.renormalizes = any(processor.renormalizes for processor in processors)
         chain.exclusion_only = all(processor.exclusion_only for processor in processors)
         chain.reads_prompt = any(processor.reads_prompt for processor in processors)
         chain.makes_object = any(processor.makes_object for processor in processors)

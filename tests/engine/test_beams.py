@@ -157,14 +157,21 @@ def test_beams_with_a_temperature_are_scored_at_it(server, model):
 
 
 @on_a_server
-def test_a_beam_as_wide_as_a_catalogue_finds_all_items_by_their_probability(server, model):
+@pytest.mark.parametrize("scores", ["model", "among"])
+def test_a_beam_as_wide_as_a_catalogue_finds_all_items_by_their_probability(server, model, scores):
     prompt = [5, 9, 300]
     names = [f"item {number}" for number in range(7, 19)]
-    attachment = attach("CatalogueLogitProcessor", catalogue="items", only=names, ends_answer=False)
+    items = {tokens for name, tokens, _ in served_items() if name in names}
+    params = {"catalogue": "items", "only": names, "ends_answer": False, "scores": scores}
+    attachment = attach("CatalogueLogitProcessor", **params)
     expected = []
-    for item in {tokens for name, tokens, _ in served_items() if name in names}:
-        rows = [model([[*prompt, *item[:length]]])[0].log_softmax(-1) for length in range(3)]
-        logprobs = [row[token].item() for row, token in zip(rows, item, strict=True)]
+    for item in items:
+        logprobs = []
+        for length, token in enumerate(item):
+            row = model([[*prompt, *item[:length]]])[0].log_softmax(-1)
+            left = {other[length] for other in items if other[:length] == item[:length]}
+            rest = row[[*left]].logsumexp(-1) if scores == "among" else 0.0
+            logprobs.append((row[token] - rest).item())
         expected.append(([*item], sum(logprobs) / 3))
     expected.sort(key=lambda one: -one[1])
 

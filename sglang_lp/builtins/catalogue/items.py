@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from msgspec import Meta
 
@@ -162,6 +162,9 @@ class CatalogueLogitProcessor(LogitProcessor):
             max_items: Number of items; with a trigger, the most.
             ends_answer: Whether the answer ends after the last item; otherwise the model
                 continues freely.
+            scores: What the score of a beam is made of: ``"model"``, the model's own probabilities
+                of an item's tokens, or ``"among"``, their probabilities among the tokens that lead
+                to an item.
             eos_token_ids: Tokens that end the answer where items differ in length; one of them is
                 enough. Left out: the end tokens of the served model.
         """
@@ -174,6 +177,7 @@ class CatalogueLogitProcessor(LogitProcessor):
         trigger_token_ids: SequenceIds | None = None
         max_items: PositiveInt = 1
         ends_answer: bool = True
+        scores: Literal["model", "among"] = "model"
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
@@ -227,6 +231,7 @@ class CatalogueLogitProcessor(LogitProcessor):
             trigger_token_ids=params.trigger_token_ids,
             max_items=params.max_items,
             ends_answer=params.ends_answer,
+            scores=params.scores,
             choice=choice,
             compiled=cls._trigger(params, served.tokenizer),
             eos_token_ids=ends,
@@ -281,9 +286,10 @@ class CatalogueLogitProcessor(LogitProcessor):
         return None
 
     def serving(self, params: Any) -> Self:
-        """Return a processor that knows whether it ends answers, which no beam search can."""
+        """Return a processor that knows whether it ends answers, and how beams are scored."""
         made = type(self)()
         made.finishes = params.ends_answer
+        made.renormalizes = params.scores == "among"
         return made
 
     def start(self, request: Request) -> _Progress:

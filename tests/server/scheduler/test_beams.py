@@ -240,17 +240,28 @@ def few(_prompt, history, row):
     return row
 
 
+class WeighsFew(AllowsFew):
+    """Score beams among the tokens that it allows."""
+
+    renormalizes = True
+
+
+def few_weighed(prompt, history, row):
+    return few(prompt, history, row).log_softmax(-1)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("stops", [[], [0, 2]])
+@pytest.mark.parametrize(("processor", "rule"), [(AllowsFew, few), (WeighsFew, few_weighed)])
 def test_beams_of_few_tokens_are_ranked_without_masks_as_others_are_with(
-    stops, overlap, monkeypatch
+    processor, rule, stops, overlap, monkeypatch
 ):
     ranked = []
     rank = steps.rank
     monkeypatch.setattr(steps, "rank", lambda *args: ranked.append(args) or rank(*args))
     for width in (2, 3, 8, 12):
-        expected = search(model, PROMPT, few, width=width, length=LENGTH, stops=stops)
-        played = Played(AllowsFew, {}, width=width, stops=stops, overlap=overlap)
+        expected = search(model, PROMPT, rule, width=width, length=LENGTH, stops=stops)
+        played = Played(processor, {}, width=width, stops=stops, overlap=overlap)
 
         assert [tokens for tokens, _ in played.answers] == [one.tokens for one in expected]
         scores = [score for _, score in played.answers]

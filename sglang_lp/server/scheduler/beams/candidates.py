@@ -29,8 +29,8 @@ class Candidates(NamedTuple):
     """The best continuations of each beam, as SGLang's selection takes them.
 
     Attributes:
-        logprobs: The model's own, descending; ``-inf`` where a beam has fewer continuations. Shape
-            ``(beams, count)``, float32.
+        logprobs: The logprob of each, descending; ``-inf`` where a beam has fewer continuations.
+            Shape ``(beams, count)``, float32.
         token_ids: As many, int64; any where the logprob is ``-inf``.
     """
 
@@ -84,7 +84,7 @@ def rank(
     logits: torch.Tensor,
     places: Sequence[int],
     token_ids: torch.Tensor,
-    totals: torch.Tensor,
+    totals: torch.Tensor | None,
     count: int,
 ) -> Candidates:
     """Rank some tokens of each beam, without a wait for the device.
@@ -93,7 +93,8 @@ def rank(
         logits: Shape ``(rows, vocab)``, not masked.
         places: The rows that are beams.
         token_ids: From :func:`left_tokens`.
-        totals: Logarithm of the sum of the exponentials of each beam's row, shape ``(beams, 1)``.
+        totals: Logarithm of the sum of the exponentials of each beam's row, shape ``(beams, 1)``;
+            ``None`` to sum over the ranked tokens only.
         count: Number of candidates of each beam.
     """
     from torch.nn.functional import pad
@@ -102,7 +103,11 @@ def rank(
     token_ids = send(token_ids, logits.device)
     missing = token_ids < 0
     token_ids = token_ids.masked_fill(missing, 0)
-    logprobs = (logits[rows, token_ids].float() - totals).masked_fill(missing, -math.inf)
+    left = logits[rows, token_ids].float().masked_fill(missing, -math.inf)
+    if totals is None:
+        totals = left.logsumexp(-1, keepdim=True)
+    # A dead beam has no total.
+    logprobs = (left - totals).masked_fill(missing, -math.inf)
     most = token_ids.shape[1]
     best, at = logprobs.topk(min(count, most), dim=-1)
     chosen = token_ids.gather(1, at)

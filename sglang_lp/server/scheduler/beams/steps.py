@@ -47,6 +47,7 @@ class Beams:
         search: How far SGLang is.
         tree: The rows.
         leader: The row of the request itself, which the gate made.
+        renormalizes: Whether scores are made of the logprobs after the edits.
         custom_params: SGLang's ``custom_params`` of the request.
         lost: For each beam how much larger SGLang takes its logprobs to be than they are, because
             it normalizes the edited logits; shape ``(beams, 1)``, float32. ``None`` if the latest
@@ -58,6 +59,7 @@ class Beams:
         self.search = Search(group)
         self.tree = Tree(row, group.beam_width)
         self.leader = row
+        self.renormalizes = row.processor.renormalizes
         self.custom_params = custom_params
         self.lost: torch.Tensor | None = None
         self.candidates: Candidates | None = None
@@ -147,19 +149,24 @@ class BeamSteps:
             step: The step, without the edits of ranked searches afterwards; ``None`` if all rows
                 sleep.
         """
-        totals, done, others = _totals(logits, self._places), 0, False
-        for beams, places in self._placed:
-            left = None if step is None else left_tokens(step, places)
-            if step is None or left is None:
-                others = True
-            else:
-                own = totals[done : done + len(places)]
+        found = [
+            (beams, places, None if step is None else left_tokens(step, places))
+            for beams, places in self._placed
+        ]
+        totals, done = None, 0
+        if not all(left is not None and beams.renormalizes for beams, _, left in found):
+            totals = _totals(logits, self._places)
+        for beams, places, left in found:
+            if step is not None and left is not None:
+                own = None
+                if totals is not None and not beams.renormalizes:
+                    own = totals[done : done + len(places)]
                 count = beams.search.num_candidates
                 beams.candidates = rank(logits, places, left, own, count)
                 for place in places:
                     step.edits.pop(place, None)
             done += len(places)
-        self._before = totals if others else None
+        self._before = totals if any(left is None for _, _, left in found) else None
 
     def _compare_totals(
         self, logits: torch.Tensor, rows: Sequence[Row | None]
@@ -235,7 +242,7 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
     """Return how much of a logprob SGLang's normalization of edited rows adds to it.
 
     It adds nothing to a token that is forced, whose logit is 0.0 among logits of ``-inf``; and rows
-    that processors computed whole or scaled are taken as they are.
+    that processors computed whole, scaled or renormalize are taken as they are.
 
     Args:
         before: Totals of the rows before the edits.
@@ -245,16 +252,17 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
     import torch
 
     keeps = after == 0
-    whole = [row is not None and _changes_all(row) for row in rows]
+    whole = [row is not None and _is_taken(row) for row in rows]
     if any(whole):
         keeps |= send(torch.tensor(whole), after.device)[:, None]
     return (before - after).masked_fill(keeps, 0.0)
 
 
-def _changes_all(row: Row) -> bool:
-    """Tell whether this step computed or scaled all logits of a row."""
+def _is_taken(row: Row) -> bool:
+    """Tell whether the logprobs after this step's edits are those that count."""
     persistent = row.persistent
-    return row.dense or row.is_scaled or (persistent is not None and persistent.factor is not None)
+    is_scaled = row.is_scaled or (persistent is not None and persistent.factor is not None)
+    return is_scaled or row.dense or row.processor.renormalizes
 
 
 def defer(
