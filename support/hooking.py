@@ -39,6 +39,12 @@ def propagate(original: object, wrapped: object, source_module: object) -> int:
         How many names were changed.
     """
     modules = _look()
+    if isinstance(source_module, ModuleType):
+        # It had the wrapper before it was looked through; a test may give it the function back.
+        for name, value in vars(source_module).items():
+            if value is wrapped:
+                for one in (original, wrapped):
+                    _places.setdefault(id(one), {})[id(source_module), name] = None
     changed = 0
     for place in [*_places.get(id(original), ())]:
         at, name = place

@@ -140,3 +140,19 @@ def test_names_that_refer_to_a_hooked_function_are_those_that_sglang_finds(monke
 
     assert after(propagate) == after(registry._propagate_patch)
     assert after(propagate)[0] == [2, 2, 0]
+
+
+def test_a_function_that_a_module_got_back_is_found_there(monkeypatch):
+    original, first, second = (FunctionType(compile("", "", "exec"), {}) for _ in range(3))
+    source, user = map(ModuleType, ("source", "user"))
+    for module in (source, user):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.one = original
+
+    source.one = first
+    assert propagate(original, first, source) == 1
+    source.one = original
+    user.one = second
+
+    assert propagate(original, second, user) == 1
+    assert source.one is second
