@@ -142,9 +142,18 @@ def _has(nodes: NDArray[np.int64], node: int) -> bool:
 
 def _above(index: Index, ranks: NDArray[Any]) -> NDArray[np.int64]:
     """Return all nodes that are above one of some items or are one of them, ascending."""
-    depths = range(1, index.shape.levels + 1)
-    found = np.unique(np.concatenate([index.above(ranks, depth) for depth in depths]))
-    return found[found > NOWHERE]
+    found = [np.zeros(0, dtype=np.int64)]
+    for depth in range(1, index.shape.levels + 1):
+        above = index.above(ranks, depth)
+        found.append(above[_begins(above) & (above > NOWHERE)])
+    return np.concatenate(found)
+
+
+def _begins(nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell for each node whether it differs from the node before it."""
+    begins = np.ones(len(nodes), dtype=np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=begins[1:])
+    return begins
 
 
 def _emptied(index: Index, members: Members | None, ranks: NDArray[Any]) -> NDArray[np.int64]:
@@ -158,10 +167,13 @@ def _emptied(index: Index, members: Members | None, ranks: NDArray[Any]) -> NDAr
     found = [np.zeros(0, dtype=np.int64)]
     for depth in range(index.shape.levels, 0, -1):
         above = index.above(ranks, depth)
-        nodes, lost = np.unique(above[above > NOWHERE], return_counts=True)
+        (begins,) = _begins(above).nonzero()
+        nodes, lost = above[begins], np.diff(begins, append=len(above))
         low, high = index.spans(nodes, depth)
         has = high - low if members is None else members.below(high) - members.below(low)
-        found.append(nodes[has == lost])
+        is_shorter = nodes == NOWHERE
+        is_emptied = (has == lost) & ~is_shorter
+        found.append(nodes[is_emptied])
         # A node that keeps an item keeps the nodes above it.
-        ranks = ranks[(above == NOWHERE) | np.isin(above, found[-1])]
+        ranks = ranks[np.repeat(is_emptied | is_shorter, lost)]
     return np.concatenate(found[::-1])
