@@ -1,17 +1,16 @@
 """One step of a beam search over a catalogue, next to SGLang's and STATIC's selection of beams.
 
 SGLang selects without a catalogue. STATIC is ``youtube/static-constraint-decoding``: its own
-PyTorch code, from a checkout that the environment variable ``STATIC`` names, with the same
-selection behind it. Without a checkout that column is left out.
+PyTorch code, from a checkout on ``PYTHONPATH``, with the same selection behind it. Without a
+checkout that column is left out.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -131,11 +130,9 @@ def _batch(group: Any, depth: int, logits: torch.Tensor) -> tuple[Any, Any, Any]
 
 def _static(items: int, vocabulary: int, logits: torch.Tensor) -> Callable[[int], object] | None:
     """Return a function that runs STATIC's step at a depth, with the selection of beams."""
-    checkout = os.environ.get("STATIC")
-    if not checkout:
-        print("STATIC is left out: name a checkout of it in the environment variable STATIC")
+    if find_spec("static_decoding") is None:
+        print("STATIC is left out: name a checkout of it in PYTHONPATH")
         return None
-    sys.path.insert(0, checkout)
     from static_decoding.csr_utils import (  # type: ignore[import-not-found]  # not installed
         build_static_index,
     )
