@@ -12,12 +12,14 @@ import itertools
 import multiprocessing
 import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import orjson
+from msgspec import Meta
 
 from sglang_lp._engine.apply.reading import ServedRequest
 from sglang_lp._engine.history.row import Row
@@ -46,13 +48,17 @@ def steer(history: Sequence[int]) -> int | None:
 
 
 class Recorder(LogitProcessor):
-    """Write down what ``edit`` sees; with ``steering``, force what :func:`steer` says."""
+    """Write down what ``edit`` sees; with ``steering``, force what :func:`steer` says.
+
+    ``seconds`` is how long a step takes at least.
+    """
 
     class Params(Parameters, frozen=True):
         """Parameters of a request."""
 
         tag: str
         steering: bool = False
+        seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     def start(self, request: Any) -> Any:
         """Return a serial number and the tokens fed so far."""
@@ -65,6 +71,7 @@ class Recorder(LogitProcessor):
     def edit(self, request: Any, edits: Any) -> None:
         """Write and steer."""
         serial, fed = request.state
+        time.sleep(request.params.seconds)
         write(
             "edit",
             tag=request.params.tag,

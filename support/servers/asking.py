@@ -39,9 +39,11 @@ def body(
     return result
 
 
-def recorder(prompt: Sequence[int], *, steering: bool = False, **sampling: Any) -> dict[str, Any]:
+def recorder(
+    prompt: Sequence[int], *, steering: bool = False, seconds: float = 0.0, **sampling: Any
+) -> dict[str, Any]:
     """Return the body of a request whose processor writes down what it sees, under a new tag."""
-    params = {"tag": f"tag {next(_numbers)}", "steering": steering}
+    params = {"tag": f"tag {next(_numbers)}", "steering": steering, "seconds": seconds}
     return body(prompt, Recorder, params, **sampling)
 
 

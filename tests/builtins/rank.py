@@ -55,6 +55,15 @@ TEXTS = [
     ),
     (builtins.LoopBreakerLogitProcessor, {"preset": "reasoning"}),
     (builtins.ScriptLogitProcessor, {"scripts": ["Latin"], "mode": "allow"}),
+    (
+        builtins.ToolCallLimitLogitProcessor,
+        {
+            "max_tool_calls": 1,
+            "tool_call_starts": ["river"],
+            "tool_call_end": "stone",
+            "eos_token_ids": [0],
+        },
+    ),
 ]
 
 

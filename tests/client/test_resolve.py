@@ -266,13 +266,13 @@ def test_a_chain_is_counted_by_the_budget_in_it():
 
 
 def test_a_chain_without_a_budget_says_what_to_give():
-    with pytest.raises(RequestError, match="got a chain without; give what attach"):
+    with pytest.raises(RequestError, match="got a chain without; give the attachment"):
         thinking_blocks(attach(["DRYLogitProcessor"]), [1], [2])
 
 
 def test_only_a_thinking_budget_with_ids_can_be_counted():
     for other in ("X", None, attach_each([THINK])):
-        with pytest.raises(RequestError, match=f"with one, got {shown(other)}; give what attach"):
+        with pytest.raises(RequestError, match=f"got {shown(other)}; give the attachment"):
             thinking_blocks(other, [1], [2])
     with pytest.raises(RequestError, match="expected a thinking budget"):
         thinking_blocks(attach("DisallowedTokensLogitsProcessor", token_ids=[1]), [1], [2])

@@ -21,8 +21,8 @@ from support.servers.configurations import on_servers
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
-#: Long enough to be running when something happens.
-LENGTH = 300
+#: Running when something happens: three seconds at least.
+LENGTH, STEP_SECONDS = 200, 0.015
 KINDS = [
     (DeepseekOCRNoRepeatNGramLogitProcessor, {"ngram_size": 2, "window_size": 100}),
     (ForcedSequenceLogitProcessor, {"token_ids": [*range(300, 300 + LENGTH)]}),
@@ -43,7 +43,7 @@ def requests():
     prompts = [[rng.randrange(2, 1024) for _ in range(20)] for _ in range(4)]
     first, *others = prompts
     return [
-        recorder(first, steering=True, max_new_tokens=LENGTH),
+        recorder(first, steering=True, seconds=STEP_SECONDS, max_new_tokens=LENGTH),
         *(
             body(prompt, *kind, max_new_tokens=LENGTH)
             for prompt, kind in zip(others, KINDS, strict=True)

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers(*ADAPTED)
 #: One for all, so that what one adapter left in the cache would show in another's answer.
 PROMPT = [*range(300, 340)]
 TOKENS = 30
-#: Long enough to be running when something happens.
-LENGTH = 300
+#: Running when something happens: four seconds at least.
+LONG = {"seconds": 0.02, "max_new_tokens": 200}
 #: Every token ends a line of thoughts, so that the budget is used up at once.
 THINKING = {
     "thinking_budget": 9,
@@ -105,7 +105,7 @@ def test_rows_of_one_batch_have_their_own_weights_and_processors(server, oracles
 def test_a_running_request_does_not_notice_what_is_loaded_and_unloaded(
     server, adapters, oracles, name
 ):
-    asked = adapted(recorder(PROMPT, steering=True, max_new_tokens=LENGTH), name)
+    asked = adapted(recorder(PROMPT, steering=True, **LONG), name)
     short = body(PROMPT, *KINDS[1], max_new_tokens=TOKENS)
     since = server.recorded()
     with ThreadPoolExecutor(1) as pool:
@@ -124,7 +124,7 @@ def test_a_running_request_does_not_notice_what_is_loaded_and_unloaded(
 
 def test_an_adapter_that_is_unloaded_serves_the_requests_it_has(server, adapters, oracles):
     load(server, "leaving", adapters["other"])
-    asked = adapted(recorder(PROMPT, steering=True, max_new_tokens=LENGTH), "leaving")
+    asked = adapted(recorder(PROMPT, steering=True, **LONG), "leaving")
     since = server.recorded()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.post, "/generate", asked)
