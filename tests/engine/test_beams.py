@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import pytest
 import torch
@@ -70,9 +71,12 @@ FOLLOWING = {
 }
 
 
-@pytest.fixture(scope="session")
-def model(tiny):
-    return float64(tiny)
+loaded = cache(float64)
+
+
+@pytest.fixture
+def model(server):
+    return loaded(server.arguments["model_path"])
 
 
 def asking(prompt, attachment, **sampling):
@@ -118,6 +122,16 @@ def best(prompt, attachment, model, **settings):
 @on_servers("default", "no overlap, no radix cache")
 @pytest.mark.parametrize("width", [2, 5, 16, 64])
 def test_beams_are_those_of_a_search_in_float64(server, model, width):
+    compare_with_a_search(server, model, width)
+
+
+@on_servers("two ranks")
+def test_beams_of_two_ranks_are_those_of_a_search_in_float64(server, model):
+    compare_with_a_search(server, model, 5)
+
+
+def compare_with_a_search(server, model, width):
+    """Ask for beams of every kind beside ordinary requests, which answer as they do alone."""
     chosen = random.Random(width)
     requests, wanted = [], []
     for attachment in [*BLIND.values(), *FOLLOWING.values(), None]:
