@@ -131,7 +131,7 @@ def test_beams_of_two_ranks_are_those_of_a_search_in_float64(server, model):
 
 
 def compare_with_a_search(server, model, width):
-    """Ask for beams of every kind beside ordinary requests, which answer as they do alone."""
+    """Ask for beams with each processor, and for ordinary answers, which must not change."""
     chosen = random.Random(width)
     requests, wanted = [], []
     for attachment in [*BLIND.values(), *FOLLOWING.values(), None]:

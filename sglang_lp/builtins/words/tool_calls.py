@@ -128,6 +128,8 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
             if self.tool_block_end is not None and self.tool_call_end is None:
                 raise ValueError("tool_block_end: expected tool_call_end as well")
             check_texts("tool_call_starts", self.tool_call_starts or ())
+            check_texts("tool_call_end", [self.tool_call_end or ""])
+            check_texts("tool_block_end", [self.tool_block_end or ""])
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:

@@ -139,6 +139,13 @@ def test_texts_that_are_left_out_are_those_of_the_served_parser():
             fit(ToolCallLimitLogitProcessor, params, served._replace(tool_calls=unknown))
 
 
+@pytest.mark.parametrize("name", BLOCK)
+def test_half_a_character_is_refused_in_each_text(name):
+    given = {**BLOCK, name: ["\ud800abc"] if name == "tool_call_starts" else "\ud800"}
+    with pytest.raises(InvalidParameter, match=f"{name} .*half a character"):
+        ToolCallLimitLogitProcessor.parse_params(given | {"max_tool_calls": 1})
+
+
 def test_where_the_end_is_banned_the_answer_goes_on_without_another_call():
     output = TOKENIZER.encode("<call>{a}</call>").ids
     request = FakeRequest([], output, tokenizer=TOKENIZER, eos_token_ids=[EOS])

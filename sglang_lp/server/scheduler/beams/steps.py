@@ -259,7 +259,7 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
 
 
 def _is_taken(row: Row) -> bool:
-    """Tell whether the logprobs after this step's edits are those that count."""
+    """Tell whether beams are scored by the logprobs after this step's edits."""
     persistent = row.persistent
     is_scaled = row.is_scaled or (persistent is not None and persistent.factor is not None)
     return is_scaled or row.dense or row.processor.renormalizes
