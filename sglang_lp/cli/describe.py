@@ -22,32 +22,35 @@ _INTRODUCTION = """\
 <!-- Written by `sglang-lp list --markdown` from the classes themselves; do not edit. -->
 
 Every built-in processor with its parameters, the entries of a request's `custom_params`.
-All of them are checked before the request is queued:
-a wrong or unknown one gets an HTTP 400 that says what was expected.
-Token ids are those of the served model's tokenizer; those in the examples are made up.
+They are checked before the request is queued:
+a wrong or unknown parameter gets an HTTP 400 that says what was expected.
+Token ids are those of the served model's tokenizer; the ids in the examples are made up.
 
 The requests give a processor's short name.
 Send them only to a server with the plugin: a stock server that takes processors ends when it
 reads a processor's name.
-`sglang-lp payload NAME` prints SGLang's own text for it, which every server accepts,
+`sglang-lp payload NAME` prints SGLang's own text for the processor, which every server accepts,
 and `attach` writes that text for you:
 
 ```python
 from sglang_lp.client import attach
 ```
 
-What a processor *needs* is what it must know about the tokens generated so far.
-*Nothing*: its edits are the same at every step.
-*Position*: their number.
-*Tokens*: their ids. With overlap scheduling the newest one is not in SGLang's history yet; the
-plugin reads it from the pending result, and only when a processor that is awake needs it.
+*Needs* says which part of the generated tokens the edits depend on:
 
-The order of several edits in one step does not matter.
-Biases on a token add up, to 10,000 at most; several sets of allowed tokens leave their
-intersection; a banned token is not allowed; a forced token is the only one left, whatever its bias.
-Edits that leave no token (two tokens forced, one forced and banned, no token allowed, none that
-a grammar also allows) change nothing: the request ends with an error that names the conflict, and
-the rest of the batch continues.
+- *nothing*: the edits are the same at every step;
+- *position*: the number of tokens;
+- *tokens*: the ids; with the plugin [the history is exact](history.md), also with overlap scheduling.
+
+The order of edits in one step does not matter:
+
+- Biases on a token add up, to 10,000 at most.
+- Several sets of allowed tokens leave their intersection.
+- A banned token stays banned, even if a set allows it.
+- A forced token is the only one left, whatever its bias.
+- If no token is left, the logits do not change: the request ends with an error that names the
+  conflict, and the rest of the batch continues. Examples: two tokens forced, one token forced and
+  banned, or no allowed token that a grammar also allows.
 """
 
 _NEEDS = ("nothing", "position", "tokens")

@@ -52,13 +52,12 @@ class _Box:
 class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
     """Let the model write a ``<box>`` only as ``none``, as a point or as a bounding box.
 
-    Inside of a box that the answer has opened only these may come: the token for none, two
-    coordinates or four of them, and then the end of the box. Outside of one nothing is edited.
-    Only generated tokens count.
+    A box holds the token for none, two coordinates or four coordinates, and then ends. Outside of a
+    box nothing is edited. Only boxes that the answer opens count.
 
     It has the same effect as SGLang 0.5.23's class of this name
     (``sglang.srt.models.locate_anything``), with one exception: missing ids are refused, where
-    SGLang silently does nothing. It does not read the history at every step.
+    SGLang silently does nothing.
     """
 
     __module__ = "sglang_lp.builtins"

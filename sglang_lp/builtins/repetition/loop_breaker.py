@@ -159,13 +159,16 @@ class LoopBreakerLogitProcessor(LogitProcessor):
     pattern repeats exactly: fewer than this share of the n-grams of the last ``window_size`` tokens
     are new, which means that they do not occur earlier in this window.
 
-    ``action="ban"`` bans the tokens that would begin the next repetition, or repeat an n-gram of
-    the window, so that the model must continue in another way. ``action="end"`` ends the request
-    with the token that is sampled then; its finish reason is ``stop``, and the loop is named in
-    place of a matched stop string (``matched`` of ``/generate``, ``matched_stop`` of the OpenAI
-    endpoints). ``action="truncate"`` ends it as ``max_new_tokens`` does, with the finish reason
-    ``length``: trainers then treat the answer as unfinished. ``/generate`` names the loop in
-    ``finish_reason["reason"]``.
+    ``action`` decides what happens to a loop:
+
+    - ``"ban"`` bans the tokens that would begin the next repetition, or repeat an n-gram of the
+      window, so that the model must continue in another way.
+    - ``"end"`` ends the request with the token that is sampled then. The finish reason is ``stop``,
+      and the loop is named in place of a matched stop string (``matched`` of ``/generate``,
+      ``matched_stop`` of the OpenAI endpoints).
+    - ``"truncate"`` ends the request as ``max_new_tokens`` does, with the finish reason ``length``,
+      so that trainers treat the answer as unfinished. ``/generate`` names the loop in
+      ``finish_reason["reason"]``.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -188,12 +191,12 @@ class LoopBreakerLogitProcessor(LogitProcessor):
                 token, such as the lines of a table: a run of ``min_pattern_size * min_count``
                 tokens is also a loop of larger patterns. Left out, and without a preset: 1.
             min_new_share: Smallest share of new n-grams, more than 0 and at most 1; below it the
-                output is a loop. Of 1,058 texts that are no loops, 0.15 takes 3 for one
+                output is a loop. At 0.15, 3 of 1,058 texts without a loop count as one
                 (``python -m benchmarks.evidence.novelty``). Left out: new n-grams are not counted.
             ngram_size: With ``min_new_share``, tokens of an n-gram, 1 to 16. Left out: 4.
-            window_size: With ``min_new_share``, tokens of the window, up to 512; before the
-                output has so many, there is no such loop. Left out: 128.
-            action: ``"ban"``, ``"end"`` or ``"truncate"``.
+            window_size: With ``min_new_share``, tokens of the window, up to 512; shorter output
+                is no such loop. Left out: 128.
+            action: What happens to a loop: ``"ban"``, ``"end"`` or ``"truncate"``.
         """
 
         preset: Preset | None = None

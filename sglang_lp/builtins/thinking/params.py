@@ -48,8 +48,8 @@ class BudgetParams(Parameters, frozen=True):
         total_thinking_tokens: Tokens that all blocks of the answer may have together. When
             they are spent, a block that opens is closed at once. ``None``: no limit.
         at_limit: What happens to a block whose budget is spent: ``"close"`` closes it,
-            ``"stop"`` ends the answer with ``finish_reason`` ``length``. A block that may have
-            no token more, as with a budget of 0, is closed first.
+            ``"stop"`` ends the answer with ``finish_reason`` ``length``. A block that opens after
+            its budget is spent, as with a budget of 0, is closed first.
         max_pattern_size: Most tokens of a pattern that is a loop, 1 to 1,024. A block that
             ends with a loop is closed. ``None``: loops are not searched for.
         min_pattern_size: Fewest tokens of such a pattern.

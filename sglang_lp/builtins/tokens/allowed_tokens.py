@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class AllowedTokensLogitProcessor(LogitProcessor):
     """Set the logits of all tokens but the chosen ones to ``-inf`` at every step.
 
-    The chosen tokens keep their logits. With ``texts`` these are the tokens that are one of the
+    The chosen tokens keep their logits. ``texts`` chooses the tokens that spell exactly one of the
     texts, and the end tokens of the served model. With ``token_ids`` only, include an end token if
     the model is to end its answer before ``max_new_tokens``, as with ``allowed_token_ids`` in vLLM.
     """

@@ -38,13 +38,13 @@ class GenLengthLogitProcessor(LogitProcessor):
     """Make the end of the answer likelier, or less likely, as the answer grows.
 
     After ``n`` generated tokens the tokens that end the answer get ``bias * (n / 10) ** power``
-    added to their logits: ``bias`` at the tenth token, four times as much at the twentieth.
-    A negative ``bias`` makes answers longer. With ``text`` another token gets the bias in place of
-    the end, such as ``</think>``, until it has come.
+    added to their logits: by default ``bias`` at the tenth token, four times as much at the
+    twentieth. A negative ``bias`` makes answers longer. With ``text`` another token, such as
+    ``</think>``, gets the bias in place of the end, until the model has written it.
 
     The rule is that of ``GenLengthLogitsProcessor`` in NVIDIA's logits-processor-zoo 0.2.1, with
-    one exception: here the text decides where a sentence ends, there a token that is a full stop or
-    a line break does.
+    one exception: ``complete_sentences`` reads the text, where NVIDIA's looks for a token that is a
+    full stop or a line break.
     """
 
     __module__ = "sglang_lp.builtins"

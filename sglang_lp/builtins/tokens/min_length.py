@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class MinLengthLogitProcessor(LogitProcessor):
     """Keep the end-of-sequence tokens out of the first ``min_tokens`` generated tokens.
 
-    The answer may end with the next token. SGLang's own ``min_new_tokens`` does so for the end
-    tokens that the server knows; this processor takes any token, such as a block's end.
+    The answer may end from the next token on. SGLang's own ``min_new_tokens`` bans the end tokens
+    that the server knows; this processor takes any tokens, such as the end of a thinking block.
     """
 
     __module__ = "sglang_lp.builtins"

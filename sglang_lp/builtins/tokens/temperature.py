@@ -34,7 +34,7 @@ class TemperatureLogitProcessor(LogitProcessor):
     temperature, whatever the request's.
 
     SGLang divides the logits by the request's temperature afterwards, so this processor multiplies
-    them by that first, within a factor from 0.001 to 1,000.
+    them by the ratio of the two temperatures, within 0.001 to 1,000.
     """
 
     __module__ = "sglang_lp.builtins"

@@ -45,8 +45,8 @@ class TopNSigmaLogitProcessor(LogitProcessor):
         """The parameters of a request.
 
         Attributes:
-            top_n_sigma: How many standard deviations below the largest logit a token may be. Fewer
-                leave fewer tokens; the paper's default is 1.
+            top_n_sigma: How many standard deviations below the largest logit a token may be. A
+                smaller number leaves fewer tokens; the paper's default is 1.
         """
 
         top_n_sigma: _Sigmas = 1.0

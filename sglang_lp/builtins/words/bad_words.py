@@ -55,7 +55,7 @@ class BadWordsLogitProcessor(LogitProcessor):
     ``words`` are texts as the client gets them. None of them is ever in the output, not even inside
     a longer word, unless ``whole_words`` is set. Exactly the tokens that would complete a word are
     banned: a model that was about to write ``foobar`` may write ``fooba`` and continue otherwise.
-    A client may get the text with or without special tokens; a word is in neither.
+    A client may get the text with or without special tokens; neither text contains a word.
 
     ``token_ids`` are sequences of tokens, as ``bad_words`` in vLLM: a word spelled by other tokens
     is not banned. Only generated tokens count.
@@ -82,9 +82,9 @@ class BadWordsLogitProcessor(LogitProcessor):
                 Unicode: ``café`` with one character at its end, or with ``e`` and an accent. At
                 most 1,000 forms of a word, and 3,072 of all words, of 32,768 bytes together.
             across_prompt: Whether a word that begins in the prompt is banned as well.
-            eos_token_ids: The tokens that end an answer: SGLang takes their names off it, so they
-                may contain a word, and with ``whole_words`` none may come right after a word. Left
-                out: the end tokens of the served model.
+            eos_token_ids: The tokens that end an answer. SGLang takes their names off the answer,
+                so the names may contain a word. With ``whole_words`` these tokens are banned right
+                after a word. Left out: the end tokens of the served model.
             token_ids: The ids of all sequences, one sequence after the other.
             lengths: For each sequence its number of tokens, together as many as ``token_ids``.
         """

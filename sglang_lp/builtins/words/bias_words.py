@@ -63,12 +63,9 @@ class BiasWordsLogitProcessor(LogitProcessor):
     and a begun word is pushed to its end. If a token is the next part of several words, the largest
     bias counts.
 
-    A word has begun where the output ends with a beginning of it, whichever tokens wrote that; the
-    longest beginning counts. The prompt does not. A longer word may contain the word. Let a word
-    begin with a space where it needs one.
-
-    ``max_times`` keeps a word from being pushed again and again: after the output has had it so
-    often, it gets no more bias.
+    A word has begun where the output ends with a prefix of it, whichever tokens wrote the prefix;
+    the longest prefix counts. The prompt does not count. A longer word may contain the word. Let a
+    word begin with a space where it needs one.
     """
 
     __module__ = "sglang_lp.builtins"

@@ -61,9 +61,9 @@ class ChoiceLogitProcessor(LogitProcessor):
 
     At every step the tokens that continue a choice keep their logits and all others are set to
     ``-inf``, so that the model's own probabilities choose. ``choices`` are texts as the client gets
-    them, whichever tokens spell them. After a choice only ``eos_token_ids`` may come, with
-    ``ignore_eos`` again and again. With ``token_ids`` and without ``eos_token_ids`` the model
-    continues freely.
+    them, whichever tokens spell them. After a choice only ``eos_token_ids`` are allowed; with
+    ``ignore_eos`` they repeat. With ``token_ids`` and without ``eos_token_ids`` the model
+    continues freely after a choice.
     """
 
     __module__ = "sglang_lp.builtins"

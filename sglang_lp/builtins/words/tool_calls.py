@@ -85,9 +85,9 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
     """End the answer after a number of tool calls.
 
     A call starts with one of ``tool_call_starts`` and ends with ``tool_call_end``, whichever tokens
-    spell them. Only generated tokens count. After the last call that may come, no start comes, and
-    the answer ends: the end tokens get the largest bias, so the next token is one of them. Where
-    another rule bans them, or a grammar wants more text first, the answer goes on until it may end.
+    spell them. Only generated tokens count. After ``max_tool_calls`` calls another start is banned,
+    and the answer ends: the end tokens get the largest bias, so the next token is one of them. If
+    another rule bans them, or a grammar needs more text first, the answer goes on until it may end.
 
     On a server with a reasoning parser, ``where`` decides whether calls inside of thinking count.
     """
