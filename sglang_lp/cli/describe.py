@@ -40,7 +40,8 @@ from sglang_lp.client import attach
 
 - *nothing*: the edits are the same at every step;
 - *position*: the number of tokens;
-- *tokens*: the ids; with the plugin [the history is exact](history.md), also with overlap scheduling.
+- *tokens*: the ids. With the plugin [the history is exact](history.md), also with overlap
+  scheduling.
 
 The order of edits in one step does not matter:
 
