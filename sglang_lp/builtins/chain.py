@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain as follow
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.homes import HOMES, load
-from sglang_lp.builtins.link import UNNAMED, Link, LinkRequest
+from sglang_lp.builtins.link import UNNAMED, Link, LinkRequest, hidden
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
@@ -36,6 +36,7 @@ _KEY = re.compile(r"(0|[1-9][0-9]?)\.(.+)", re.DOTALL)
 #: Most links of a chain.
 MAX_CHAIN = 8
 
+_Made = TypeVar("_Made")
 Names = Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_CHAIN)]
 
 
@@ -63,6 +64,26 @@ def links_of(processor: LogitProcessor) -> list[tuple[str, LogitProcessor]]:
     if isinstance(processor, ChainLogitProcessor):
         return processor.links_by_name()
     return [(processor.name, processor)]
+
+
+def _of_links(
+    params: Any, make: Callable[[int, type[LogitProcessor], Any], _Made]
+) -> tuple[_Made, ...]:
+    """Make something of each link; an error does not name an unnamed link.
+
+    Args:
+        params: Parameters of a chain.
+        make: Gets a link's place, its class and its parameters.
+    """
+    made = []
+    for place, (link, own) in enumerate(params.links):
+        try:
+            made.append(make(place, link, own))
+        except BaseException as error:
+            if place < len(params.links) - params.unnamed:
+                raise
+            raise hidden(link.__name__, error) from None
+    return tuple(made)
 
 
 class ChainLogitProcessor(LogitProcessor):
@@ -241,9 +262,9 @@ class ChainLogitProcessor(LogitProcessor):
     def limit_params(cls, params: Any, limit: int) -> Any:
         """Let every link have the limit, less the resumed tokens that are its prompt."""
         skipped = params.skipped or (0,) * len(params.links)
-        links = tuple(
-            (link, link.limit_params(own, limit - less))
-            for (link, own), less in zip(params.links, skipped, strict=True)
+        links = _of_links(
+            params,
+            lambda place, link, own: (link, link.limit_params(own, limit - skipped[place])),
         )
         if all(one[1] is other[1] for one, other in zip(links, params.links, strict=True)):
             return params
@@ -252,7 +273,7 @@ class ChainLogitProcessor(LogitProcessor):
     @classmethod
     def own_params(cls, params: Any) -> Any:
         """Return the chain with the parameters that each link may change."""
-        links = tuple((link, link.own_params(own)) for link, own in params.links)
+        links = _of_links(params, lambda _, link, own: (link, link.own_params(own)))
         if all(one[1] is other[1] for one, other in zip(links, params.links, strict=True)):
             return params  # the copies of a request find what was made of them
         return msgspec.structs.replace(params, links=links)
@@ -314,7 +335,8 @@ class ChainLogitProcessor(LogitProcessor):
     def serving(self, params: Any) -> Self:
         """Return a chain of the links that these parameters name; it needs what they need."""
         chain = type(self)()  # nothing of a request stays on the instance that serves many
-        chain.links = [(serve_phased(link(), own), own) for link, own in params.links]
+        made = _of_links(params, lambda _, link, own: (serve_phased(link(), own), own))
+        chain.links = list(made)
         chain.unnamed = params.unnamed
         chain.skipped = params.skipped or (0,) * len(chain.links)
         processors = [processor for processor, _ in chain.links]
@@ -337,12 +359,13 @@ class ChainLogitProcessor(LogitProcessor):
 
     def start(self, request: Request) -> list[Link]:
         """Start every link."""
+        named = len(self.links) - self.unnamed
         links = [
-            Link(processor, LinkRequest(request, params, skipped))
-            for (processor, params), skipped in zip(self.links, self.skipped, strict=True)
+            Link(processor, LinkRequest(request, params, skipped), is_named=place < named)
+            for place, ((processor, params), skipped) in enumerate(
+                zip(self.links, self.skipped, strict=True)
+            )
         ]
-        for link in links[len(links) - self.unnamed :]:
-            link.is_named = False
         for link in links:
             link.start()
         return links

@@ -104,12 +104,18 @@ class Link:
 
     __slots__ = ("_given", "held", "is_named", "looked", "processor", "request", "wake")
 
-    def __init__(self, processor: LogitProcessor, request: LinkRequest) -> None:
+    def __init__(self, processor: LogitProcessor, request: LinkRequest, *, is_named: bool) -> None:
         self.processor = processor
         self.request = request
-        self.is_named = True
+        self.is_named = is_named
         #: The parameters as a class reads them that follows SGLang's contract.
-        self._given = processor.plain(request.params) if processor.reads_request else {}
+        self._given: dict[str, Any] = {}
+        if processor.reads_request:
+            try:
+                self._given = processor.plain(request.params)
+            except BaseException as error:
+                self._hide(error)
+                raise
         self.looked = self.wake = 0
         self.held: Recording | None = None
 
@@ -159,13 +165,13 @@ class Link:
     def _hide(self, error: BaseException) -> None:
         """Log the error of an unnamed link, and raise an error that does not name the link."""
         if not self.is_named:
-            raise _hidden(self.processor, error) from None
+            raise hidden(self.processor.name, error) from None
 
     def fork(self, request: Request) -> Link:
         """Return a link for a draft of a request, to be advanced and thrown away."""
         own = self.request
-        link = Link(self.processor, LinkRequest(request, own.params, own.skipped))
-        link.is_named = self.is_named
+        whole = LinkRequest(request, own.params, own.skipped)
+        link = Link(self.processor, whole, is_named=self.is_named)
         link.request.state = own.state
         try:
             link.request.state = self.processor.fork(link.request)
@@ -211,12 +217,17 @@ class _UnnamedWhole:
         try:
             return self._processor.compute(logits, requests, custom_params)
         except BaseException as error:  # noqa: BLE001 - the class's own code
-            raise _hidden(self._processor, error) from None
+            raise hidden(self._processor.name, error) from None
 
 
-def _hidden(processor: LogitProcessor, error: BaseException) -> BaseException:
-    """Log the error of an unnamed processor; return an error that does not say whose it is."""
-    logger.error("%s failed\n%s", processor.name, told(error))
+def hidden(name: str, error: BaseException) -> BaseException:
+    """Log the error of an unnamed processor; return an error that does not say whose it is.
+
+    Args:
+        name: Of the processor, for the log.
+        error: The exception that it raised.
+    """
+    logger.error("%s failed\n%s", name, told(error))
     if isinstance(error, RequestError):
         return Unsupported(f"the request does not fit {UNNAMED}")
     if isinstance(error, Exception):

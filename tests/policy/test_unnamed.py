@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from sglang_lp._engine.history.attached import attach_row
-from sglang_lp.errors import RequestError
+from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import NAMES
@@ -16,7 +17,18 @@ from sglang_lp.testing import Batch, FakeRequest
 from sglang_lp.trust import Policy
 
 OWN = {None: None, "LoopBreakerLogitProcessor": {}, "chain": None}
-STAGES = ("start", "advance", "edit", "fork", "report")
+STAGES = (
+    "limit_params",
+    "own_params",
+    "init",
+    "serving",
+    "plain",
+    "start",
+    "advance",
+    "edit",
+    "fork",
+    "report",
+)
 
 
 class CanaryLogitProcessor(LogitProcessor):
@@ -24,9 +36,32 @@ class CanaryLogitProcessor(LogitProcessor):
 
     fails = None
 
-    def _reach(self, stage):
-        if self.fails is not None and self.fails[0] == stage:
-            raise self.fails[1]("the CanaryLogitProcessor fails")
+    def __init__(self):
+        super().__init__()
+        self._reach("init")
+
+    @classmethod
+    def _reach(cls, stage):
+        if cls.fails is not None and cls.fails[0] == stage:
+            raise cls.fails[1]("the CanaryLogitProcessor fails")
+
+    @classmethod
+    def limit_params(cls, params, limit):
+        cls._reach("limit_params")
+        return params
+
+    @classmethod
+    def own_params(cls, params):
+        cls._reach("own_params")
+        return params
+
+    def serving(self, params):
+        self._reach("serving")
+        return self
+
+    def plain(self, params):
+        self._reach("plain")
+        return {}
 
     def start(self, request):
         self._reach("start")
@@ -56,6 +91,17 @@ def request_of(own):
     return own, OWN[own]
 
 
+def guard_of_it():
+    policy = Policy(
+        allow=(f"{__name__}:CanaryLogitProcessor",),
+        always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
+    )
+    guard = Guard(policy)
+    guard.server.vocab_size = 16
+    guard.rules.fit(guard.server.model)
+    return guard
+
+
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize(
     "fails",
@@ -67,19 +113,17 @@ def request_of(own):
     ids=str,
 )
 def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
-    monkeypatch.setattr(CanaryLogitProcessor, "fails", fails)
-    policy = Policy(
-        allow=(f"{__name__}:CanaryLogitProcessor",),
-        always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
+    # A class that reads SGLang's request gets its parameters as plain values.
+    monkeypatch.setattr(
+        CanaryLogitProcessor, "reads_request", fails is not None and "plain" in fails
     )
-    guard = Guard(policy)
-    guard.server.vocab_size = 16
-    guard.rules.fit(guard.server.model)
+    guard = guard_of_it()
+    monkeypatch.setattr(CanaryLogitProcessor, "fails", fails)
+    request = FakeRequest([1, 2])
     seen = []
     try:
-        admitted = guard.admit(Intake(*request_of(own)))
+        admitted = guard.admit(Intake(*request_of(own), limit=9))
         seen += admitted.names
-        request = FakeRequest([1, 2])
         custom_params = request.custom_params({})
         row = attach_row(custom_params, admitted.processor, admitted.params)
         for token_id in (4, 5):
@@ -89,23 +133,29 @@ def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
         row.processor.fork(row.request)
         seen += row.processor.report(admitted.params, [1, 2], [4, 5], [])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a client may see it
-        seen.append(str(error))
+        seen += [str(error), getattr(error, "processor", None)]
     seen.append(str(getattr(request, "to_finish", "")))
 
     assert "Canary" not in str(seen)
-    if fails is not None and fails[0] in {"start", "edit"} and fails[1] is not SystemExit:
+    if fails is not None and fails[0] not in {"conflict", "report"}:
         told = [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert "Canary" in caplog.text, told
 
 
+@pytest.mark.parametrize("own", OWN)
+def test_a_server_that_drafts_and_cannot_run_it_refuses_every_request_without_its_name(
+    own, monkeypatch
+):
+    monkeypatch.setattr(CanaryLogitProcessor, "reads_request", True)
+    guard = guard_of_it()
+    guard.server.speculation = Speculation("EAGLE")
+    with pytest.raises(Unsupported, match="speculative") as refusal:
+        guard.admit(Intake(*request_of(own)))
+    assert "Canary" not in str(refusal.value)
+
+
 def test_no_label_of_a_metric_names_it():
-    policy = Policy(
-        allow=(f"{__name__}:CanaryLogitProcessor",),
-        always=(Chosen(processor=f"{__name__}:CanaryLogitProcessor"),),
-    )
-    guard = Guard(policy)
-    guard.server.vocab_size = 16
-    guard.rules.fit(guard.server.model)
+    guard = guard_of_it()
 
     assert guard.admit(Intake(None, None)).names == ()
     assert guard.admit(Intake("LoopBreakerLogitProcessor", {})).names == (

@@ -18,6 +18,7 @@ from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import (
     PayloadRefused,
     PolicyError,
+    ProcessorFault,
     RefusalReason,
     RequestError,
     did_you_mean,
@@ -220,7 +221,11 @@ class Guard:
                 processor, params, own = self._make(decided, intake.limit)
                 self.server.check_honours(name, processor, intake, beside)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
-                raise as_fault(name, "before its request began", error) from None
+                fault = as_fault(name, "before its request began", error)
+                decides = intake.payload is None or self.rules.has_profile(intake.payload)
+                if decides and isinstance(fault, ProcessorFault):
+                    fault.processor = None  # the name is no class's, as labels of metrics are
+                raise fault from None
         return Admitted(payload, processor, params, own, decided.names, beside)
 
     @contextmanager

@@ -23,6 +23,7 @@ from sglang_lp.errors import (
     InvalidParameter,
     PayloadRefused,
     PolicyError,
+    ProcessorFault,
     RequestError,
     Unsupported,
 )
@@ -37,6 +38,7 @@ from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Gate, Limits, Policy
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
+BAN_NAME = "sglang_lp.builtins:DisallowedTokensLogitsProcessor"
 FORCE = ForcedSequenceLogitProcessor.to_str()
 CHAIN = ChainLogitProcessor.to_str()
 PARAMS = {"token_ids": [5]}
@@ -357,6 +359,23 @@ def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
     guard.server.diffusion = "LLaDA"
     with pytest.raises(Unsupported, match="expected none, got what the operator decided: this"):
         guard.admit(Intake(None, None))
+
+
+@pytest.mark.parametrize(
+    ("payload", "blamed"), [(BAN, BAN_NAME), (None, None), ("support", None)], ids=str
+)
+def test_a_fault_before_a_request_began_is_that_of_a_class_or_of_none(payload, blamed, monkeypatch):
+    chosen = Chosen(processor="DisallowedTokensLogitsProcessor", params=PARAMS)
+    profile = Profile(processors=(chosen,), may_set=("token_ids",))
+    guard = Guard(Policy(defaults=chosen, profiles={"support": profile}))
+
+    def fail(*_):
+        raise ValueError
+
+    monkeypatch.setattr(DisallowedTokensLogitsProcessor, "serving", fail)
+    with pytest.raises(ProcessorFault) as fault:
+        guard.admit(Intake(payload, PARAMS))
+    assert fault.value.processor == blamed
 
 
 def test_true_is_no_copy_of_one(guard):
