@@ -27,8 +27,8 @@ a wrong or unknown parameter gets an HTTP 400 that says what was expected.
 Token ids are those of the served model's tokenizer; the ids in the examples are made up.
 
 The requests give a processor's short name.
-Send them only to a server with the plugin: a stock server that takes processors ends when it
-reads a processor's name.
+Send them only to a server with the plugin: a stock server with
+`--enable-custom-logit-processor` crashes on a processor's name.
 `sglang-lp payload NAME` prints SGLang's own text for the processor, which every server accepts,
 and `attach` writes that text for you:
 
