@@ -4,18 +4,30 @@ import json
 import re
 from pathlib import Path
 
+from sglang_lp import copies, params, parsed
+from sglang_lp._engine.history import arrivals
+from sglang_lp.adapters import arguments, trial
+from sglang_lp.builtins import chain, in_phase
+from sglang_lp.builtins.catalogue import items
+from sglang_lp.builtins.repetition import no_repeat_ngram
+from sglang_lp.builtins.thinking import rules as thinking
+from sglang_lp.builtins.words import trigger_phrase
 from sglang_lp.catalogue.source import Source
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
-from sglang_lp.params import MAX_TOKEN_IDS
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.file import PolicyFile
+from sglang_lp.server.front import bounds, lists, tokenizer
+from sglang_lp.server.gate import guard, reserved_keys
 from sglang_lp.server.startup.launch import REFUSED
+from sglang_lp.text import encoding
 from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
 from sglang_lp.trust import Policy
 from sglang_lp.trust.allow_list import MAX_PIN_BYTES, MAX_PINS, Pin
 from sglang_lp.trust.audit import Limits
 from sglang_lp.trust.verifier import MAX_CHARS
+from sglang_lp.wire import routed
+from sglang_lp.wire.names import MAX_TOKENIZER_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,18 +83,75 @@ def test_every_server_that_does_not_start_is_named_with_the_reason():
         assert f"| {refused.way} | {refused.why} |" in security().replace("`", "")
 
 
+#: The numbers in each row of the tables of bounds, from the code.
+BOUNDS = [
+    [MAX_CHARS],
+    [routed.MAX_WHOLE],
+    [reserved_keys.MAX_KEYS],
+    [params.MAX_TOKEN_IDS, params._MAX_FEW, MAX_SEQUENCE_IDS],
+    [params._MAX_TEXTS, params._MAX_TEXT, encoding.MAX_BYTES, params._MAX_FORCED],
+    [items.MAX_ITEM_IDS, items._MAX_GROUPS, items._MAX_GROUP],
+    [params.MAX_INT, MAX_BIAS],
+    [chain.MAX_CHAIN, params.MAX_TOKEN_IDS],
+    [bounds.MAX_ENTRIES],
+    [bounds.MAX_CHARACTERS],
+    [bounds.MAX_LINKS],
+    [bounds.MAX_COPIED, bounds.MAX_COPIED / (1 << 17)],
+    [bounds.MAX_DIFFERENT],
+    [bounds.MAX_STREAMED],
+    [lists._SLICE],
+    [64],
+    [arguments.MOST],
+    [bounds.MAX_MAKING],
+    [
+        arrivals._MOST_TOKENS / arrivals._OF_MICROSECOND / 1e6,
+        arrivals._MOST_TOKENS // arrivals._OF_UNTRIED,
+    ],
+    [trial.LONGEST, trial.PATIENCE],
+    [MAX_PINS, MAX_PIN_BYTES],
+    [MAX_TOKENIZER_BYTES >> 20, tokenizer._PART >> 10],
+    [Limits().logged_refusals_per_minute],
+    [thinking.LONGEST_SLEEP, trigger_phrase._LONGEST_SLEEP, no_repeat_ngram._LONGEST_SLEEP],
+    [
+        parsed._MOST,
+        guard._MOST_COPIED,
+        copies.shared_by_copies(len).cache_parameters()["maxsize"],
+        copies._MAX_KEPT,
+    ],
+    [],
+    [arrivals._MOST_TOKENS, arrivals._OF_COPY],
+]
+
+
+def rows(heading):
+    """Yield the cells of each row of the tables below the headings that are like this one."""
+    for table in security().split(heading)[1:]:
+        for row in table.partition("\n\n")[0].splitlines()[2:]:
+            yield [cell.strip() for cell in row.strip("|").split("|")]
+
+
 def test_the_bounds_of_security_are_the_real_ones():
-    bounds = security().partition("## What is bounded")[2].partition("\n## ")[0]
-    limits = [MAX_CHARS, MAX_PINS, MAX_PIN_BYTES, MAX_TOKEN_IDS, MAX_SEQUENCE_IDS, int(MAX_BIAS)]
-    for limit in [*limits, Limits().logged_refusals_per_minute]:
-        assert re.search(rf"\b{limit:,}\b", bounds), limit
+    documented = [
+        [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", at_most)]
+        for _, at_most, _ in rows("| bounded | at most | where |")
+    ]
+    assert documented == BOUNDS
+    assert in_phase._LONGEST_SLEEP == trigger_phrase._LONGEST_SLEEP
+
+
+def test_a_bound_stands_where_security_says():
+    for bounded, _, where in rows("| bounded | at most | where |"):
+        for path in re.findall(r"`([a-z_/.]+)`", where):
+            assert (ROOT / "sglang_lp" / path).exists(), (bounded, path)
 
 
 def test_every_rule_of_security_is_shown_by_a_test():
-    rules = security().partition("| rule | shown by |")[2].partition("\n\n")[0]
-    for rule in rules.splitlines()[2:]:
-        shown_by = re.findall(r"\]\((tests/[a-z/]+/test_[a-z_]+\.py)\)", rule)
+    rules = [*rows("| rule | shown by |")]
+    assert len(rules) > 25
+    for rule, shown in rules:
+        shown_by = re.findall(r"\]\((tests/[a-z/]*test_[a-z_]+\.py)\)", shown)
         assert shown_by, rule
+        assert all((ROOT / test).exists() for test in shown_by), rule
 
 
 def test_the_siege_that_security_describes_is_the_one_that_is_stored():
