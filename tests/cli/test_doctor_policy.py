@@ -204,3 +204,15 @@ def test_a_reasoning_parser_names_the_delimiters(written, capsys):
 
     assert found_by_doctor(path, capsys, *options, "qwen3") is None
     assert "expected a parser of this SGLang" in found_by_doctor(path, capsys, *options, "none")
+
+
+def test_a_program_gets_a_line_of_json_for_each_check(tmp_path, capsys):
+    (tmp_path / "policy.toml").write_text("alow = []")
+    assert main(["doctor", "--json", "--policy", str(tmp_path / "policy.toml")]) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert all(line.keys() == {"where", "check", "result", "text"} for line in lines)
+    results = {line["check"]: line["result"] for line in lines}
+    assert results["Python"] == results["SGLang"] == "ok"
+    assert results["policy"] == "failed"
+    assert results["policy and model"] == "skipped"

@@ -68,7 +68,12 @@ def test_bash_completes_verbs_and_options(line, expected, capsys):
 def test_a_shell_without_completions_is_refused_with_those_that_have_them(capsys):
     told = refused(["--print-completion", "nosh"], capsys)
 
-    assert "expected one of bash, zsh, " in told
+    known = re.search("expected one of (.*), got", told)[1].split(", ")
+    assert known[:2] == ["bash", "zsh"]
+    assert len(known) == 5, "the changelog says so"
+    for shell in known:
+        assert main(["--print-completion", shell]) == 0
+        assert "doctor" in capsys.readouterr().out
     assert told.rstrip().endswith("got 'nosh'")
 
 

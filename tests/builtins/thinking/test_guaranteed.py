@@ -1,17 +1,21 @@
 """Guaranteed answers, against playing random models and counting by hand."""
 
+import math
 import random
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ServedModel
-from sglang_lp.testing import decided_as_on_a_gpu, run
+from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu, run
 from support.models.vocabularies import one_token_a_byte
 
 VOCAB = 9
@@ -114,6 +118,25 @@ def test_a_model_that_skips_thinking_answers_once(seed, least, steps):
             likes[EOS] = likes[STOP] = -1
         expected.append(likes.index(max(likes)))
     assert output == expected
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "ebnf", "structural_tag", None])
+def test_a_grammar_decides_where_the_answer_ends(kind):
+    """Behind the first token, that is: without one there would be no answer."""
+    ends = ServedModel(vocab_size=VOCAB, eos_token_ids=(EOS,))
+    params = {**IDS, "min_answer_tokens": 3, "thinking_budget": 4}
+    processor, parsed = prepare(ThinkingBudgetLogitProcessor(), params, ends)
+    request = FakeRequest([6])
+    request.sampling_params = SimpleNamespace(**({kind: "{}"} if kind else {}))
+    row = attach_row(custom_params := request.custom_params({}), processor, parsed)
+
+    banned = []
+    for _ in range(4):
+        logits = torch.zeros(1, VOCAB)
+        Batch().step(logits, [row], [custom_params])
+        banned.append(logits[0, EOS] == -math.inf)
+        request.append(7)
+    assert banned == [True, kind is None, kind is None, False]
 
 
 def test_white_space_is_no_answer():

@@ -53,6 +53,18 @@ def test_a_greedy_request_keeps_its_logits_and_so_its_logprobs():
     assert torch.equal(row, logits)
 
 
+@pytest.mark.parametrize(
+    ("requested", "temperature", "factor"),
+    [(10, 0.01, 1000), (11, 0.01, 1000), (0.1, 100, 0.001), (0.01, 100, 0.001)],
+)
+def test_a_factor_has_bounds(requested, temperature, factor):
+    logits = torch.randn(1, VOCAB)
+
+    row = edited(logits, {"temperature": temperature}, temperature=requested, top_k=-1)
+
+    assert torch.allclose(row, logits * factor)
+
+
 @pytest.mark.parametrize("given", [{"temperature": 1.7}, {"temperature": 1.0, "top_k": 1}])
 def test_beams_which_have_no_temperature_are_scored_at_it(given):
     logits = torch.randn(1, VOCAB)

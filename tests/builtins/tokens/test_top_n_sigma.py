@@ -80,6 +80,16 @@ def test_in_a_chain_it_comes_last_wherever_it_is_named(first):
         request.append(1)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_forced_token_stays_however_unlikely_it_is(first):
+    links = ["TopNSigmaLogitProcessor", "ForcedSequenceLogitProcessor"][:: 1 if first else -1]
+    place = links.index("ForcedSequenceLogitProcessor")
+    params = FakeRequest([1]).custom_params({"chain": links, f"{place}.token_ids": [3]})
+    logits = torch.arange(VOCAB).unsqueeze(0).float()
+
+    assert possible(ChainLogitProcessor()(logits, [params])[0]) == {3}
+
+
 def test_every_node_of_a_draft_and_no_other_request_is_edited():
     width = 3
     played = [

@@ -506,3 +506,19 @@ def test_a_catalogue_for_another_model_keeps_the_server_from_starting(tmp_path):
 
     with pytest.raises(PolicyError, match=r"policy.toml: catalogues.items: .*0 to 8, got 9"):
         guard.learn(Gate.SCHEDULER, SimpleNamespace(server_args=options, model_config=model))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "follows"), [({}, True), ({"tp_size": 2}, False), ({"pp_size": 2}, False)]
+)
+def test_ranks_that_have_to_agree_keep_the_version_of_a_catalogue(
+    ranks, follows, tmp_path, monkeypatch
+):
+    save(build(np.array([[1, 2]], np.int32)), tmp_path / "items.cat")
+    (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
+    guard, followed = Guard(Policy.from_toml(tmp_path / "policy.toml")), []
+    monkeypatch.setattr(guard_module, "watch", lambda catalogues, _: followed.append(catalogues))
+    for _ in range(2):  # one thread, however often a process is read
+        guard.learn(Gate.SCHEDULER, process(None, **ranks))
+
+    assert followed == [guard.server.catalogues] * follows
