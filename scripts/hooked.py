@@ -16,8 +16,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.startup.attribute_table import ATTRIBUTES
 from sglang_lp.server.startup.attributes import has_attribute
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Shared
+from sglang_lp.server.startup.hook_table import HOOKS, Shared
 from sglang_lp.server.startup.signatures import misread
 from sglang_lp.trust import Policy
 
@@ -27,7 +28,7 @@ __all__ = ["found"]
 def found() -> dict[str, Any]:
     """Return functions and attributes that hooks need, and SGLang's algorithms and processors.
 
-    Rows of the table with ``until`` are for older releases and left out.
+    Rows of the tables with ``until`` are for older releases and left out.
     """
     from sglang.srt.sampling import custom_logit_processor as stock
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm

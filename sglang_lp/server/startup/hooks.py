@@ -16,14 +16,16 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.gate import NoLoads
 from sglang_lp.server.startup import installation
+from sglang_lp.server.startup.attribute_table import ATTRIBUTES
 from sglang_lp.server.startup.attributes import has_attribute
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Shared
+from sglang_lp.server.startup.hook_table import HOOKS, Shared
 from sglang_lp.server.startup.installation import policy_in_force, refuse
 from sglang_lp.server.startup.signatures import misread
 from sglang_lp.server.versions import check_version
 
 if TYPE_CHECKING:
-    from sglang_lp.server.startup.hook_table import Hook, Uses
+    from sglang_lp.server.startup.attribute_table import Uses
+    from sglang_lp.server.startup.hook_table import Hook
 
 
 def put_in_place() -> None:
@@ -52,7 +54,7 @@ def put_in_place() -> None:
 
 
 def _is_due(entry: Hook | Uses, found: str) -> bool:
-    """Tell whether an entry of the table is meant for an SGLang of this version."""
+    """Tell whether an entry of a table is meant for an SGLang of this version."""
     version = Version(found)
     return Version(entry.since) <= version and (
         entry.until is None or version <= Version(entry.until)
@@ -60,7 +62,7 @@ def _is_due(entry: Hook | Uses, found: str) -> bool:
 
 
 def _verify_after(registry: Any, due: Mapping[Hook, Any], found: str) -> None:
-    """Check the whole table once the registry has applied its hooks.
+    """Check both tables once the registry has applied its hooks.
 
     The registry logs a hook that it cannot apply and goes on, and lets the last of several
     plugins that replace one function win.

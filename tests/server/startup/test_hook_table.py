@@ -25,7 +25,8 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from starlette.applications import Starlette
 
 import sglang_lp
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, OF_NGRAM
+from sglang_lp.server.startup.attribute_table import ATTRIBUTES, OF_NGRAM
+from sglang_lp.server.startup.hook_table import HOOKS
 
 PACKAGE = Path(sglang_lp.__file__).parent
 TABLE = PACKAGE / "server" / "startup" / "hook_table.py"

@@ -22,7 +22,8 @@ from sglang_lp.server.scheduler.raw_logprobs import RawSteps
 from sglang_lp.server.scheduler.speculation import TreeSteps
 from sglang_lp.server.scheduler.waiting_queue import WaitingQueue
 from sglang_lp.server.startup import hooks, installation
-from sglang_lp.server.startup.hook_table import ATTRIBUTES, HOOKS, Uses
+from sglang_lp.server.startup.attribute_table import ATTRIBUTES, Uses
+from sglang_lp.server.startup.hook_table import HOOKS
 from sglang_lp.server.startup.hooks import put_in_place
 from sglang_lp.server.startup.launch import Launch
 from sglang_lp.server.versions import OLDEST

@@ -1,0 +1,232 @@
+"""The table of attributes: every attribute of SGLang's objects that hooks use.
+
+A missing attribute keeps the process from serving (see ``sglang_lp.server.startup.hooks``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sglang_lp.server.startup.sglang_names import (
+    ARGS,
+    BATCH,
+    BEAMS,
+    CHAINS,
+    CONNECTION,
+    COORDINATOR,
+    DECODE,
+    GROUP,
+    MANAGER,
+    OPENAI,
+    PARAMS,
+    REQUEST,
+    SCHEDULER,
+    SRT,
+)
+from sglang_lp.server.versions import BEAM_SEARCH, OLDEST
+
+#: Attributes that verify steps of drafts read.
+_DRAFTS = ("draft_token", "draft_token_num", "retrieve_next_sibling", "retrieve_next_token")
+
+#: Attributes of NGRAM's worker that hooks use; checked when SGLang chooses the worker.
+OF_NGRAM = ("_prepare_draft_tokens", "draft_token_num", "prev_accept_lens")
+
+
+class Uses(NamedTuple):
+    """Attributes that hooks use of the instances of one of SGLang's classes.
+
+    Attributes:
+        owner: The class, as ``module.Class``.
+        names: Of the attributes.
+        since: The first SGLang whose class has these attributes.
+        until: The last SGLang whose class has them; ``None``: the newest still has.
+    """
+
+    owner: str
+    names: tuple[str, ...]
+    since: str = OLDEST
+    until: str | None = None
+
+
+#: The attributes that hooks use of SGLang's objects.
+ATTRIBUTES = (
+    Uses(
+        ARGS + "ServerArgs",
+        (
+            *("disaggregation_mode", "enable_custom_logit_processor", "encoder_only", "grpc_mode"),
+            *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
+            *("tokenizer_worker_num", "tp_size", "use_ray"),
+        ),
+    ),
+    Uses(OPENAI + "protocol.ChatCompletionRequest", ("continue_final_message", "messages")),
+    Uses(OPENAI + "protocol.ResponsesRequest", ("metadata", "reasoning")),
+    Uses(OPENAI + "serving_base.OpenAIServingBase", ("tokenizer_manager",)),
+    Uses(OPENAI + "serving_chat.OpenAIServingChat", ("reasoning_parser",)),
+    Uses(
+        SRT + "parser.reasoning_parser.BaseReasoningFormatDetector",
+        (*("parse_streaming_increment", "think_end_token", "think_start_token"),),
+    ),
+    Uses(SRT + "parser.reasoning_parser.StreamingParseResult", ("normal_text", "reasoning_text")),
+    Uses(
+        MANAGER[:-1],
+        (
+            *("abort_request", "generate_request", "model_config", "preferred_sampling_params"),
+            *("server_args", "tokenizer"),
+        ),
+    ),
+    Uses(SRT + "managers.tokenizer_manager.ReqState", ("obj",)),
+    Uses(
+        SRT + "managers.io_struct.GenerateReqInput",
+        (
+            *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
+            *(
+                "bootstrap_room",
+                "custom_logit_processor",
+                "decode_tp_size",
+                "disagg_prefill_dp_rank",
+            ),
+            *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
+            *("parallel_sample_num", "return_logprob", "return_sampling_mask", "routed_dp_rank"),
+            *("sampling_params", "text"),
+        ),
+    ),
+    Uses(
+        SRT + "managers.io_struct.BatchStrOutput",
+        ("finished_reasons",),
+    ),
+    Uses(
+        SRT + "managers.io_struct.TokenizedGenerateReqInput",
+        (
+            *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
+            "sampling_params",
+        ),
+    ),
+    Uses(
+        SRT + "configs.model_config.ModelConfig",
+        (*("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),),
+    ),
+    Uses(
+        PARAMS + "SamplingParams",
+        (
+            *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
+            *("temperature", "top_k"),
+        ),
+    ),
+    Uses(
+        SCHEDULER[:-1],
+        (
+            *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
+            *("enable_overlap", "max_req_len", "max_running_requests", "mbs", "metrics_reporter"),
+            *("model_config", "pp_group", "result_queue", "running_batch", "running_mbs"),
+            *("server_args", "spec_algorithm", "tokenizer", "tp_worker", "waiting_queue"),
+        ),
+    ),
+    Uses(SRT + "distributed.parallel_state.GroupCoordinator", ("is_last_rank",)),
+    Uses(
+        SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter",
+        ("current_scheduler_metrics_enabled",),
+    ),
+    Uses(
+        REQUEST[:-1],
+        (
+            *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender"),
+            *("finished", "finished_len", "finished_reason", "grammar", "inflight_middle_chunks"),
+            *("is_retracted", "kv", "origin_input_ids", "output_ids", "pending_bootstrap"),
+            *("return_logprob", "return_sampling_mask", "sampling_params", "set_finish_with_abort"),
+            *("to_finish", "tokenizer", "vocab_size"),
+        ),
+    ),
+    Uses(REQUEST[:-1], ("beam_group",), since=BEAM_SEARCH),
+    Uses(BATCH + "ScheduleBatch", ("beam_tail",), since=BEAM_SEARCH),
+    Uses(COORDINATOR[:-1], ("_num_live_groups",), since=BEAM_SEARCH),
+    Uses(
+        GROUP[:-1],
+        (
+            *("beam_width", "leader", "max_new_tokens"),
+            *("num_candidates", "num_committed", "num_generated"),
+            "num_return",
+        ),
+        since=BEAM_SEARCH,
+    ),
+    Uses(
+        BEAMS + "joint_select.SelectResult",
+        (
+            *("fin_cum_logprobs", "new_cum_logprobs", "next_tokens", "num_finished"),
+            *("num_survivors", "parent_idx"),
+        ),
+        since=BEAM_SEARCH,
+    ),
+    Uses(BEAMS + "beam_group.BeamResult", ("cum_logprob", "tokens"), since=BEAM_SEARCH),
+    Uses(BEAMS + "batch_tail.BeamTail", ("entries", "num_base_rows"), since=BEAM_SEARCH),
+    Uses(
+        BEAMS + "batch_tail.BeamTailEntry",
+        ("end", "group", "leader_idx", "start"),
+        since=BEAM_SEARCH,
+    ),
+    Uses(SRT + "managers.io_struct.BeamSearchOutput", ("sequences",), since=BEAM_SEARCH),
+    Uses(BEAMS + "types.BeamSearchSequence", ("finish_reason",), since=BEAM_SEARCH),
+    Uses(BATCH + "ReqKvInfo", ("kv_committed_len",)),
+    Uses(BATCH + "FINISH_ABORT", ("message", "status_code")),
+    Uses(
+        BATCH + "ScheduleBatch",
+        (
+            *("forward_mode", "has_grammar", "is_empty", "reqs", "sampling_info", "seq_lens"),
+            *("spec_algorithm", "spec_info"),
+        ),
+    ),
+    Uses(
+        SRT + "model_executor.forward_batch_info.ForwardBatch",
+        (*("forward_mode", "sampling_info", "spec_info"),),
+    ),
+    Uses(SRT + "model_executor.forward_batch_info.PPProxyTensors", ("tensors",)),
+    Uses(
+        SRT + "model_executor.forward_batch_info.ForwardMode",
+        ("is_decode", "is_extend", "is_idle"),
+    ),
+    Uses(
+        SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
+        (
+            *("custom_params", "grammars", "has_custom_logit_processor", "is_all_greedy"),
+            *("temperatures", "vocab_size"),
+        ),
+    ),
+    Uses(
+        SRT + "layers.logits_processor.LogitsProcessorOutput",
+        (*("auxiliary_device_output", "next_token_logits", "next_token_logprobs"),),
+    ),
+    Uses(SRT + "managers.auxiliary_output.CommittedTokens", ("output_index", "token_ids")),
+    Uses(
+        SRT + "managers.utils.GenerationBatchResult",
+        (
+            *("accept_lens", "copy_done", "next_token_ids", "speculative_num_draft_tokens"),
+            "speculative_output_stride",
+        ),
+    ),
+    Uses(SRT + "managers.tp_worker.TpModelWorker", ("model_runner",)),
+    Uses(SRT + "speculative.spec_info.SpeculativeAlgorithm", ("is_dflash", "is_ngram", "is_none")),
+    Uses(SRT + "speculative.eagle_info.EagleVerifyInput", _DRAFTS),
+    Uses(SRT + "speculative.ngram_info.NgramVerifyInput", _DRAFTS),
+    Uses(SRT + "speculative.dflash_worker_v2.DFlashWorkerV2", ("_selector_sample",)),
+    Uses(
+        SRT + "speculative.dspark_components.dspark_draft.DraftProposal",
+        (*("confidence", "draft_block"),),
+    ),
+    Uses(
+        SRT + "speculative.dspark_components.dspark_draft.DraftBlockResult",
+        (*("corrected_logits", "draft_tokens"),),
+    ),
+    Uses(SRT + "environ.Envs", ("SGLANG_SIMULATE_ACC_LEN",)),
+    Uses(CHAINS + "DFlashVerifyInput", ("draft_token", "draft_token_num", "ragged_verify_layout")),
+    Uses(SRT + "speculative.ragged_verify.RaggedVerifyLayout", ("verify_lens",)),
+    Uses(CONNECTION + "BootstrapServer", ("app",)),
+    Uses(CONNECTION + "Manager", ("conclude_failure", "prefill_info_table", "record_failure")),
+    Uses(
+        CONNECTION + "Receiver",
+        (
+            *("_send_abort_notification", "abort", "bootstrap_addr", "bootstrap_infos"),
+            *("bootstrap_room", "kv_mgr"),
+        ),
+    ),
+    Uses(CONNECTION + "Sender", ("kv_mgr",)),
+    Uses(DECODE + "DecodeRequest", ("req",)),
+)
