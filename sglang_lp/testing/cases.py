@@ -1,11 +1,15 @@
-"""A request of the contract suite."""
+"""Requests and logits of the contract suite."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.testing.requests import FakeRequest
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Case(NamedTuple):
@@ -39,3 +43,53 @@ class Case(NamedTuple):
         request = self.request()
         request.output_ids.extend(self.output_ids)
         return request.custom_params(self.params)
+
+
+def random_cases(
+    every_params: Sequence[Mapping[str, Any]],
+    token_ids: Sequence[int],
+    vocab_size: int,
+    *,
+    tokenizer: Any,
+    eos_token_ids: Sequence[int],
+) -> list[Case]:
+    """Make requests with random histories, the same at every call.
+
+    Args:
+        every_params: ``custom_params``, each for four histories.
+        token_ids: Ids that make up the histories, with the ids in ``custom_params`` and a few
+            others.
+        vocab_size: Number of logits in a row.
+        tokenizer: The served model's, or ``None``.
+        eos_token_ids: The end tokens that the model's configuration names.
+    """
+    rng = random.Random(0)  # noqa: S311 - no secret
+    cases = []
+    for params in every_params:
+        matter = [*token_ids, *_token_ids_in(params, vocab_size)]
+        for length in (0, 1, 2, 12):
+            pool = [*matter * 2, *(rng.randrange(vocab_size) for _ in range(5))]
+            prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
+            output_ids = rng.choices(pool, k=length)
+            cases.append(Case(params, prompt_ids, output_ids, tokenizer, eos_token_ids))
+    return cases
+
+
+def _token_ids_in(params: Mapping[str, Any], vocab_size: int) -> list[int]:
+    """Return the numbers among the parameters that could be token ids."""
+    lists = [value if isinstance(value, list) else [value] for value in params.values()]
+    return [i for ids in lists for i in ids if isinstance(i, int) and 0 <= i < vocab_size]
+
+
+def random_logits(rows: int, vocab_size: int, dtype: str = "float32") -> torch.Tensor:
+    """Return random logits, the same at every call.
+
+    Args:
+        rows: Number of rows.
+        vocab_size: Number of logits in a row.
+        dtype: The name of torch's float type.
+    """
+    import torch
+
+    logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 4
+    return logits.to(getattr(torch, dtype))

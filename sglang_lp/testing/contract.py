@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
-from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.processor import LogitProcessor, Recording, prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
-from sglang_lp.testing.cases import Case
+from sglang_lp.testing.cases import Case, random_cases, random_logits
 from sglang_lp.testing.deciding import decided_as_on_a_gpu
+from sglang_lp.testing.drafting import drafted_twice
 from sglang_lp.testing.failures import bits, check, check_rows, same_bits
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ class ProcessorContract:
         """The same tensor is returned, unless the class overrides ``__call__``."""
         if self.processor.dense:
             return
-        logits = _random_logits(len(self._cases()), self.vocab_size)
+        logits = random_logits(len(self._cases()), self.vocab_size)
         after = self.processor()(logits, [case.custom_params() for case in self._cases()])
         check(after is logits, "it returned another tensor than it was given")
 
     def test_no_batch_at_all(self) -> None:
         """Logits without ``custom_param_list`` do not change."""
-        logits = _random_logits(2, self.vocab_size)
+        logits = random_logits(2, self.vocab_size)
         for after in (self.processor()(logits.clone()), self.processor()(logits.clone(), [])):
             check(same_bits(after, logits), "logits without custom_param_list were edited")
 
@@ -201,7 +201,7 @@ class ProcessorContract:
             serving, _ = prepare(self.processor(), case.params, model)
             if not serving.exclusion_only:
                 continue
-            before = _random_logits(1, self.vocab_size)
+            before = random_logits(1, self.vocab_size)
             after = self._edited([case], before)
             left = after.isfinite()
             kept = bool((bits(after) == bits(before))[left].all())
@@ -228,7 +228,7 @@ class ProcessorContract:
 
         cases = self._cases()
         rows, vocab_size = len(cases), self.vocab_size
-        before = _random_logits(rows, vocab_size)
+        before = random_logits(rows, vocab_size)
         expected = self._edited(cases, before)
         width = vocab_size + 64
         for strides, offset in (((width, 1), 32), ((2 * width, 1), 1), ((1, rows + 2), 5)):
@@ -253,7 +253,7 @@ class ProcessorContract:
     def test_the_same_history_gives_the_same_result(self) -> None:
         """Called again with the same requests or equal requests, it makes the same edits."""
         cases = self._cases()
-        before = _random_logits(len(cases), self.vocab_size)
+        before = random_logits(len(cases), self.vocab_size)
         processor = self.processor()
         requests = [case.custom_params() for case in cases]
         first = processor(before.clone(), requests).clone()
@@ -276,7 +276,7 @@ class ProcessorContract:
 
         Each step has a new instance, as SGLang may: state belongs to the request.
         """
-        before = _random_logits(1, self.vocab_size)
+        before = random_logits(1, self.vocab_size)
         for case in self._cases():
             request = case.request()
             custom_params = request.custom_params(case.params)
@@ -296,7 +296,7 @@ class ProcessorContract:
 
     def test_survives_a_retraction(self) -> None:
         """A retracted request continues as before."""
-        before = _random_logits(1, self.vocab_size)
+        before = random_logits(1, self.vocab_size)
         for case in self._cases():
             request = case.request(served=True)
             custom_params = request.custom_params(case.params)
@@ -326,7 +326,7 @@ class ProcessorContract:
         """With ``resumed_tokens`` the edits are the edits of the uncut answer."""
         if self.processor.reads_request:
             return
-        before = _random_logits(1, self.vocab_size)
+        before = random_logits(1, self.vocab_size)
         for case in self._cases():
             for cut in range(1, len(case.output_ids) + 1):
                 so_far, rest = case.output_ids[:cut], case.output_ids[cut:]
@@ -357,15 +357,15 @@ class ProcessorContract:
             width = 2 * len(drafted) + 1
             lengths = [known + (node + 1) // 2 for node in range(width)]
             histories = [case._replace(output_ids=case.output_ids[:n]) for n in lengths]
-            before = _random_logits(width, self.vocab_size)
+            before = random_logits(width, self.vocab_size)
             expected = self._edited(histories, before)
             custom_params = histories[0].custom_params()
             self.processor()(before[:1].clone(), [custom_params])
             rows = rows_of([custom_params])
-            drafts = Drafts(width, *([part] for part in _forked_twice(drafted)))
+            drafts = drafted_twice(drafted)
             for _ in range(2):
                 after = before.clone()
-                Batch().step(after, rows, [custom_params], drafts=_returning(drafts), width=width)
+                Batch().step(after, rows, [custom_params], drafts=drafts, width=width)
                 for node, length in enumerate(lengths):
                     check_rows(
                         f"{length - known} drafted tokens after {known} others are not edited as "
@@ -381,7 +381,7 @@ class ProcessorContract:
         """An instance that served other requests makes the edits of a new instance."""
         cases = self._cases()
         used = self.processor()
-        before = _random_logits(1, self.vocab_size)
+        before = random_logits(1, self.vocab_size)
         for case in cases:
             after = used(before.clone(), [case.custom_params()])
             check_rows(
@@ -407,7 +407,7 @@ class ProcessorContract:
                     edits.always().add(own.standing)
 
         cases = self._cases()
-        before = _random_logits(len(cases), self.vocab_size)
+        before = random_logits(len(cases), self.vocab_size)
         after = Runs()(before.clone(), [case.custom_params() for case in cases])
         check_rows(
             "run by another processor, as in a chain, it makes other edits",
@@ -432,58 +432,19 @@ class ProcessorContract:
 
     def _cases(self) -> list[Case]:
         """Make requests with random histories, the same at every call."""
-        rng = random.Random(0)  # noqa: S311 - no secret
-        cases = []
-        for params in self.valid_params:
-            matter = [*self.token_ids, *_token_ids_in(params, self.vocab_size)]
-            for length in (0, 1, 2, 12):
-                pool = [*matter * 2, *(rng.randrange(self.vocab_size) for _ in range(5))]
-                prompt_ids = rng.choices(pool, k=rng.randint(1, 30))
-                output_ids = rng.choices(pool, k=length)
-                cases.append(
-                    Case(params, prompt_ids, output_ids, self.tokenizer, self.eos_token_ids)
-                )
-        return cases
+        return random_cases(
+            self.valid_params,
+            self.token_ids,
+            self.vocab_size,
+            tokenizer=self.tokenizer,
+            eos_token_ids=self.eos_token_ids,
+        )
 
-    def _edited(self, cases: Sequence[Case], logits: torch.Tensor | None = None) -> torch.Tensor:
+    def _edited(self, cases: Sequence[Case], logits: torch.Tensor) -> torch.Tensor:
         """Return the logits after a new instance edited new requests; ``logits`` do not change."""
-        if logits is None:
-            logits = _random_logits(len(cases), self.vocab_size)
         return self.processor()(logits.clone(), [case.custom_params() for case in cases])
 
     def _every_type(self, rows: int, vocab_size: int) -> Iterator[torch.Tensor]:
         """Yield random logits for the cases, in every float type that SGLang serves."""
         for name in ("float32", "bfloat16", "float16"):
-            yield _random_logits(rows, vocab_size, name)
-
-
-def _returning(drafts: Drafts) -> Callable[[], Drafts]:
-    return lambda: drafts
-
-
-def _forked_twice(token_ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """Return a draft in which every node has the next token twice, and goes on below the second.
-
-    Returns:
-        The token, the first child and the next sibling of each node, -1 for none. The pairs
-        follow the root.
-    """
-    depth = len(token_ids)
-    tokens = [0, *(token_id for token_id in token_ids for _ in range(2))]
-    first_child = [1, *(child for i in range(depth) for child in (-1, 2 * i + 3))]
-    first_child[-1] = -1
-    next_sibling = [-1, *(sibling for i in range(depth) for sibling in (2 * i + 2, -1))]
-    return tokens, first_child, next_sibling
-
-
-def _token_ids_in(params: Mapping[str, Any], vocab_size: int) -> list[int]:
-    """Return the numbers among the parameters that could be token ids."""
-    lists = [value if isinstance(value, list) else [value] for value in params.values()]
-    return [i for ids in lists for i in ids if isinstance(i, int) and 0 <= i < vocab_size]
-
-
-def _random_logits(rows: int, vocab_size: int, dtype: str = "float32") -> torch.Tensor:
-    import torch
-
-    logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 4
-    return logits.to(getattr(torch, dtype))
+            yield random_logits(rows, vocab_size, name)

@@ -12,6 +12,7 @@ import msgspec
 from sglang_lp.builtins.thinking.block_report import report_blocks
 from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.delimiters import check_family, resolve
+from sglang_lp.builtins.thinking.explaining import why
 from sglang_lp.builtins.thinking.known import TOOL_STARTS, Family
 from sglang_lp.builtins.thinking.loops import ends_with_loop
 from sglang_lp.builtins.thinking.params import (
@@ -382,20 +383,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     def explain(self, request: Request) -> str:
         """Say which rule applied."""
-        params, progress = request.params, request.state
-        if not progress.state.is_open:
-            return _why_outside(params, progress)
-        inside, budget = progress.inside, params.limit
-        if why := _why_over(params, progress):
-            return why
-        if inside < params.min_thinking_tokens:
-            return f"{inside} of at least {params.min_thinking_tokens} tokens thought"
-        if params.soft_thinking_budget is not None and inside >= params.soft_thinking_budget:
-            return f"{inside} tokens thought, and the soft budget is {params.soft_thinking_budget}"
-        if params.eos_token_ids:
-            return "the answer may not end while it thinks"
-        left = budget - inside
-        return f"tokens left to think: {left}; a character that would take more is not begun"
+        return why(request.params, request.state)
 
 
 def _fewest(request: Request) -> int:
@@ -405,31 +393,6 @@ def _fewest(request: Request) -> int:
     has_grammar = any(getattr(sampling, kind, None) for kind in kinds)
     least: int = request.params.min_answer_tokens
     return min(least, 1) if has_grammar else least
-
-
-def _why_outside(params: BudgetParams, progress: Progress) -> str:
-    """Return the reasons of the edits outside of blocks, empty if there are none."""
-    reasons = []
-    if progress.owed:
-        reasons.append(f"the answer lacks {progress.owed} of {params.min_answer_tokens} tokens")
-    if progress.position >= close_by(params):
-        reasons.append("the tokens that are left are for the answer")
-    return "; ".join(reasons)
-
-
-def _why_over(params: BudgetParams, progress: Progress) -> str:
-    """Say why the open block is over; nothing if it is not."""
-    if progress.inside >= params.limit:
-        return f"{params.limit} of {params.limit} tokens thought"
-    if progress.position >= close_by(params):
-        return "the tokens that are left are for the answer"
-    if tokens_left(params, progress) <= 0:
-        return f"{params.total} of {params.total} tokens thought in all blocks"
-    if not progress.looped:
-        return ""
-    if params.min_new_share is None:
-        return f"the same tokens came {params.min_count} times"
-    return "the block ends with a loop"
 
 
 def _leaves_only_end(request: Request) -> bool:
