@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import copy
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.errors import InvalidParameter, RequestError, did_you_mean, shown
+from sglang_lp.errors import InvalidParameter, RequestError, shown
+from sglang_lp.msgspec_errors import translated, unknown
+from sglang_lp.schema import can_change, fields_without_limit, float_fields, token_fields
 
 __all__ = [
     "MAX_INT",
@@ -207,9 +208,9 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for odd names
         own = _without_private(given, params_type, processor)
         if len(own) == len(given):
-            raise _translated(processor, params_type, own, str(error)) from None
+            raise translated(processor, params_type, own, str(error)) from None
         return parse(params_type, processor, own)
-    for name in _float_fields(params_type):
+    for name in float_fields(params_type):
         # Only given values: the class chose the defaults.
         if name in given and not all(map(math.isfinite, _floats(getattr(params, name)))):
             raise InvalidParameter(processor, name, "expected a finite number")
@@ -230,7 +231,7 @@ def replaced(params: P, processor: str, **changes: Any) -> P:
     try:
         return msgspec.structs.replace(params, **changes)
     except ValueError as error:
-        raise _translated(processor, type(params), changes, str(error)) from None
+        raise translated(processor, type(params), changes, str(error)) from None
 
 
 def unshared(params: Any) -> Any:
@@ -244,7 +245,7 @@ def unshared(params: Any) -> Any:
         the types of its fields allow none.
     """
     if isinstance(params, msgspec.Struct):
-        if not _can_change(type(params)):
+        if not can_change(type(params)):
             return params
         own = copy.copy(params)
         for name in own.__struct_fields__:
@@ -255,6 +256,36 @@ def unshared(params: Any) -> Any:
     if type(params) in {list, tuple}:
         return type(params)(map(unshared, params))
     return copy.copy(params) if isinstance(params, set | bytearray) else params
+
+
+def check_declared(cls: type) -> None:
+    """Check the ``Params`` that a new class of a processor declares.
+
+    Args:
+        cls: The class.
+
+    Raises:
+        TypeError: ``Params`` has another name, is no ``Parameters``, or can change.
+    """
+    own = vars(cls).get("Params")
+    if own is None:
+        for name, nested in vars(cls).items():
+            is_schema = isinstance(nested, type) and issubclass(nested, Parameters)
+            if is_schema and not name.startswith("_"):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: expected the name Params, by which the parameters of "
+                    "a processor are found; rename the class"
+                )
+        return
+    if not (isinstance(own, type) and issubclass(own, Parameters)):
+        raise TypeError(
+            f"{cls.__name__}.Params: expected a subclass of sglang_lp.Parameters, got {own!r}"
+        )
+    if not own.__struct_config__.frozen:
+        raise TypeError(
+            f"{cls.__name__}.Params: expected frozen=True, because equal requests share their "
+            "parameters; write class Params(Parameters, frozen=True)"
+        )
 
 
 def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> None:
@@ -268,7 +299,7 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
     Raises:
         InvalidParameter: A token id is ``vocab_size`` or more.
     """
-    for name in _token_fields(type(params)):
+    for name in token_fields(type(params)):
         value = getattr(params, name)
         try:  # most lists are flat
             largest = max(value, default=0)
@@ -319,81 +350,8 @@ def _without_private(
     own = {name: value for name, value in given.items() if name in fields or not is_private(name)}
     for name in own:
         if name not in fields:
-            raise InvalidParameter(processor, None, _unknown(name, fields))
+            raise InvalidParameter(processor, None, unknown(name, fields))
     return own
-
-
-@lru_cache(maxsize=256)
-def fields_without_limit(params_type: type[Parameters]) -> tuple[str, ...]:
-    """Return the parameters whose ``None`` means no limit: those of type ``OrNoLimit``."""
-    return tuple(_fields_with(_is_no_limit, params_type))
-
-
-@lru_cache(maxsize=256)
-def _token_fields(params_type: type[Parameters]) -> tuple[str, ...]:
-    return tuple(_fields_with(_is_token_id, params_type))
-
-
-@lru_cache(maxsize=256)
-def _float_fields(params_type: type[Parameters]) -> tuple[str, ...]:
-    return tuple(_fields_with(_may_be_float, params_type))
-
-
-@lru_cache(maxsize=256)
-def _can_change(params_type: Any) -> bool:
-    types = msgspec.inspect
-    unchanging = (
-        types.NoneType,
-        types.BoolType,
-        types.IntType,
-        types.FloatType,
-        types.StrType,
-        types.BytesType,
-        types.EnumType,
-        types.LiteralType,
-        types.TupleType,
-        types.VarTupleType,
-        types.FrozenSetType,
-        types.UnionType,
-        types.Metadata,
-    )
-    changes = any(_fields_with(lambda kind: not isinstance(kind, unchanging), params_type))
-    return changes or not params_type.__struct_config__.frozen
-
-
-def _fields_with(wanted: Callable[[Any], bool], params_type: type[Parameters]) -> Iterator[str]:
-    """Yield the fields whose type has a wanted part."""
-    for field in getattr(msgspec.inspect.type_info(params_type), "fields", ()):
-        if any(map(wanted, _parts(field.type))):
-            yield field.name
-
-
-def _parts(kind: Any) -> Iterator[Any]:
-    """Yield a msgspec type description and all its parts, at any depth."""
-    yield kind
-    for inner in (
-        getattr(kind, "type", None),
-        getattr(kind, "item_type", None),
-        getattr(kind, "value_type", None),
-        *getattr(kind, "item_types", ()),
-        *getattr(kind, "types", ()),
-    ):
-        if isinstance(inner, msgspec.inspect.Type):
-            yield from _parts(inner)
-
-
-def _is_token_id(kind: Any) -> bool:
-    return isinstance(kind, msgspec.inspect.Metadata) and bool((kind.extra or {}).get("token_id"))
-
-
-def _is_no_limit(kind: Any) -> bool:
-    extra = kind.extra if isinstance(kind, msgspec.inspect.Metadata) else None
-    return bool((extra or {}).get("none_is_no_limit"))
-
-
-def _may_be_float(kind: Any) -> bool:
-    types = msgspec.inspect
-    return isinstance(kind, types.FloatType | types.AnyType | types.CustomType)
 
 
 def _ints(value: Any) -> Iterator[int]:
@@ -412,123 +370,3 @@ def _floats(value: Any) -> Iterator[float]:
         yield from (item for item in value if isinstance(item, float))
     elif isinstance(value, dict):
         yield from (item for item in value.values() if isinstance(item, float))
-
-
-def _unknown(name: object, fields: tuple[str, ...]) -> str:
-    hint = did_you_mean(name, fields) or f"; its parameters: {', '.join(fields) or 'none'}"
-    return f"unknown parameter {shown(name)}{hint}"
-
-
-# Compiled when they are needed: the client imports this module.
-_MISSING = r"Object missing required field `(?P<name>\w+)`"
-_AT = r"(?P<problem>.*) - at `\$\.(?P<name>\w+)(?P<rest>.*)`"
-
-
-def _translated(
-    processor: str, params_type: type[Parameters], given: Mapping[str, Any], text: str
-) -> InvalidParameter:
-    """Return msgspec's error with the name of the parameter and the given value."""
-    if missing := re.match(_MISSING, text):
-        return InvalidParameter(processor, missing["name"], "required, but not given")
-    if at := re.match(_AT, text, re.DOTALL):
-        problem = at["problem"].replace("`", "")
-        if problem.startswith("Invalid enum value"):  # it repeats whatever came
-            problem = f"expected {_choices(params_type, at['name'])}"
-        entries = "" if at["rest"] else _entries(params_type, at["name"])
-        problem = _plain(problem[0].lower() + problem[1:], entries)
-        place = f" at {at['rest']}" if at["rest"] else ""
-        came = _shown_as_json(_pick(given[at["name"]], at["rest"]))
-        return InvalidParameter(processor, at["name"], f"{problem}, got {came}{place}")
-    name, colon, problem = text.partition(": ")  # from a __post_init__
-    if colon and name in params_type.__struct_fields__:
-        return InvalidParameter(processor, name, problem)
-    return InvalidParameter(processor, None, text.replace("`", ""))
-
-
-def _plain(problem: str, entries: str) -> str:
-    """Return a message of msgspec in plain words, without what came.
-
-    Args:
-        problem: Such as ``expected array | null, got str``.
-        entries: Plural of the entries of the parameter's list, or ``""``.
-    """
-    expected, _, came = problem.partition(", got ")
-    unit = "entries" if "array" in expected or "object" in expected else "characters"
-    expected = expected.replace(" | null", "").replace(" | ", " or ")
-    for pattern, plain in (
-        (r" of length >= (\d+)", rf" of \1 or more {unit}"),
-        (r" of length <= (\d+)", rf" of at most \1 {unit}"),
-        (r" >= (\S+)", r" of \1 or more"),
-        (r" <= (\S+)", r" of at most \1"),
-        (r"\barray\b", f"a list of {entries}" if entries and " of " not in expected else "a list"),
-    ):
-        expected = re.sub(pattern, plain, expected)
-    example = _EXAMPLES.get(entries)
-    for word, (said, of_type) in _PLAIN.items():
-        if re.search(rf"\b{word}\b", expected):
-            expected, example = re.sub(rf"\b{word}\b", said, expected, count=1), of_type
-            break
-    # Where the type is right, the bound says enough.
-    return f"{expected}, such as {example}" if example and came.isalpha() else expected
-
-
-#: Types of msgspec's messages in plain words, each with an example.
-_PLAIN = {
-    "bool": ("true or false", None),
-    "float": ("a number", "0.5"),
-    "int": ("a whole number", "8"),
-    "object": ("an object", '{"key": 1}'),
-    "str": ("a text", '"yes"'),
-}
-#: Lists by their entries.
-_EXAMPLES = {
-    "token ids": "[15, 16]",
-    "whole numbers": "[1, 2]",
-    "numbers": "[0.5, 1]",
-    "texts": '["yes", "no"]',
-}
-
-
-def _entries(params_type: type[Parameters], name: str) -> str:
-    """Return the plural of the entries of a parameter that is a list, or an empty text."""
-    types = msgspec.inspect
-    plurals: dict[Any, str] = {
-        types.StrType: "texts",
-        types.IntType: "whole numbers",
-        types.FloatType: "numbers",
-    }
-    for field in getattr(types.type_info(params_type), "fields", ()):
-        for part in _parts(field.type) if field.name == name else ():
-            item = getattr(part, "item_type", None)
-            if item is not None:
-                inner = [*_parts(item)]
-                if any(map(_is_token_id, inner)):
-                    return "token ids"
-                return next((plurals[type(one)] for one in inner if type(one) in plurals), "")
-    return ""
-
-
-def _shown_as_json(value: object) -> str:
-    """Return a value of a request for a message, in the words of JSON."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return shown(value)
-
-
-def _choices(params_type: type[Parameters], name: str) -> str:
-    """Return the fixed values of a parameter, for a message."""
-    types = msgspec.inspect
-    found: list[Any] = []
-    for field in getattr(types.type_info(params_type), "fields", ()):
-        for part in _parts(field.type) if field.name == name else ():
-            if isinstance(part, types.LiteralType):
-                found += part.values
-            elif isinstance(part, types.EnumType):
-                found += [member.value for member in part.cls]
-    return " or ".join(map(repr, found))
-
-
-def _pick(value: Any, rest: str) -> Any:
-    """Return the part of a value that a msgspec path such as ``[3]`` names."""
-    index = re.fullmatch(r"\[(\d+)\]", rest)
-    return value[int(index[1])] if index else value

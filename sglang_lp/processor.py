@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 
+from sglang_lp.computed import check_computed
 from sglang_lp.edits.ids import LONG, lasting
 from sglang_lp.edits.recording import Recording
-from sglang_lp.errors import ProcessorFault
-from sglang_lp.params import Parameters, check_vocabulary, parse, unshared
+from sglang_lp.params import Parameters, check_declared, check_vocabulary, parse, unshared
 from sglang_lp.parsed import fit_once, parse_once
 from sglang_lp.request import History
 from sglang_lp.serialization import find_class, serialize, subclasses_of
@@ -106,7 +106,7 @@ class LogitProcessor:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _check_params(cls)
+        check_declared(cls)
         if "edit" in vars(cls):
             cls.early = vars(cls).get("early", False)
             cls.exclusion_only = vars(cls).get("exclusion_only", False)
@@ -441,33 +441,6 @@ class LogitProcessor:
         return unshared(params)
 
 
-def _check_params(cls: type[LogitProcessor]) -> None:
-    """Check the schema of a new class.
-
-    Raises:
-        TypeError: ``Params`` has another name, is no ``Parameters``, or can change.
-    """
-    own = vars(cls).get("Params")
-    if own is None:
-        for name, nested in vars(cls).items():
-            is_schema = isinstance(nested, type) and issubclass(nested, Parameters)
-            if is_schema and not name.startswith("_"):
-                raise TypeError(
-                    f"{cls.__name__}.{name}: expected the name Params, by which the parameters of "
-                    "a processor are found; rename the class"
-                )
-        return
-    if not (isinstance(own, type) and issubclass(own, Parameters)):
-        raise TypeError(
-            f"{cls.__name__}.Params: expected a subclass of sglang_lp.Parameters, got {own!r}"
-        )
-    if not own.__struct_config__.frozen:
-        raise TypeError(
-            f"{cls.__name__}.Params: expected frozen=True, because equal requests share their "
-            "parameters; write class Params(Parameters, frozen=True)"
-        )
-
-
 def serve(
     processor: LogitProcessor, params: Parameters, limit: int | None = None
 ) -> tuple[LogitProcessor, Parameters]:
@@ -557,29 +530,3 @@ class Whole(NamedTuple):
     processor: LogitProcessor
     request: Request
     custom_params: Any
-
-
-def check_computed(result: object, logits: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Check the rows that a processor computed.
-
-    Args:
-        result: What :meth:`LogitProcessor.compute` returned.
-        logits: The logits that it got, for their device.
-        shape: The shape that ``result`` must have.
-
-    Raises:
-        ProcessorFault: ``result`` is no tensor of floats of this shape on the same device.
-    """
-    import torch
-
-    if not isinstance(result, torch.Tensor):
-        came = type(result).__name__
-    elif tuple(result.shape) != shape or not result.is_floating_point():
-        came = f"{result.dtype} of shape {tuple(result.shape)}"
-    elif result.device != logits.device:
-        came = f"one on {result.device}"
-    else:
-        return
-    raise ProcessorFault(
-        f"it returned {came}, expected a tensor of floats of shape {shape} on {logits.device}"
-    )

@@ -18,6 +18,8 @@ PACKAGE = ROOT / "sglang_lp"
 RANKS = {
     "errors": (0,),
     "copies": (0,),
+    "schema": (0,),
+    "msgspec_errors": (0, 1),
     "faults": (1,),
     "flat_json": (1,),
     "importing": (1,),
@@ -30,6 +32,7 @@ RANKS = {
     "trust": (2,),
     "edits": (3,),
     "parsed": (3,),
+    "computed": (3,),
     "text": (4,),
     "processor": (5,),
     "_engine": (6,),
