@@ -40,6 +40,14 @@ def default_signals():
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def interrupts_are_shown(default_signals):
+    """SIGINT as in every process of a server with the plugin."""
+    from sglang_lp.faults import show_interrupts
+
+    show_interrupts()
+
+
 #: Marks of tests that run only where ``-m`` names them; pyproject.toml says what each needs.
 ON_REQUEST = {"docs", "drafts", "faults", "fleet"}
 

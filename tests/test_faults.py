@@ -21,6 +21,8 @@ from sglang_lp.request import History
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
+pytestmark = pytest.mark.usefixtures("interrupts_are_shown")
+
 VOCAB = 8
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -185,15 +187,6 @@ DENSE = {
     "dead": lambda logits: logits.fill_(-math.inf),
     "too_large": lambda logits: logits.to(torch.float64).fill_(1e300),
 }
-
-
-@pytest.fixture(autouse=True)
-def interrupts_are_shown(default_signals):
-    """As in a scheduler of a server with the plugin."""
-    before = signal.getsignal(signal.SIGINT)
-    show_interrupts()
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def request_of(processor, **params):

@@ -15,8 +15,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.copies import KeptIds
 from sglang_lp.errors import RequestError, refusing, shown
+from sglang_lp.text.bans import for_each_text, sorted_texts
 from sglang_lp.text.encoding import served_vocabulary, without
 from sglang_lp.text.utf8 import SHRINKS, folded, lacking, unfinished
 
@@ -54,22 +55,14 @@ def banned_texts(  # noqa: PLR0913 - most have a default
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
-        plain = _banned_texts(vocabulary, texts, ignore_case=ignore_case)
-        if not vocabulary.meets_names(map(str.encode, texts), ignore_case=ignore_case):
-            return (plain,)
-        named = _banned_texts(vocabulary.named, texts, ignore_case=ignore_case, spared=spared)
-        return plain, named
-
-
-@shared_by_copies
-def _banned_texts(
-    vocabulary: Vocabulary,
-    texts: tuple[str, ...],
-    *,
-    ignore_case: bool,
-    spared: tuple[int, ...] = (),
-) -> BannedTexts:
-    return BannedTexts(vocabulary, texts, ignore_case=ignore_case, spared=spared)
+        return for_each_text(
+            BannedTexts,
+            vocabulary,
+            texts,
+            ignore_case=ignore_case,
+            spared=spared,
+            meets_names=vocabulary.meets_names(map(str.encode, texts), ignore_case=ignore_case),
+        )
 
 
 class BannedTexts:
@@ -96,17 +89,9 @@ class BannedTexts:
         self._tokens = vocabulary.tokens
         self._ignore_case = ignore_case
         self._pieces = vocabulary.folded if ignore_case else vocabulary.exact
-        encoded = [text.encode() for text in texts]
-        #: In order. A text that begins with another can only come after a prompt that ends with it.
-        self._texts = sorted({*map(folded, encoded)} if ignore_case else {*encoded})
+        #: A text that begins with another can only come after a prompt that ends with it.
+        self._texts = sorted_texts(self._pieces, texts, ignore_case=ignore_case)
         self._whole = frozenset(self._texts)
-        # Without case a text may have bytes that no token has.
-        for text in () if ignore_case else self._texts:
-            if not self._pieces.alphabet.issuperset(text):
-                raise RequestError(
-                    f"expected texts that the served model can write, got {shown(text.decode())}, "
-                    "which no tokens spell"
-                )
         self._starts = np.cumsum([0, *map(len, self._texts)])
         self._longest = max(map(len, self._texts))
         self._characters = frozenset(b"".join(self._texts).decode()) if ignore_case else frozenset()

@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.copies import KeptIds
 from sglang_lp.edits.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
+from sglang_lp.text.bans import for_each_text, sorted_texts
 from sglang_lp.text.byte_runs import BROKEN
 from sglang_lp.text.encoding import served_vocabulary, without
 from sglang_lp.text.utf8 import SHRINKS, folded, lacking, unfinished
@@ -67,22 +68,14 @@ def whole_words(  # noqa: PLR0913 - as of banned_texts
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     with refusing(processor, name):
-        plain = _whole_words(vocabulary, texts, ignore_case=ignore_case)
-        if not vocabulary.names:
-            return (plain,)
-        named = _whole_words(vocabulary.named, texts, ignore_case=ignore_case, spared=spared)
-        return plain, named
-
-
-@shared_by_copies
-def _whole_words(
-    vocabulary: Vocabulary,
-    texts: tuple[str, ...],
-    *,
-    ignore_case: bool,
-    spared: tuple[int, ...] = (),
-) -> WholeWords:
-    return WholeWords(vocabulary, texts, ignore_case=ignore_case, spared=spared)
+        return for_each_text(
+            WholeWords,
+            vocabulary,
+            texts,
+            ignore_case=ignore_case,
+            spared=spared,
+            meets_names=bool(vocabulary.names),
+        )
 
 
 class WholeWords:
@@ -110,14 +103,7 @@ class WholeWords:
         self._ignore_case = ignore_case
         self._pieces = pieces = vocabulary.folded if ignore_case else vocabulary.exact
         self._edges = edges = edges_of(pieces)
-        encoded = [text.encode() for text in texts]
-        self._texts = sorted({*map(folded, encoded)} if ignore_case else {*encoded})
-        for text in () if ignore_case else self._texts:
-            if not pieces.alphabet.issuperset(text):
-                raise RequestError(
-                    f"expected texts that the served model can write, got {shown(text.decode())}, "
-                    "which no tokens spell"
-                )
+        self._texts = sorted_texts(pieces, texts, ignore_case=ignore_case)
         self._words = frozenset(self._texts)
         self._longest = max(map(len, self._texts))
         self._characters = frozenset(b"".join(self._texts).decode())

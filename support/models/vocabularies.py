@@ -1,13 +1,14 @@
-"""Real small tokenizers, made on the spot."""
+"""Real small tokenizers and vocabularies, made on the spot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["END", "byte_fallback", "byte_level", "one_token_a_byte"]
+__all__ = ["END", "byte_fallback", "byte_level", "one_token_a_byte", "tokens_of"]
 
 #: The end of sequence, a special token with id 0.
 END = "<|end|>"
@@ -67,3 +68,21 @@ def byte_fallback(pieces: Sequence[str]) -> tokenizers.Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
     return made
+
+
+def tokens_of(some: Random, letters: Sequence[str], count: int, longest: int) -> list[bytes]:
+    """Return tokens that spell every text of some letters, cut at any byte.
+
+    Args:
+        some: Draws the tokens.
+        letters: The letters.
+        count: Number of tokens, in addition to one for each byte of the letters.
+        longest: Most letters of such a token.
+    """
+    tokens = [bytes([byte]) for byte in {*"".join(letters).encode()}]
+    for _ in range(count):
+        text = "".join(some.choices(letters, k=some.randint(1, longest))).encode()
+        start, stop = sorted(some.choices(range(len(text) + 1), k=2))
+        tokens.append(text[start:stop])
+    some.shuffle(tokens)
+    return tokens

@@ -13,6 +13,7 @@ from sglang_lp.errors import RequestError
 from sglang_lp.text.banned import BannedTexts
 from sglang_lp.text.utf8 import SHRINKS, folded
 from sglang_lp.text.vocabulary import Vocabulary
+from support.models.vocabularies import tokens_of
 
 #: Among them letters of one, two and three bytes, whose cases have other lengths or other numbers
 #: of letters.
@@ -30,12 +31,7 @@ def holds(text, words, *, ignore_case):
 def some_vocabulary(some):
     """Return tokens that spell every text of a few letters, cut wherever it happens to be."""
     letters = some.sample(LETTERS, some.randint(2, 6))
-    tokens = [bytes([byte]) for byte in {*"".join(letters).encode()}]
-    for _ in range(some.randint(0, 25)):
-        text = "".join(some.choices(letters, k=some.randint(1, 5))).encode()
-        start, stop = sorted(some.choices(range(len(text) + 1), k=2))
-        tokens.append(text[start:stop])
-    some.shuffle(tokens)
+    tokens = tokens_of(some, letters, some.randint(0, 25), 5)
     words = [
         "".join(some.choices(letters, k=some.choice([1, 2, 2, 3, 3, 4, 9, 12])))
         for _ in range(some.randint(1, 6))

@@ -13,7 +13,7 @@ from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.utf8 import lacking, unfinished
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 from sglang_lp.text.whole_words import WholeWords
-from support.models.vocabularies import byte_level
+from support.models.vocabularies import byte_level, tokens_of
 
 TOKENIZER = byte_level(["the cat sat on the mat, the cats; die Straße, Straßen — 不是 😀"] * 9, 300)
 VOCAB_SIZE = 320
@@ -65,12 +65,7 @@ def holds(text, words, *, ignore_case, ended):
 
 def some_vocabulary(some):
     letters = some.sample(LETTERS, some.randint(3, 6))
-    tokens = [bytes([byte]) for byte in {*"".join(letters).encode()}]
-    for _ in range(some.randint(5, 30)):
-        text = "".join(some.choices(letters, k=some.randint(1, 5))).encode()
-        start, stop = sorted(some.choices(range(len(text) + 1), k=2))
-        tokens.append(text[start:stop])
-    some.shuffle(tokens)
+    tokens = tokens_of(some, letters, some.randint(5, 30), 5)
     words = ["".join(some.choices(letters, k=some.choice([1, 1, 2, 2, 3]))) for _ in range(3)]
     return tokens, tuple(words)
 

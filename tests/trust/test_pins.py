@@ -1,6 +1,5 @@
 """Code that the operator pinned by digest: unpickled once, after the match, and never else."""
 
-import signal
 import threading
 
 import dill
@@ -8,8 +7,9 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp.errors import PayloadRefused, RefusalReason
-from sglang_lp.faults import show_interrupts
 from sglang_lp.trust import Pin, Policy, Verifier
+
+pytestmark = pytest.mark.usefixtures("interrupts_are_shown")
 
 GOOD_CODE = """
 class Local:
@@ -45,15 +45,6 @@ def loads(monkeypatch):
 
     monkeypatch.setattr(dill, "loads", counted)
     return seen
-
-
-@pytest.fixture(autouse=True)
-def interrupts_are_shown(default_signals):
-    """As in every process of a server."""
-    before = signal.getsignal(signal.SIGINT)
-    show_interrupts()
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def reason_of(verifier, payload):

@@ -15,7 +15,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.scripts import BannedScripts
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
-from support.models.vocabularies import END, byte_level
+from support.models.vocabularies import END, byte_level, tokens_of
 
 CORPUS = ["the cat sat, 12 mats", "привет, мир", "日本語の文章と漢字", "서울 안녕 ελ 😀🎉"] * 9
 TOKENIZER = byte_level(CORPUS, 420)
@@ -105,13 +105,7 @@ LETTERS = "aé1 ,яλ中語のカー한😀\u0301\u4dc0𐌰"
 def some_vocabulary(some):
     """Return tokens that spell every text of a few letters, cut wherever it happens to be."""
     letters = some.sample(LETTERS, some.randint(2, 8))
-    tokens = [bytes([byte]) for byte in {*"".join(letters).encode()}]
-    for _ in range(some.randint(0, 25)):
-        text = "".join(some.choices(letters, k=some.randint(1, 4))).encode()
-        start, stop = sorted(some.choices(range(len(text) + 1), k=2))
-        tokens.append(text[start:stop])
-    some.shuffle(tokens)
-    return tokens
+    return tokens_of(some, letters, some.randint(0, 25), 4)
 
 
 @pytest.mark.parametrize("mode", ["ban", "allow"])
