@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from sglang_lp.errors import RequestError
+from sglang_lp.params import is_private
 
 _PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
 #: Names that clients write in place of a field's name.
@@ -69,8 +70,9 @@ def check_generate(obj: Any) -> None:
     samplings = obj.sampling_params
     many = samplings if isinstance(samplings, list) else [samplings]
     known = {
-        _PARAMS: any(isinstance(one, dict) and one.get(_PARAMS) for one in many),
-        _PROCESSOR: bool(obj.custom_logit_processor),
+        # SGLang gives all texts of a list the same object if the body has only one.
+        _PARAMS: len({id(one) for one in many if _gives_params(one)}),
+        _PROCESSOR: int(bool(obj.custom_logit_processor)),
     }
     has_more = any(raw.count(f'"{name}"'.encode()) > has for name, has in known.items())
     if not has_more and not any(mark in raw for mark in _MARKS):
@@ -93,6 +95,14 @@ def check_generate(obj: Any) -> None:
                 f"{_PROCESSOR}: expected at the top of the body on /generate, got it in "
                 "sampling_params; move it to the top"
             )
+
+
+def _gives_params(sampling: Any) -> bool:
+    """Tell whether the client gave sampling parameters the field of a processor's parameters."""
+    given = sampling.get(_PARAMS) if isinstance(sampling, dict) else None
+    if isinstance(given, dict):  # perhaps ours, with the budget of ``max_thinking_tokens``
+        return not all(map(is_private, given))
+    return bool(given)
 
 
 def _check_names(body: Mapping[str, Any]) -> None:

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_lp.errors import RequestError
+from sglang_lp.server.front import places
 from sglang_lp.server.front.places import BodyKeeper, check_generate, check_openai
+from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD
 
 NAMES = [
     ("custom_logits_processor", "custom_logit_processor"),
@@ -19,8 +21,14 @@ NAMES = [
 ]
 
 
-def generated(body, path="/generate"):
-    """Check the body of a request to ``/generate``; return whether a second check finds it."""
+def generated(body, path="/generate", **made):
+    """Check the body of a request to ``/generate``.
+
+    Args:
+        body: As the client sends it.
+        path: Of the endpoint.
+        made: Fields that SGLang or the gate changed before the check.
+    """
     parts = json.dumps(body).encode()
     messages = [
         {"type": "http.request", "body": parts[:9], "more_body": True},
@@ -30,7 +38,7 @@ def generated(body, path="/generate"):
     async def app(_scope, receive, _send):
         while (await receive()).get("more_body"):
             pass
-        known = {"custom_logit_processor": None, "sampling_params": None, **body}
+        known = {"custom_logit_processor": None, "sampling_params": None, **body, **made}
         check_generate(SimpleNamespace(**known))
 
     async def receive():
@@ -81,9 +89,39 @@ def test_a_body_with_everything_in_its_place_passes():
 
 @pytest.mark.parametrize("odd", [float("nan"), float("-inf"), "\ud83d"])
 def test_a_body_is_read_as_sglang_reads_it(odd):
-    generated({"text": odd, "sampling_params": [{"custom_params": {"a": n}} for n in (1, 2)]})
+    generated({"text": odd, "custom_param": None})
     with pytest.raises(RequestError, match="extra_body"):
         generated({"text": odd, "extra_body": {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    "samplings",
+    [
+        {"custom_params": {"a": 1}},
+        [{"custom_params": {"a": n}} for n in (1, 2, 3)],
+        [{"custom_params": {"a": 1}}, {"top_p": 1}, None],
+        [{"custom_params": [1]}, {"custom_params": {"a": 1}}],
+    ],
+)
+def test_a_list_with_all_parameters_in_their_place_is_parsed_once(samplings, monkeypatch):
+    def parsed(_raw):
+        pytest.fail("the body was parsed a second time")
+
+    body = {"input_ids": [[1, 2], [3]], "custom_logit_processor": ["X"]}
+    with monkeypatch.context() as patched:
+        patched.setattr(places.json, "loads", parsed)
+        generated({**body, "sampling_params": samplings})
+    with pytest.raises(RequestError, match="custom_params: expected in sampling_params on /gen"):
+        generated({**body, "sampling_params": samplings, "custom_params": {"a": 1}})
+
+
+def test_parameters_in_the_wrong_place_are_found_in_what_sglang_and_the_gate_have_written():
+    wrong = {"custom_params": {"a": 1}}
+    one = {"custom_params": {"b": 1}}
+    budget = {"custom_params": {BUDGET_FIELD: 5}}
+    for sent, made in ((one, [one] * 4), (None, budget), ([{}, {}], [budget, {**budget}])):
+        with pytest.raises(RequestError, match="custom_params: expected in sampling_params on"):
+            generated({**wrong, "sampling_params": sent}, sampling_params=made)
 
 
 def test_a_body_is_checked_once():
