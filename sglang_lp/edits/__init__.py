@@ -129,7 +129,8 @@ class Edits(ABC):
         """Multiply all logits of the row, after all other edits: a temperature of ``1 / factor``.
 
         SGLang divides by the temperature of the request afterwards, so the two multiply. A forced
-        token keeps its logit of 0.0.
+        token keeps its logit of 0.0. In float16, products could be too large, so the largest logit
+        of the row becomes 0.0 first; the probabilities are the same.
 
         Args:
             factor: From 0.001 to 1,000 (``MAX_FACTOR``). The largest counts if there are several.

@@ -447,7 +447,8 @@ def test_each_row_is_scaled_by_its_factor_and_the_others_keep_their_bits(device,
 
     assert torch.equal(bits(logits)[::2], bits(before)[::2])
     for row, factor in ((1, 0.3), (3, 1000.0)):
-        expected = (before[row].double() * factor).to(dtype)
+        shift = before[row].amax() if dtype == torch.float16 else 0
+        expected = ((before[row] - shift).double() * factor).to(dtype)
         assert torch.allclose(logits[row], expected, rtol=torch.finfo(dtype).eps)
 
 
@@ -459,6 +460,28 @@ def test_the_largest_logit_that_is_scaled_stays_finite(device, dtype):
     device.scale(logits, torch.tensor([[MAX_FACTOR]]))
 
     assert logits.softmax(-1).tolist() == [[1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+@given(
+    rows=st.lists(
+        st.lists(st.floats(-65_504, 65_504, width=16) | st.just(-INF), min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    factors=st.lists(st.floats(1 / MAX_FACTOR, MAX_FACTOR), min_size=3, max_size=3),
+)
+def test_a_float16_row_is_as_likely_as_its_products_in_float64(device, rows, factors):
+    before = torch.tensor([[0.0, *row] for row in rows], dtype=torch.float16)
+    own = torch.tensor(factors[: len(rows)], dtype=torch.float32)[:, None]
+    logits = before.clone()
+
+    device.scale(logits, own)
+
+    assert not (logits == INF).any()
+    assert logits.isfinite().any(1).all()
+    expected = (before.double() * own.double()).softmax(-1)
+    assert torch.allclose(logits.double().softmax(-1), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(("lasting", "now", "product"), [(2, 3, 3), (3, 2, 3), (0.5, 0.25, 0.5)])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.apply.half import scale_below_highest
 from sglang_lp.edits.ids import tensor_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
     """Multiply the logits of the rows that have a factor."""
     import torch
 
+    if logits.dtype == torch.float16:
+        scale_below_highest(logits, factors)
+        return
     most = torch.finfo(logits.dtype).max
     for row, factor in enumerate(factors.view(-1).tolist()):
         if factor != 1:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp._engine.apply.half import scale_below_highest
+
 if TYPE_CHECKING:
     import torch
 
@@ -58,12 +60,13 @@ def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
 
 
 def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
-    """Multiply the logits of each row, with one kernel."""
+    """Multiply the logits of each row, with one kernel; SGLang's are float32."""
     import torch
 
-    logits.mul_(factors)
-    if logits.dtype == torch.float16:  # SGLang's are float32
-        logits.clamp_(max=torch.finfo(torch.float16).max)
+    if logits.dtype == torch.float16:
+        scale_below_highest(logits, factors)
+    else:
+        logits.mul_(factors)
 
 
 def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:

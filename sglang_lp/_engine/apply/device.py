@@ -47,7 +47,8 @@ class Device(Protocol):
     def scale(self, logits: torch.Tensor, factors: torch.Tensor) -> None:
         """Multiply the logits of each row, in place; a factor of 1 keeps their bits.
 
-        No product becomes ``+inf``.
+        No product becomes ``+inf``. A float16 row first loses its largest logit, which leaves the
+        probabilities as they are.
 
         Args:
             logits: Shape ``(rows, vocab)``.
