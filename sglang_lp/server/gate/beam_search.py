@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang_lp.builtins.chain import links_of
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.policy.thinking import is_thinking_budget
 from sglang_lp.request import History
 from sglang_lp.server.versions import BEAM_SEARCH, has_beam_search
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sglang_lp.processor import LogitProcessor
 
 
-def check_beams(width: object, processor: LogitProcessor) -> None:
+def check_beams(width: object, name: str, links: Sequence[tuple[str, LogitProcessor]]) -> None:
     """Refuse a processor that could not edit each beam exactly.
 
     Args:
         width: The request's ``beam_width``, more than 1.
-        processor: Serves the request.
+        name: Of the processor, for the message.
+        links: The processor, or the links of the chain, each with its name for the message.
 
     Raises:
         RequestError: With the reason.
@@ -27,13 +29,11 @@ def check_beams(width: object, processor: LogitProcessor) -> None:
     if not isinstance(width, int):
         raise RequestError(f"beam_width: expected a whole number, got {shown(width)}")
     if not has_beam_search():
-        raise _refused(
-            width, processor.name, f"only SGLang {BEAM_SEARCH} and newer search beams with it"
-        )
-    for name, link in links_of(processor):
+        raise _refused(width, name, f"only SGLang {BEAM_SEARCH} and newer search beams with it")
+    for own, link in links:
         why = _why_not(link)
         if why is not None:
-            raise _refused(width, name, why)
+            raise _refused(width, own, why)
 
 
 def _refused(width: int, name: str, why: str) -> Unsupported:

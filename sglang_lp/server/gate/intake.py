@@ -167,6 +167,12 @@ class Intake:
         keys = self.custom_params if isinstance(self.custom_params, Mapping) else ()
         return any(key in _ASKS or not is_private(key) for key in keys)
 
+    @property
+    def fields(self) -> tuple[tuple[str, Any], ...]:
+        """Other engines' fields that the request has, each with its value."""
+        found = self.custom_params if isinstance(self.custom_params, Mapping) else {}
+        return tuple((name, found[key]) for name, key in FIELD_KEYS.items() if key in found)
+
     def asked(self, custom_params: Any, resumed: int) -> Asked:
         """Return the fields of this request that the operator's rules read.
 
@@ -182,7 +188,7 @@ class Intake:
             found.get(EFFORT),
             self.reasoning,
             resumed,
-            tuple((name, found[key]) for name, key in FIELD_KEYS.items() if key in found),
+            self.fields,
         )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from sglang_lp.builtins.chain import links_of
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.params import RAW, RESUMED
+from sglang_lp.policy.fields import ENGINE_FIELDS
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.beam_search import check_beams
@@ -176,9 +177,9 @@ class Server:
             RequestError: With the reason.
         """
         if intake.searches_beams:
-            check_beams(intake.beam_width, processor)
+            check_beams(intake.beam_width, processor.name, _links_of(processor, intake))
         if intake.masked:
-            _check_mask(processor)
+            _check_mask(_links_of(processor, intake))
         if beside.resumed:
             _check_resumed(processor)
             self._check_whole(intake.prompt_tokens)
@@ -242,13 +243,23 @@ def _check_resumed(processor: LogitProcessor) -> None:
         )
 
 
-def _check_mask(processor: LogitProcessor) -> None:
+def _links_of(processor: LogitProcessor, intake: Intake) -> list[tuple[str, LogitProcessor]]:
+    """Return the processors of a request, each with the name by which the client asked for it.
+
+    The processors of other engines' fields come last of those that the client knows.
+    """
+    asked = {ENGINE_FIELDS[field].processor.__name__: field for field, _ in intake.fields}
+    links = reversed(links_of(processor))
+    return [(asked.pop(name, name), link) for name, link in links][::-1]
+
+
+def _check_mask(links: Sequence[tuple[str, LogitProcessor]]) -> None:
     """Refuse to show a sampling mask of logits that change in another way than by exclusion.
 
     Raises:
         Unsupported: A processor does more.
     """
-    for name, link in links_of(processor):
+    for name, link in links:
         if link.dense or not link.exclusion_only:
             raise Unsupported(
                 "return_sampling_mask: expected processors that only ban, allow and force tokens, "

@@ -17,6 +17,7 @@ from sglang_lp.served_model import ReasoningFormat, ServedModel, ToolCallFormat
 from sglang_lp.server.front.engine_fields import spell
 from sglang_lp.server.front.fields import Reader
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import FIELD_KEYS, check_origin, check_shape
 from sglang_lp.trust import Policy, Verifier
 from support.models.vocabularies import byte_level, one_token_a_byte
@@ -220,6 +221,40 @@ def test_more_sigmas_than_the_built_in_takes_are_refused_in_the_fields_name():
 def test_a_token_that_the_model_does_not_have_is_refused_in_the_fields_name():
     with pytest.raises(RequestError, match=r"^allowed_token_ids: expected token ids of the served"):
         rules_of().decide(asked(allowed_token_ids=[256]), SERVED)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted", "why"),
+    [
+        (
+            {"parallel_tool_calls": False, "tools": TOOLS},
+            {"masked": True},
+            "return_sampling_mask: .* got parallel_tool_calls, which also",
+        ),
+        (
+            {"repetition_detection": ALL["repetition_detection"], "min_tokens": 2},
+            {"beam_width": 2},
+            "beam_width: expected 1 with repetition_detection, got 2",
+        ),
+    ],
+)
+def test_a_server_that_cannot_honour_a_field_refuses_it_in_the_fields_name(body, wanted, why):
+    guard = Guard(Policy.default())
+    given = {FIELD_KEYS[name]: value for name, value in found(body, guard).items()}
+    guard.server.tokenizer, guard.server.vocab_size = SERVED.tokenizer, SERVED.vocab_size
+    guard.server.eos_token_ids = SERVED.eos_token_ids
+    for payload, params in ((None, {}), ("DisallowedTokensLogitsProcessor", {"token_ids": [5]})):
+        with pytest.raises(RequestError, match=f"^{why}"):
+            guard.admit(Intake(payload, {**params, **given}, **wanted))
+
+
+def test_a_class_that_the_client_names_is_refused_by_its_own_name_next_to_a_field():
+    guard = Guard(Policy.default())
+    given = found({"min_tokens": 2}, guard)
+    guard.server.vocab_size, guard.server.eos_token_ids = SERVED.vocab_size, (0,)
+    asked = {"action": "end", **{FIELD_KEYS[name]: value for name, value in given.items()}}
+    with pytest.raises(RequestError, match=r"^beam_width: expected 1 with LoopBreakerLogitProc"):
+        guard.admit(Intake("LoopBreakerLogitProcessor", asked, beam_width=2))
 
 
 @pytest.mark.parametrize("field", OTHERS)
