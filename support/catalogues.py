@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from sglang_lp.builtins import CatalogueLogitProcessor
 from sglang_lp.catalogue.build import PAD, build
 from sglang_lp.catalogue.file import save
+from sglang_lp.catalogue.index import ROOT
 from sglang_lp.catalogue.opened import Catalogue
 from sglang_lp.catalogue.source import Source
 from support.models.tiny_model import FIRST_WORD
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from hypothesis.strategies import DrawFn
@@ -29,6 +30,7 @@ __all__ = [
     "catalogues",
     "index_of",
     "knowing",
+    "node_after",
     "opened",
     "served_index",
     "served_items",
@@ -85,6 +87,11 @@ def index_of(
     codes = [[*item, *[PAD] * (width - len(item))] for item in items]
     sets = {name: np.array(own) for name, own in named.items()}
     return build(np.array(codes, dtype=np.int32), raw, end=end, sets=sets)
+
+
+def node_after(index: Index, token_ids: Iterable[int]) -> int:
+    """Return the node after some tokens from the root, or ``NOWHERE``."""
+    return reduce(index.child, token_ids, ROOT)
 
 
 def whole(items: Sequence[_Item], end: int | None) -> list[_Item]:

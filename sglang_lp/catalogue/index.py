@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -138,15 +138,6 @@ class Index:
             return NOWHERE
         place = start + int(self.arrays.token[start:stop].searchsorted(token_id))
         return place if place < stop and self.arrays.token[place] == token_id else NOWHERE
-
-    def walk(self, token_ids: Iterable[int]) -> int:
-        """Return the node after some tokens from the root, or ``NOWHERE``."""
-        node = ROOT
-        for token_id in token_ids:
-            node = self.child(node, token_id)
-            if node == NOWHERE:
-                break
-        return node
 
     def is_item(self, node: int) -> bool:
         """Tell whether a node completes an item."""

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from sglang_lp.catalogue.build import PAD, build
 from sglang_lp.catalogue.index import NOWHERE, ROOT, CatalogueError
-from support.catalogues import catalogues, index_of, whole
+from support.catalogues import catalogues, index_of, node_after, whole
 
 
 @given(catalogues())
@@ -20,7 +20,7 @@ def test_a_node_has_the_children_that_lead_to_an_item_and_no_others(case):
     prefixes = {item[:n] for item in items for n in range(len(item) + 1)}
     assert index.shape.nodes == len(prefixes)
     for prefix in prefixes:
-        node = index.walk(prefix)
+        node = node_after(index, prefix)
         start, stop = index.children(node)
         after = sorted(
             {
@@ -43,13 +43,13 @@ def test_items_are_found_by_their_tokens_and_by_their_ids(case):
     items = whole(items, end)
 
     for item in items:
-        rank = index.rank(index.walk(item))
+        rank = index.rank(node_after(index, item))
         assert index.tokens_of(rank) == list(item)
         assert sorted(index.ids_of(rank)) == sorted(
             one for one, other in zip(ids, items, strict=True) if other == item
         )
     for one, item in zip(ids, items, strict=True):
-        assert index.ranks_of([one])[0].tolist() == [index.rank(index.walk(item))]
+        assert index.ranks_of([one])[0].tolist() == [index.rank(node_after(index, item))]
     assert index.ranks_of(ids)[0].tolist() == [*range(index.shape.items)]
 
 
@@ -60,9 +60,11 @@ def test_the_ranks_below_a_node_are_those_of_its_items(case):
     items = whole(items, end)
 
     for prefix in {item[:n] for item in items for n in range(len(item) + 1)}:
-        node = index.walk(prefix)
+        node = node_after(index, prefix)
         depth = index.depth(node)
-        below = {index.rank(index.walk(item)) for item in items if item[: len(prefix)] == prefix}
+        below = {
+            index.rank(node_after(index, item)) for item in items if item[: len(prefix)] == prefix
+        }
         assert {*range(*index.span(node, depth))} == below
         start, stop = index.children(node)
         if start < stop:
@@ -102,7 +104,7 @@ def test_keys_of_any_width_sort_alike(codes, levels):
 
     order = np.unique(items, axis=0)
     assert index.shape.items == len(order)
-    assert [index.rank(index.walk(item)) for item in order.tolist()] == [*range(len(order))]
+    assert [index.rank(node_after(index, item)) for item in order.tolist()] == [*range(len(order))]
 
 
 def test_the_root_is_no_item_and_nowhere_has_no_children():
@@ -111,7 +113,7 @@ def test_the_root_is_no_item_and_nowhere_has_no_children():
     assert not index.is_item(ROOT)
     assert not index.is_item(NOWHERE)
     assert index.children(NOWHERE) == (0, 0)
-    assert index.walk([3, 1]) == NOWHERE
+    assert node_after(index, [3, 1]) == NOWHERE
 
 
 @pytest.mark.parametrize(
@@ -137,9 +139,9 @@ def test_bad_items_are_refused_with_the_reason(items, options, message):
 def test_shorter_items_need_no_end_where_none_is_the_beginning_of_another():
     index = build(np.array([[5, PAD], [6, 7], [6, 8]], np.int32))
 
-    assert index.is_item(index.walk([5]))
-    assert not index.is_item(index.walk([6]))
-    assert index.rank(index.walk([6, 8])) == 2
+    assert index.is_item(node_after(index, [5]))
+    assert not index.is_item(node_after(index, [6]))
+    assert index.rank(node_after(index, [6, 8])) == 2
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,15 @@ def test_it_is_a_schema_that_describes_every_key():
         assert all(key["description"] for key in table["properties"].values())
 
 
+def test_every_key_of_a_policy_is_on_a_page_of_the_documentation():
+    pages = "\n".join(page.read_text() for page in ROOT.glob("docs/**/*.md"))
+    tables = [VALIDATOR.schema, *VALIDATOR.schema["$defs"].values()]
+    keys = {key for table in tables for key in table.get("properties", {})}
+
+    assert len(keys) > 30
+    assert {key for key in keys if not re.search(rf"[`\[\". \n]{key}[`\]\". ]", pages)} == set()
+
+
 def test_every_policy_that_is_shown_or_served_is_valid(tmp_path):
     shown = [*policies()]
 

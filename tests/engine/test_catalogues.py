@@ -12,7 +12,7 @@ import pytest
 
 from sglang_lp.builtins import CatalogueLogitProcessor
 from sglang_lp.catalogue.file import save
-from support.catalogues import served_index
+from support.catalogues import node_after, served_index
 from support.models.tiny_model import EOS, FREQUENT
 from support.oracles.greedy import rule
 from support.servers.asking import body
@@ -56,7 +56,7 @@ def allowed(params):
         ids &= {*params["only"]}
     if "subset" in params:
         ids &= {f"item {n}" for n in (0, 2, 4)}
-    return {one: INDEX.tokens_of(INDEX.rank(INDEX.walk(tokens_of(one)))) for one in ids}
+    return {one: INDEX.tokens_of(INDEX.rank(node_after(INDEX, tokens_of(one)))) for one in ids}
 
 
 def tokens_of(item):
@@ -196,7 +196,9 @@ def test_a_new_version_is_taken_up_while_running_answers_keep_theirs(server):
     for reply in replies:
         assert reply.status == 200, reply.body
         index, tokens = indexes[told(reply)["version"]], reply.output_ids
-        found = [index.rank(index.walk(tokens[at : at + 3])) for at in range(0, len(tokens), 3)]
+        found = [
+            index.rank(node_after(index, tokens[at : at + 3])) for at in range(0, len(tokens), 3)
+        ]
         assert [index.ids_of(rank) for rank in found] == told(reply)["items"]
     assert {told(reply)["version"] for reply in replies} == {*indexes}
 
