@@ -42,7 +42,9 @@ def _python(title: str, *arguments: str) -> Step:
     return Step(title, (PYTHON, "-m", *arguments))
 
 
-#: pytest in two processes; tests/conftest.py says which tests stay together.
+#: pytest in two processes; tests/conftest.py says which tests stay together. Not for two suites: a
+#: test of ``fleet`` starts several servers, and the tests of ``faults`` share the sets of functions
+#: that have raised.
 ON_TWO_CORES = ("-n", "2")
 
 #: Mooncake and SGLang's transfers listen on every interface: these steps get a private one.

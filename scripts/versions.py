@@ -18,6 +18,7 @@ from benchmarks import tables
 from benchmarks.stored import FOLDER, store
 from scripts.canary import failures
 from scripts.environments import PYTHON, RELEASES
+from scripts.targets import ON_TWO_CORES
 from sglang_lp.server.versions import NEWEST
 
 __all__ = ["PAGE", "STORED", "main", "table"]
@@ -54,7 +55,8 @@ def main(*asked: str) -> int:
         results = Path(f"build/versions/{release}.xml")
         results.parent.mkdir(parents=True, exist_ok=True)
         results.unlink(missing_ok=True)
-        command = (python, "-m", "pytest", "-q", f"--junit-xml={results}", *WHICH)
+        options = ("-q", f"--junit-xml={results}", *ON_TWO_CORES)
+        command = (python, "-m", "pytest", *options, *WHICH)
         done = subprocess.run(command, check=False)
         xml = results.read_text() if results.exists() else None
         failed += [f"SGLang {release}: {name}" for name in failures(done.returncode, xml)]
