@@ -1,4 +1,4 @@
-"""msgspec's errors in the words of a caller: the parameter, what it takes and what came."""
+"""Messages for parameters that msgspec refuses, in the words of a caller."""
 
 from __future__ import annotations
 

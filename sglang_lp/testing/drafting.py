@@ -18,7 +18,7 @@ def drafted_twice(token_ids: Sequence[int]) -> Callable[[], Drafts]:
     """
     depth = len(token_ids)
     tokens = [0, *(token_id for token_id in token_ids for _ in range(2))]
-    # -1 stands for none. The pairs follow the root.
+    # -1 is no node. The pairs follow the root.
     first_child = [1, *(child for i in range(depth) for child in (-1, 2 * i + 3))]
     first_child[-1] = -1
     next_sibling = [-1, *(sibling for i in range(depth) for sibling in (2 * i + 2, -1))]

@@ -246,7 +246,7 @@ def _check_resumed(processor: LogitProcessor) -> None:
 def _links_of(processor: LogitProcessor, intake: Intake) -> list[tuple[str, LogitProcessor]]:
     """Return the processors of a request, each with the name by which the client asked for it.
 
-    The processors of other engines' fields come last of those that the client knows.
+    Of the processors that the client knows, those of other engines' fields come last.
     """
     asked = {ENGINE_FIELDS[field].processor.__name__: field for field, _ in intake.fields}
     links = reversed(links_of(processor))
