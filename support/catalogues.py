@@ -49,7 +49,7 @@ class Case(NamedTuple):
     Attributes:
         items: Tokens of each item; several may have the same.
         ids: Ids of the items, all whole numbers or all texts.
-        end: Token to put behind every item, or ``None``.
+        end: Token to put after every item, or ``None``.
         named: The sets ``a`` and ``b``: whether each has each item.
     """
 

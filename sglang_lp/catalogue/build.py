@@ -56,7 +56,7 @@ def build(
             ``PAD``. Not changed.
         ids: Id of each item, shape ``(items,)``: int64, or bytes of UTF-8. ``None`` for the
             places in ``codes``.
-        end: Token that is put behind every item. Needed where one item is the beginning of
+        end: Token that is put after every item. Needed where one item is the beginning of
             another.
         sets: For each named set whether it has each item, shape ``(items,)``.
         progress: Called with a few words before each step.
@@ -371,7 +371,7 @@ def _refuse_beginnings(codes: NDArray[np.int32], items: _Items, ids: NDArray[Any
             short, long = (items.order[at] for at in (place, place + 1))
             raise CatalogueError(
                 f"item {_shown_id(ids[short])} is the beginning of item {_shown_id(ids[long])}: "
-                f"expected a token behind every item that ends it; name one with end, as a "
+                "expected an end token after every item; give one with end (--end), such as a "
                 "special token of the model"
             )
 

@@ -123,7 +123,7 @@ def load(path: str | Path, *, whole: bool = False) -> Index:
         array = arrays[one.name]
         if array.nbytes and zlib.crc32(array.data.cast("B")) != one.crc:
             raise CatalogueError(
-                f"catalogue {path}: damaged: {one.name} is not what was written; build it anew"
+                f"catalogue {path}: damaged: {one.name} does not match its checksum; build it again"
             )
     try:
         own = Arrays(*(arrays.pop(name) for name in Arrays._fields))
@@ -177,7 +177,7 @@ def _array(mapped: mmap.mmap | bytes, one: _Array) -> NDArray[Any]:
         raise CatalogueError(f"array {one.name}: expected a known type, got {one.dtype}")
     dtype = np.dtype(one.dtype)
     if one.count < 0 or one.offset < 0 or one.offset + one.count * dtype.itemsize > len(mapped):
-        raise CatalogueError(f"array {one.name}: lies beyond the end of the file")
+        raise CatalogueError(f"array {one.name}: ends after the end of the file")
     return np.frombuffer(mapped, dtype=dtype, count=one.count, offset=one.offset)
 
 
@@ -203,4 +203,4 @@ def _check_sizes(
         and all(len(bits) == (shape.items + 7) // 8 for bits in sets.values())
     )
     if not fits:
-        raise CatalogueError(f"catalogue {path}: the arrays do not fit its shape; build it anew")
+        raise CatalogueError(f"catalogue {path}: the arrays do not fit its shape; build it again")

@@ -35,7 +35,7 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         offsets: Node at which each depth begins, from the root (depth 0) to ``levels``; then the
             number of nodes.
         branch: Largest number of children of a node, for each depth below ``levels``.
-        end: Token behind every item, or ``None`` if no item is the beginning of another.
+        end: Token after every item, or ``None`` if no item is the beginning of another.
         ragged: Whether items differ in length.
         vocab_size: The largest token id plus one.
     """

@@ -117,9 +117,14 @@ def _items(found: Mapping[str, Any], tokenizer: Any, progress: Callable[[int, in
     if "tokens" in found:
         codes = _listed(found["tokens"])
     elif "text" not in found:
-        raise CatalogueError("expected a column of tokens or a column of texts, got neither")
+        raise CatalogueError(
+            "expected a column tokens or a column text, got neither; --column names another"
+        )
     elif tokenizer is None:
-        raise CatalogueError("expected a model whose tokenizer reads the texts, got none")
+        raise CatalogueError(
+            "expected a tokenizer for the column text, got none; give the model's directory "
+            "(--model)"
+        )
     else:
         codes = _tokenized(found["text"], tokenizer, progress)
     ids = _ids(found["id"]) if "id" in found else None
@@ -134,7 +139,9 @@ def _codes_of(codes: NDArray[Any]) -> NDArray[np.int32]:
             f"{codes.dtype} of the shape {codes.shape}"
         )
     if codes.size and not PAD <= int(codes.min()) <= int(codes.max()) < 1 << 31:
-        raise CatalogueError("expected token ids, or -1 behind a shorter item; got others")
+        raise CatalogueError(
+            "expected token ids, and -1 only after a shorter item; got another number"
+        )
     return codes.astype(np.int32)
 
 
@@ -160,7 +167,7 @@ def _listed(column: Any) -> NDArray[np.int32]:
 def _numbers(values: Any) -> NDArray[np.int32]:
     numbers = np.asarray(values)
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < 1 << 31:
-        raise CatalogueError("tokens: expected token ids, got a number that is none")
+        raise CatalogueError("tokens: expected token ids, got a number that is no token id")
     return numbers.astype(np.int32)
 
 

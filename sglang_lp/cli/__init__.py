@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Start a server: sglang-lp serve -- --model-path Qwen/Qwen3-8B. "
         "Everything after -- goes to SGLang. "
         "Exit codes: 0 done, or allowed; 1 refused, declined or failed; 2 wrong usage, or "
-        "input or output that does not work; 130 interrupted.",
+        "another error; 130 interrupted.",
     )
     parser.add_argument("--version", action=_Version, help="print the versions, and exit")
     parser.add_argument(

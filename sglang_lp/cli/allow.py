@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
         say(f"class    {entry}: {about}")
         say("allows   any request to run it with parameters of its own choice")
     else:
-        say("allows   any request to run this code, which is executed when it is first seen")
+        say("allows   any request to run this code, which the first such request executes")
     if not arguments.yes and terminal.ask("allow this? [y/N] ").strip().lower() not in {"y", "yes"}:
         say("not allowed; the policy is unchanged")
         return 1

@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
         "build",
         help="build an index from a table of items",
         description="Build an index from a file of items: .parquet, .arrow, .feather, .jsonl, or "
-        ".npy with token ids alone.",
+        ".npy with token ids only.",
         epilog=_EPILOG,
     )
     build.add_argument("items", metavar="ITEMS", type=Path, help="file of items")
@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
         metavar="WHAT=NAME",
         action="append",
         default=[],
-        help="name of a column that differs; once for each",
+        help="a column that has another name, as id=sku; can be given several times",
     )
     build.add_argument(
         "--model", metavar="DIR", help="a model's directory, for items that are text"
@@ -53,17 +53,17 @@ def add(verbs: Any) -> None:
         "--end",
         metavar="TOKEN",
         type=int,
-        help="token id behind every item; needed where one item is the beginning of another",
+        help="token id to add after every item; needed if an item is the beginning of another",
     )
     build.set_defaults(run=_build)
     inspect = actions.add_parser("inspect", help="print what an index holds")
     inspect.add_argument("file", metavar="FILE", type=Path, help="an index")
-    inspect.add_argument("--json", action="store_true", help="for a program")
+    inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect)
     check = actions.add_parser(
         "check",
-        help="check an index, whole, and against a model",
-        description="Compare an index with its checksums and its tokens with a model.",
+        help="check an index, and compare it with a model",
+        description="Check the checksums of an index, and compare its tokens with a model.",
     )
     check.add_argument("file", metavar="FILE", type=Path, help="an index")
     check.add_argument("model", metavar="DIR", nargs="?", help="a model's directory")
@@ -108,7 +108,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from sglang_lp.catalogue.file import load
 
     index = load(arguments.file, whole=True)
-    say(f"file        whole, version {index.version}")
+    say(f"file        intact, version {index.version}")
     if arguments.model is None:
         return 0
     from sglang_lp.client.models import load_model
@@ -117,7 +117,7 @@ def _check(arguments: argparse.Namespace) -> int:
     size = model.vocab_size or model.tokenizer.get_vocab_size(with_added_tokens=True)
     if index.shape.vocab_size > size:
         complain(
-            f"sglang-lp catalogue: expected token ids below {size}, which the model has, got "
+            f"sglang-lp catalogue: expected token ids below the model's {size}, got "
             f"{index.shape.vocab_size - 1}; build the index for this model"
         )
         return 1
@@ -177,9 +177,9 @@ def _lines(index: Index, size: int) -> list[str]:
         f"device      {on_device / 1e6:,.1f} MB, {on_device / found['items']:.1f} bytes an item",
     ]
     if found["end"] is not None:
-        lines.append(f"end         token {found['end']} behind every item")
+        lines.append(f"end         token {found['end']} after every item")
     if shared:
-        lines.append(f"shared      {shared:,} ids have the tokens of another one: {_shared(index)}")
+        lines.append(f"shared      {shared:,} ids have the tokens of another id: {_shared(index)}")
     lines += [f"set         {name}: {count:,} items" for name, count in found["sets"].items()]
     lines += [f"item        {one['ids']}: tokens {one['tokens']}" for one in found["examples"]]
     return lines

@@ -48,15 +48,15 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--model",
         metavar="DIR",
-        help="a model's directory: also check what the policy decides against its tokenizer",
+        help="a model's directory: also check that the policy fits this model",
     )
     parser.add_argument(
         "--reasoning-parser",
         metavar="NAME",
-        help="the --reasoning-parser of the server, with --model: it names the delimiters of "
+        help="with --model, the server's --reasoning-parser, which names the delimiters of "
         "thinking",
     )
-    parser.add_argument("--json", action="store_true", help="a line for each check, for a program")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each check")
     parser.set_defaults(run=_run)
 
 

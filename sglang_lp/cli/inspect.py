@@ -23,7 +23,7 @@ def add(verbs: Any) -> None:
         "payload", nargs="?", default="-", help="the payload's text, @FILE, or - for standard input"
     )
     policy_option.add_option(parser)
-    parser.add_argument("--json", action="store_true", help="the verdict only, for a program")
+    parser.add_argument("--json", action="store_true", help="print only the verdict, as JSON")
     parser.set_defaults(run=_run)
 
 

@@ -26,14 +26,14 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="a built-in processor")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="with all parameters, for a program")
+    form.add_argument("--json", action="store_true", help="print JSON, with all parameters")
     form.add_argument(
         "--markdown",
         action="store_true",
-        help="as a page with requests to copy: docs/processors.md",
+        help="print a page with requests to copy: docs/processors.md",
     )
     parser.add_argument(
-        "--url", help="print what this server allows instead: its processors and profiles"
+        "--url", help="print the processors and profiles that this server allows instead"
     )
     parser.set_defaults(run=_run)
 

@@ -122,20 +122,20 @@ def _roll(router: str, worker: _Worker, command: list[str], seconds: float, *, k
     url = worker.url.rstrip("/")
     answer = http.request("DELETE", router, f"/workers/{quote(worker.id, safe='')}")
     if answer.status not in {_OK, _ACCEPTED}:
-        raise SglangLpError(f"the router does not let go: {http.told(answer)}")
-    _wait(lambda: worker.url not in _workers(router), seconds, "the router still lists it")
+        raise SglangLpError(f"the router does not remove the worker: {http.told(answer)}")
+    _wait(lambda: worker.url not in _workers(router), seconds, "the router still lists the worker")
     say("  out of the router")
     for _ in range(_IDLE_LOOKS):
-        _wait(lambda: _is_idle(url, key=key), seconds, "it still has requests")
+        _wait(lambda: _is_idle(url, key=key), seconds, "the worker still has requests")
         time.sleep(_PAUSE)
     say("  idle")
     _restart(url, command)
-    _wait(lambda: _is_up(url, key=key), seconds, "it does not answer /health")
+    _wait(lambda: _is_up(url, key=key), seconds, "the worker does not answer /health")
     say(f"  restarted; {server_checks.check_guard(url, key=key)}")
     answer = http.request("POST", router, "/workers", {"url": worker.url})
     if answer.status not in {_OK, _ACCEPTED}:
-        raise SglangLpError(f"the router does not take it: {http.told(answer)}")
-    _wait(lambda: _is_healthy(router, worker.url), seconds, "the router does not call it healthy")
+        raise SglangLpError(f"the router does not add the worker: {http.told(answer)}")
+    _wait(lambda: _is_healthy(router, worker.url), seconds, "the router calls the worker unhealthy")
     say("  back in the router")
 
 

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
         "schema",
         help="print the JSON schema of a policy file, for editors",
         description="Print the JSON schema of a policy file. An editor for TOML completes keys "
-        "with it, and marks mistakes. doctor checks more: classes, and parameters of processors.",
+        "with it, and marks mistakes. Only sglang-lp doctor checks classes and parameters.",
     )
     parser.set_defaults(run=_run)
 

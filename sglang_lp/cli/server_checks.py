@@ -90,7 +90,8 @@ def _check_policy(url: str) -> str:
     found = _policies(url)
     if "" in found:
         raise SglangLpError(
-            f"no header {POLICY_HEADER}: the server does not run sglang-lp here, or it was lost"
+            f"no header {POLICY_HEADER}: the server does not run sglang-lp, or a router or proxy "
+            "dropped the header"
         )
     if len(found) > 1:
         raise SglangLpError(
@@ -177,21 +178,21 @@ def _force(url: str, path: str, body: Mapping[str, Any]) -> str:
     if _WORDS in _text(answer):
         named = answer.headers.get(HEADER.lower())
         lost = "" if named else f"; the header {HEADER} was lost on the way"
-        return f"comes out as it was forced{lost}"
+        return f"comes back{lost}"
     named = answer.headers.get(HEADER.lower())
     if named is None:
         raise SglangLpError(
-            f"not forced, and no header {HEADER}: the server does not run sglang-lp here"
+            f"not forced, and no header {HEADER}: the server does not run sglang-lp"
         )
     raise SglangLpError(
         "not forced, and the server never saw the request's custom_logit_processor: "
-        f"something between dropped it (the server ran: {shown(named, 200)})"
+        f"a router or proxy dropped it (the server ran: {shown(named, 200)})"
     )
 
 
 def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
     if not guarded():
-        raise Skipped("only guarded servers are asked")
+        raise Skipped("not checked: the server is not guarded")
     opening = "".join(start for start, _ in PAIRS)
     whole = wire.fold(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 0})
     body = _route("/generate", _generate(None, None), whole)

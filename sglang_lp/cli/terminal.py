@@ -176,7 +176,7 @@ def explain(pickled: bytes, payload_chars: int) -> Iterator[str]:
     yield f"sha256   {wire.digest(pickled)}"
     yield f"size     {len(pickled)} bytes in {payload_chars} characters"
     if kind is not wire.Kind.REFERENCE:
-        yield "opcodes  (! marks what would import, call or change something)"
+        yield "opcodes  (! marks opcodes that would import, call or change something)"
         for line in wire.opcodes(pickled):
             name = line.split()[1] if line[:5].strip().isdigit() else ""
             yield f"  {'!' if name in _ACTING else ' '} {line}"

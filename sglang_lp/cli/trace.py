@@ -37,9 +37,11 @@ def add(verbs: Any) -> None:
     parser.add_argument("answer", metavar="ANSWER", help="a file with the answer's JSON")
     model = parser.add_mutually_exclusive_group()
     model.add_argument(
-        "--tokenizer", metavar="DIR", help="the model's directory; without it tokens are numbers"
+        "--tokenizer",
+        metavar="DIR",
+        help="the model's directory; without a tokenizer, tokens are shown as numbers",
     )
-    model.add_argument("--url", help="the server, which sends its tokenizer")
+    model.add_argument("--url", help="URL of the server, which sends its tokenizer")
     parser.add_argument(
         "--beside",
         nargs=2,

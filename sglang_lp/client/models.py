@@ -72,9 +72,8 @@ def read_model(answer: Any) -> ServedModel:
         told = msgspec.convert(answer, _Told)
     except msgspec.ValidationError as error:
         raise RequestError(f"{TOKENIZER_PATH}: expected a tokenizer: {error}") from None
-    loaded = _parsed(
-        "the server's", lambda library: library.from_str(orjson.dumps(told.tokenizer).decode())
-    )
+    text = orjson.dumps(told.tokenizer).decode()
+    loaded = _parsed("the server's tokenizer", lambda library: library.from_str(text))
     most = max(loaded.get_vocab().values(), default=0)
     if most >= _MOST_IDS:
         raise RequestError(
@@ -139,6 +138,6 @@ def _parsed(name: str, parse: Callable[[Any], Any]) -> Any:
         if from_signal(error):
             raise
         raise RequestError(
-            f"tokenizer: {name} is none that this version of tokenizers reads: "
+            f"tokenizer: {name} cannot be read by this version of tokenizers: "
             f"{shown(str(error), 200)}"
         ) from error

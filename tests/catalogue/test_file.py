@@ -70,7 +70,7 @@ def test_a_damaged_array_is_named(tmp_path):
     raw[raw.rindex(b"bell")] ^= 1
     path.write_bytes(raw)
 
-    with pytest.raises(CatalogueError, match="damaged: ids is not what was written"):
+    with pytest.raises(CatalogueError, match="damaged: ids does not match its checksum"):
         load(path, whole=True)
 
 

@@ -89,12 +89,12 @@ def test_texts_become_the_tokens_of_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
-        ([{"id": 1}], {}, "a column of tokens or a column of texts, got neither"),
-        ([{"text": "a"}], {}, "expected a model whose tokenizer reads the texts"),
+        ([{"id": 1}], {}, "a column tokens or a column text, got neither"),
+        ([{"text": "a"}], {}, "expected a tokenizer for the column text"),
         ([{"tokens": 3}], {}, "tokens: expected lists of token ids, got int64"),
         ([{"tokens": ["a"]}], {}, "tokens: expected lists of token ids, got list<"),
-        ([{"tokens": [-1]}], {}, "tokens: expected token ids, got a number that is none"),
-        ([{"tokens": [1 << 31]}], {}, "got a number that is none"),
+        ([{"tokens": [-1]}], {}, "tokens: expected token ids, got a number that is no token id"),
+        ([{"tokens": [1 << 31]}], {}, "got a number that is no token id"),
         ([{"tokens": [1]}, {"tokens": None}], {}, "tokens: expected a value for every item, got 1"),
         ([{"tokens": [1], "id": 0.5}], {}, "id: expected whole numbers or texts, got double"),
         ([{"tokens": [1], "id": "x" * 65}], {}, "id: expected texts of at most 64 bytes, got 65"),

@@ -116,12 +116,12 @@ def test_a_guarded_server_passes(asked, monkeypatch):
         (
             changed(drops=(CHAT,), drops_routed=(CHAT,)),
             4,
-            "the server never saw the request's custom_logit_processor: something between dropped",
+            "the server never saw the request's custom_logit_processor: a router or proxy dropped",
         ),
         (
             changed(drops=("/generate",), drops_routed=("/generate",), named=""),
             2,
-            "not forced, and no header X-SGLang-LP: the server does not run sglang-lp here",
+            "not forced, and no header X-SGLang-LP: the server does not run sglang-lp",
         ),
         (changed(ended="model"), 6, "a budget of 0 did not end the open block"),
         (changed(models=()), 3, "/v1/models names no model: HTTP 200"),
@@ -155,7 +155,7 @@ def test_a_server_without_the_guard_gets_no_text_that_would_end_it(asked, unguar
 
     assert (guarded.routed, server.routed) == (2, 0)
     assert code == 1
-    assert said[6] == "--      /generate thinking budget: only guarded servers are asked"
+    assert said[6] == "--      /generate thinking budget: not checked: the server is not guarded"
 
 
 def test_what_cannot_be_told_is_no_failure(asked):
@@ -181,9 +181,9 @@ def test_what_is_lost_but_in_the_routed_form_is_told_and_no_failure(asked):
 
     assert code == 0
     assert said[4].startswith(
-        "ok      /v1/chat/completions forced text: comes out as it was forced in the routed form"
+        "ok      /v1/chat/completions forced text: comes back in the routed form"
     )
-    assert "something between dropped it" in said[4]
+    assert "a router or proxy dropped it" in said[4]
 
 
 def test_several_servers_are_compared(asked):

@@ -111,8 +111,8 @@ def test_each_worker_is_out_and_idle_before_its_restart_and_back_before_the_next
         (Fleet(), "false", "--restart: false ended with exit code 1"),
         (Fleet(), "no-such-program", "--restart: no-such-program does not run"),
         (changed(guarded=False), "true", "so it unpickles what clients send"),
-        (changed(lets_go=False), "true", "the router still lists it after 0 s"),
-        (changed(busy=10**9), "true", "it still has requests after 0 s"),
+        (changed(lets_go=False), "true", "the router still lists the worker after 0 s"),
+        (changed(busy=10**9), "true", "the worker still has requests after 0 s"),
     ],
 )
 def test_it_ends_at_the_first_thing_that_goes_wrong(rolled, fleet, restart, why):
@@ -191,7 +191,8 @@ def test_a_worker_that_goes_meanwhile_is_a_failure(rolled):
     code, said = rolled(Leaving())
 
     assert code == 1
-    assert "FAILED: the router does not let go: HTTP 404: \"{'error': 'no worker 0'}\"" in said
+    failed = "FAILED: the router does not remove the worker"
+    assert f"{failed}: HTTP 404: \"{{'error': 'no worker 0'}}\"" in said
 
 
 def test_an_id_is_no_path(rolled):

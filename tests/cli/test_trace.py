@@ -143,10 +143,10 @@ def test_a_server_serves_as_well_as_the_directory_of_its_model(files, capsys):
         (Answered(400, {"error": {"message": "has no tokenizer"}}), "has no tokenizer"),
         (Answered(302, headers={"Location": "/elsewhere"}), "got HTTP 302"),
         (Answered(200, {"tokenizer": {}}), "expected a tokenizer: Object missing required field"),
-        (Answered(200, {**TOLD, "tokenizer": {}}), "none that this version of tokenizers reads"),
+        (Answered(200, {**TOLD, "tokenizer": {}}), "cannot be read by this version of tokenizers"),
         (Answered(200, {**TOLD, "vocab_size": 1 << 40}), "expected a tokenizer: Expected `int` <="),
         (Answered(200, {**TOLD, "vocab_size": 0}), "expected a tokenizer: Expected `int` >= 1"),
-        (Answered(200, DEEP), "none that this version of tokenizers reads"),
+        (Answered(200, DEEP), "cannot be read by this version of tokenizers"),
         (Answered(200, SPARSE), "of at most 4194304 ids, got id 2147483648"),
     ],
 )
