@@ -72,8 +72,10 @@ def read_model(answer: Any) -> ServedModel:
         told = msgspec.convert(answer, _Told)
     except msgspec.ValidationError as error:
         raise RequestError(f"{TOKENIZER_PATH}: expected a tokenizer: {error}") from None
-    text = orjson.dumps(told.tokenizer).decode()
-    loaded = _parsed("the server's tokenizer", lambda library: library.from_str(text))
+    loaded = _parsed(
+        "the server's tokenizer",
+        lambda library: library.from_str(orjson.dumps(told.tokenizer).decode()),
+    )
     most = max(loaded.get_vocab().values(), default=0)
     if most >= _MOST_IDS:
         raise RequestError(
