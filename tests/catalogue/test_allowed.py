@@ -9,7 +9,7 @@ from sglang_lp.catalogue.allowed import Allowed
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.index import NOWHERE
 from sglang_lp.catalogue.sets import Members
-from support.catalogues import catalogues, index_of, whole
+from support.catalogues import catalogues, index_of, node_after, whole
 
 GROUPS = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=2), max_size=3)
 
@@ -47,7 +47,7 @@ def test_the_tokens_after_a_prefix_are_those_that_lead_to_an_allowed_item(case, 
     assert allowed.total == len(expected)
     assert allowed.is_all == (expected == {*items})
     for prefix in {item[:n] for item in items for n in range(len(item) + 1)}:
-        node, depth = index.walk(prefix), len(prefix)
+        node, depth = node_after(index, prefix), len(prefix)
         after = tokens_after(expected, prefix)
         assert allowed.tokens(node, depth).tolist() == after
         if not allowed.restricts(node):
@@ -71,4 +71,4 @@ def test_members_below_a_rank_are_counted_at_every_word_boundary(items):
 def test_a_leaf_leads_nowhere():
     index = build(np.array([[1, 2]], dtype=np.int32))
 
-    assert not Allowed(index).tokens(index.walk([1, 2]), 2)
+    assert not Allowed(index).tokens(node_after(index, [1, 2]), 2)
