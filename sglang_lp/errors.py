@@ -49,7 +49,13 @@ _FIELD = re.compile(r'[a-z][a-z0-9_]*(\.[a-z0-9_]+|\["[a-z_]+"\])*(?=: )')
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return client data as short, escaped ASCII, safe for a log line or an error message."""
+    """Return client data as short, escaped ASCII, safe for a log line or an error message.
+
+    Args:
+        value: Any object. Of a container only its type and length are shown, of an object of
+            another class only its class.
+        limit: Most characters, without the dots that mark a cut.
+    """
     # repr() of a nested container can be made to recurse or to grow without bound.
     if isinstance(value, str):
         text = ascii(value[: limit + 1])

@@ -65,7 +65,7 @@ class Dear:
         return self.params if self.others is None else self.others(copy)
 
     def twin(self) -> Dear:
-        """Return an equal request that shares no object with this one."""
+        """Return an equal request that shares no object with this request."""
         others = self.others
 
         return replace(
@@ -135,7 +135,7 @@ def _one(count: int = LONGEST) -> Callable[[], Tokens]:
 
 
 def _twice_with_slips() -> Tokens:
-    """One half of a longest prompt after the other, and every 270th token is another one."""
+    """Return half of a longest prompt twice, with every 270th token replaced."""
     half = _distinct(LONGEST // 2)()
     return half + array(
         "q", (VOCAB - 1 - at % 20_000 if at % 270 == 0 else id_ for at, id_ in enumerate(half))

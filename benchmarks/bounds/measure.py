@@ -1,4 +1,4 @@
-"""The most that one accepted request costs the others: ``make bench PART=bounds``.
+"""The most that a single accepted request costs the others: ``make bench PART=bounds``.
 
 A request is admitted as in the HTTP process, made in the scheduler, and decoded, by the code that
 does so on a server; only SGLang's own objects are fakes. Times are of the thread's processor, so

@@ -364,7 +364,7 @@ KINDS = (
     Kind("adapted class of Transformers", _foreign("transformers", Rows), _same(), 1, 8, 1, 1),
 )
 
-#: Rows that lose tokens, that one is forced in, and that change in another way.
+#: Rows that lose tokens, rows with a forced token, and rows that change in another way.
 RAW_KINDS = tuple(
     kind._replace(name=f"{kind.name}, with raw logprobs", raw=True, kernels=kind.kernels + 16)
     for kind in KINDS

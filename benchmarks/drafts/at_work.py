@@ -56,7 +56,7 @@ def measure() -> list[dict[str, Any]]:
     ):
         for name, case in cases(ROWS):
             step = VerifyStep(case)
-            step.run()  # the first one reads the prompt
+            step.run()  # the first run reads the prompt
             age()
             run = partial(per_step, step.run, STEPS, step.commit, time.thread_time)
             milli = median([run() for _ in range(ROUNDS)]) * 1e3

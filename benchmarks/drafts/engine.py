@@ -141,7 +141,7 @@ def _measured(engine: Any, name: str, length: int, turns: int, timing: Path) -> 
     if processor is not None:
         fields = processor.engine_kwargs(**fields)
     short = {**fields["sampling_params"], "max_new_tokens": 8}
-    engine.generate(**{**fields, "sampling_params": short})  # the first one takes longer
+    engine.generate(**{**fields, "sampling_params": short})  # the first answer takes longer
     before, answers = timing.stat().st_size, []
     for _ in range(turns):
         answers += engine.generate(**fields)

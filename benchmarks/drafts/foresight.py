@@ -42,7 +42,7 @@ ROWS = 8
 _START, _END = tiny_model.FREQUENT[:2]
 #: Closing and budget, in tokens.
 _CLOSING, _BUDGET = 25, 4
-#: Title -> class with foresight, class without, tokens of the answer, and those that are free.
+#: Title -> class with foresight, class without, tokens of the answer, and how many are not forced.
 _CASES: Mapping[str, tuple[type, type, int, int]] = {
     "40 forced tokens": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 40, 0),
     "the same, and 20 free ones": (ForcedSequenceLogitProcessor, unforeseen.Sequence, 60, 20),

@@ -56,7 +56,7 @@ def measure() -> list[dict[str, Any]]:
     for rule, case in rules.items():
         steps = {history: VerifyStep(case(history)) for history in HISTORIES}
         for step in steps.values():
-            step.run()  # the first one reads the prompt
+            step.run()  # the first run reads the prompt
         age()
         sides: dict[str, Callable[[], float]] = {
             str(history): partial(per_step, step.run, STEPS, step.commit, time.thread_time)

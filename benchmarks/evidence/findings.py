@@ -34,8 +34,8 @@ def findings(kept: Kept) -> dict[str, Any]:
 def _whole(kept: Kept, section: str) -> dict[str, dict[int, Answer]]:
     """Return the answers of each arm to the prompts that all arms of its server answered.
 
-    Other servers are asked later, and may have come less far than this toolkit's: of them count the
-    prompts that it answered, too.
+    Other servers are asked later and may have answered fewer prompts than this toolkit's server. Of
+    another server, the prompts count that both servers have answered.
     """
     of_section = [ask for ask in arms.SECTIONS[section][0](kept) if ask.section == section]
     reached = {ask.arm for ask in of_section if kept.get(ask) is not None}

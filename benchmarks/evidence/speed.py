@@ -44,7 +44,7 @@ def speeds(url: str, server: str, until: float) -> dict[str, dict[str, list[floa
         turns = deque(_arms(server).items())
         for _ in range(ROUNDS):
             for size in BATCHES:
-                turns.rotate()  # the first one after another size is slower
+                turns.rotate()  # the first run after another size is slower
                 rates: dict[str, float] = {}
                 for arm, add in turns:
                     if time.monotonic() > until:

@@ -266,7 +266,7 @@ def _gen_length(rng: random.Random) -> Params:
     return {"bias": rng.uniform(-1, 1), "power": rng.randint(0, 3), "eos_token_ids": [EOS]}
 
 
-#: Every built-in but those that are another under the name of a model.
+#: Every built-in, except the classes that are another built-in under the name of a model.
 KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     builtins.AllowedTokensLogitProcessor: _allowed,
     builtins.BadWordsLogitProcessor: _bad_words,

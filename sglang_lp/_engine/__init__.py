@@ -4,7 +4,7 @@ Private. Authors write against :mod:`sglang_lp.processor`, :mod:`sglang_lp.reque
 :mod:`sglang_lp.edits`. The scheduler's hooks (:mod:`sglang_lp.server.scheduler`) call
 :class:`~sglang_lp._engine.batch.Batch`, and so does a processor that SGLang calls itself
 (:mod:`sglang_lp._engine.stock`). The engine knows a host
-(:mod:`sglang_lp._engine.history.host`), and no SGLang.
+(:mod:`sglang_lp._engine.history.host`), but not SGLang.
 
 Imports run one way: ``compiled`` < ``apply`` < ``history`` < ``step`` < ``draft_walk``,
 ``raw_rows`` < ``batch`` < ``stock``.

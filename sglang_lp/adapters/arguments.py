@@ -69,7 +69,7 @@ def check_token_ids(name: str, values: Mapping[str, Any], vocab_size: int | None
     """Refuse token ids that the served model does not have, which could stop a GPU for good.
 
     Args:
-        name: Of the processor, for messages.
+        name: Name of the processor, for messages.
         values: Arguments; those with ``token`` or ``ids`` in their names are looked at.
         vocab_size: Number of logits in a row, if known.
 
@@ -95,7 +95,7 @@ def check_numbers(name: str, values: Mapping[str, Any], limits: Mapping[str, int
     """Refuse large numbers: most of them are sizes.
 
     Args:
-        name: Of the processor, for messages.
+        name: Name of the processor, for messages.
         values: Arguments.
         limits: The largest number by the name of an argument; :data:`MOST` for others.
 
@@ -231,7 +231,7 @@ class Constructor:
             if getattr(setting, _SERVERS[key]) is None:
                 raise Unsupported(
                     f"custom_logit_processor: {self._name} needs the tokenizer, and this server "
-                    "was started without one; send the request to another one"
+                    "was started without one; send the request to another server"
                 )
 
     def _as_tensor(self, key: str, value: Any, setting: Setting) -> Any:
@@ -268,7 +268,7 @@ class Constructor:
         try:
             made = self._made(**arguments)
         except (Exception, SystemExit) as error:
-            # The arguments are all that differs from other requests.
+            # Only the arguments differ from those of other requests.
             raise refused(self._name, error) from error
         if not callable(made):
             raise ProcessorFault(f"{self._name}: expected a class whose objects can be called")
@@ -279,7 +279,7 @@ def refused(name: str, error: BaseException) -> InvalidParameter:
     """Return the error of a request whose parameters a class refuses by raising, whatever it is.
 
     Args:
-        name: Of the processor, for the message.
+        name: Name of the processor, for the message.
         error: What the class raised.
     """
     try:

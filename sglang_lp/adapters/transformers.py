@@ -14,7 +14,7 @@ from sglang_lp.errors import PolicyError
 if TYPE_CHECKING:
     import torch
 
-_UNCONDITIONAL = "the logits of a second, unconditional request beside each"
+_UNCONDITIONAL = "the logits of a second, unconditional request for each request"
 _CALLED = ("__init__", "__call__")
 #: Classes that cannot work in a server, each with the input that a server lacks.
 _NEVER = {
@@ -26,14 +26,14 @@ _NEVER = {
     "WhisperTimeStampLogitsProcessor": "Whisper's configuration of generate()",
 }
 
-#: Places for generated tokens that there are from the start.
+#: Number of generated tokens that the first tensor has room for.
 _ROOM = 256
 
 
 class _Run(Run):
     """One processor at work on one request.
 
-    Its tokens lie in one tensor that grows, so that a step costs one write.
+    One tensor that grows holds its tokens, so that a step costs one write.
     """
 
     _ids: torch.Tensor | None = None

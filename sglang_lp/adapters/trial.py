@@ -27,21 +27,21 @@ def try_out(name: str, make: Callable[[], object]) -> float:
     """Make an object, and drop it.
 
     Args:
-        name: Of the class, for messages.
+        name: Name of the class, for messages.
         make: Makes it.
 
     Returns:
         The seconds of processor time that it took.
 
     Raises:
-        InvalidParameter: It takes too long, or one that was given up earlier is still at work.
+        InvalidParameter: It takes too long, or an earlier constructor is still at work.
         Exception: Whatever ``make`` raises.
     """
     before = _abandoned.pop(name, None)
     if before is not None and before.is_alive():
         _abandoned[name] = before
         raise InvalidParameter(
-            name, None, "its constructor is at work for an earlier request; send this one later"
+            name, None, "its constructor is at work for an earlier request; send this request later"
         )
     done: list[tuple[float, BaseException | None]] = []
 

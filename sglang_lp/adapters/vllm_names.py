@@ -55,7 +55,7 @@ def _is_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-@cache  # the names are there at every call of a class, too
+@cache  # every call of a class uses them
 def _modules() -> dict[str, ModuleType]:
     modules = {path: _module(path, names) for path, names in NAMES.items()}
     for path, module in modules.items():

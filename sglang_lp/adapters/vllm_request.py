@@ -85,7 +85,7 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
         cls._invariant = bool(cls._shared.is_argmax_invariant())
 
     def make(self, request: Any, setting: Setting) -> Any:  # noqa: ARG002 - it asks the class
-        """Ask the class for the callable of a request; a greedy one has no use for some."""
+        """Ask the class for the callable of a request; ``None`` if a greedy request needs none."""
         if self._invariant and is_greedy(request.sampling):
             return None
         params = make_params(request.params.values, request.sampling, self._engine)

@@ -40,7 +40,7 @@ class Member:
     """A request in the batch of an object.
 
     Attributes:
-        serial: Another number for every member.
+        serial: A number of its own.
         params: vLLM's ``SamplingParams``, of which an object gets a copy.
         output_ids: For each object that the member was added to, by its identity, the list of
             generated tokens that grows there.
@@ -63,8 +63,8 @@ class Change(NamedTuple):
 
     Attributes:
         removed: Indices that became empty, largest first.
-        added: Indices that were filled with newcomers, and these.
-        moved: From where to where, in order.
+        added: Indices that were filled with newcomers, each with its newcomer.
+        moved: Pairs of the old and the new index, in order.
     """
 
     removed: list[int]
@@ -84,12 +84,12 @@ class Members:
         self.index: dict[int, int] = {}
 
     def shared(self, serials: Sequence[int]) -> int:
-        """Return how many of these are in the batch."""
+        """Return how many of these members are in the batch."""
         return sum(serial in self.index for serial in serials)
 
     @property
     def waiting(self) -> int:
-        """How many members are still there, in this step or not."""
+        """Number of members that still exist, in this step or not."""
         return sum(member() is not None for _, member in self._rows)
 
     def change(self, members: Sequence[Any]) -> Change:
@@ -129,7 +129,7 @@ class _Object:
     Attributes:
         processor: The object.
         members: Its batch.
-        serials: Those of the rows of the step before, in SGLang's order.
+        serials: Serial numbers of the rows of the step before, in SGLang's order.
         order: For each of these its row in the batch; ``None`` if it is the same order.
     """
 
@@ -239,7 +239,7 @@ class VllmV1Processor(VllmProcessor):
             raise
 
     def _choose(self, serials: list[int]) -> _Object:
-        """Return the object that knows most of these; for newcomers the one with fewer others."""
+        """Return the object that has most of these members; for newcomers the smaller batch."""
         for one in self._objects:
             if one.serials == serials:
                 return one

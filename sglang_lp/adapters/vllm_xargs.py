@@ -22,5 +22,7 @@ def merge_xargs(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise RequestError(f"vllm_xargs: expected an object of parameters, got {shown(inner)}")
     if twice := rest.keys() & inner.keys():
-        raise RequestError(f"vllm_xargs: {shown(min(twice))} is beside it, too; give it once")
+        raise RequestError(
+            f"vllm_xargs: {shown(min(twice))} is given inside it and outside; give it once"
+        )
     return {**rest, **inner}

@@ -260,7 +260,7 @@ class ChainLogitProcessor(LogitProcessor):
 
     @classmethod
     def limit_params(cls, params: Any, limit: int) -> Any:
-        """Let every link have the limit, less the resumed tokens that are its prompt."""
+        """Give every link the limit, less the resumed tokens that are prompt to it."""
         skipped = params.skipped or (0,) * len(params.links)
         links = _of_links(
             params,
@@ -275,7 +275,7 @@ class ChainLogitProcessor(LogitProcessor):
         """Return the chain with the parameters that each link may change."""
         links = _of_links(params, lambda _, link, own: (link, link.own_params(own)))
         if all(one[1] is other[1] for one, other in zip(links, params.links, strict=True)):
-            return params  # the copies of a request find what was made of them
+            return params  # copies of a request share what is derived from this object
         return msgspec.structs.replace(params, links=links)
 
     @classmethod
@@ -414,7 +414,7 @@ class ChainLogitProcessor(LogitProcessor):
         return joined
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """Collect the edits of the links that are awake, and sleep until the next one wakes."""
+        """Collect the edits of the links that are awake, and sleep until the next link wakes."""
         position = request.position
         nothing = stays = True
         links = [link for link in request.state if link.processor.edits]

@@ -71,7 +71,7 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, where=Phase(self.where, finder))
 
     def begin_inside(self) -> Self:
-        """Return the parameters for an answer that SGLang parses as one that may begin inside.
+        """Return the parameters for an answer that SGLang may parse as thinking from its start.
 
         Parameters whose delimiters are not those of the served reasoning parser stay as they are.
         """

@@ -54,9 +54,9 @@ class Allowed:
         self.kept: KeptIds[Collection[int]] = KeptIds()
         self.whole: Allowed | None = None
         self._members = members
-        #: Nodes above allowed items, ascending; ``None`` for as many as the other rules leave.
+        #: Nodes that lead to an item of ``only``, ascending; ``None`` without ``only``.
         self._alive: NDArray[np.int64] | None = None
-        #: Nodes of which ``left_out`` has all items that are members, ascending.
+        #: Nodes that ``left_out`` empties of members, ascending.
         self._dead: NDArray[np.int64] = none.astype(np.int64)
         if only is not None:
             only = np.setdiff1d(only, left_out, assume_unique=True)
@@ -84,11 +84,11 @@ class Allowed:
         return bool(low < high)
 
     def tokens(self, node: int, depth: int) -> array[int]:
-        """Return the tokens after a node that lead to an allowed item, ascending.
+        """Return the tokens after a node that lead to an allowed item, ascending, in a new array.
 
         Args:
             node: A node; the result is empty if no allowed item is below it.
-            depth: Of the node.
+            depth: The node's depth.
         """
         start, stop = self.index.children(node)
         token_ids = self.index.arrays.token[start:stop]
@@ -118,7 +118,7 @@ class Allowed:
 
         Args:
             node: A node.
-            depth: Of the node.
+            depth: The node's depth.
             token_id: The token.
         """
         found = self.index.child(node, token_id)
@@ -135,7 +135,7 @@ class Allowed:
 
 
 def _has(nodes: NDArray[np.int64], node: int) -> bool:
-    """Tell whether ascending nodes have a node."""
+    """Tell whether a node is among ascending nodes."""
     place = nodes.searchsorted(node)
     return bool(place < len(nodes) and nodes[place] == node)
 

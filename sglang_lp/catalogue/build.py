@@ -1,6 +1,6 @@
 """Building an index: items are sorted, and each depth is a pass of numpy over them.
 
-A pass works in pieces, so that what is needed besides the items and the index stays small.
+A pass works in pieces, so that its temporary arrays stay small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LEVELS", "MAX_TOKEN", "PAD", "build", "version_of"]
 
-#: Fills the places behind an item that is shorter than the longest one.
+#: Fills the places behind an item that is shorter than the longest item.
 PAD = -1
 
 #: Most tokens of an item.
@@ -58,12 +58,12 @@ def build(
             places in ``codes``.
         end: Token that is put after every item. Needed where one item is the beginning of
             another.
-        sets: For each named set whether it has each item, shape ``(items,)``.
+        sets: By name of a set, whether it has each item, shape ``(items,)``, bool.
         progress: Called with a few words before each step.
 
     Raises:
-        CatalogueError: No items, tokens out of range, a hole in an item, or, without ``end``, an
-            item that is a prefix of another.
+        CatalogueError: No items, an id twice, tokens out of range, a hole in an item, or, without
+            ``end``, an item that is a prefix of another.
     """
     progress("checking")
     codes = _checked(codes, end)
@@ -275,7 +275,7 @@ def _sorted_by_parts(codes: NDArray[np.int32], table: Sequence[_Level], place_bi
     return _Items(order, shared, column)
 
 
-_Four: TypeAlias = (
+_NodeArrays: TypeAlias = (
     "tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]"
 )
 
@@ -294,7 +294,7 @@ class _Starts(NamedTuple):
 
 def _nodes(
     items: _Items, levels: int, *, ragged: bool
-) -> tuple[_Four, tuple[int, ...], tuple[int, ...]]:
+) -> tuple[_NodeArrays, tuple[int, ...], tuple[int, ...]]:
     """Number the nodes.
 
     Returns:

@@ -37,7 +37,7 @@ class _Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: Name of the array, or ``set:`` and the name of a set.
         dtype: numpy's name of its type.
         count: Number of its elements.
-        offset: Of its first byte.
+        offset: Place of its first byte in the file.
         crc: CRC-32 of its bytes.
     """
 
@@ -52,10 +52,10 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of the header of a file.
 
     Attributes:
-        version: Of the index.
-        shape: Of the index.
+        version: Version of the index.
+        shape: Shape of the index.
         arrays: The arrays, in the order of the file.
-        size: Of the file in bytes.
+        size: Size of the file in bytes.
     """
 
     version: str
@@ -69,7 +69,7 @@ def save(index: Index, path: str | Path) -> int:
 
     Args:
         index: The index.
-        path: Of the file.
+        path: The file to write.
 
     Returns:
         Size of the file in bytes.
@@ -110,7 +110,7 @@ def load(path: str | Path, *, whole: bool = False) -> Index:
     """Return the index of a file. Its arrays cannot be written.
 
     Args:
-        path: Of the file.
+        path: The file to read.
         whole: Whether to read the file into memory and compare it with its checksums; otherwise
             it is mapped.
 
@@ -174,10 +174,12 @@ def _open(path: Path, *, whole: bool) -> tuple[mmap.mmap | bytes, _Header]:
 
 def _array(mapped: mmap.mmap | bytes, one: _Array) -> NDArray[Any]:
     if one.dtype not in _DTYPES:
-        raise CatalogueError(f"array {one.name}: expected a known type, got {one.dtype}")
+        raise CatalogueError(
+            f"array {one.name}: expected a known type, got {one.dtype}; build it anew"
+        )
     dtype = np.dtype(one.dtype)
     if one.count < 0 or one.offset < 0 or one.offset + one.count * dtype.itemsize > len(mapped):
-        raise CatalogueError(f"array {one.name}: ends after the end of the file")
+        raise CatalogueError(f"array {one.name}: ends after the end of the file; build it anew")
     return np.frombuffer(mapped, dtype=dtype, count=one.count, offset=one.offset)
 
 
@@ -187,7 +189,7 @@ def _check_sizes(
     """Refuse arrays that do not fit the shape.
 
     Raises:
-        CatalogueError: Some do not.
+        CatalogueError: An array has another size.
     """
     ids = len(arrays.ids)
     fits = (

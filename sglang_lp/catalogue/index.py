@@ -71,7 +71,7 @@ class Arrays(NamedTuple):
         token: Shape ``(nodes,)``. Token that leads to each node, ascending among the children of
             one node; 0 for the root.
         low: First rank below each node. Where all items have one length, each depth has one entry
-            more, and there is none for the deepest one: the ranks below node ``i`` of depth ``d``
+            more, and the deepest depth has no entries: the ranks below node ``i`` of depth ``d``
             are ``low[i + d]`` to ``low[i + d + 1]``, and the deepest nodes are the items.
         high: Rank behind the last item below each node; empty where all items have one length.
         ids: Item ids in the order of the ranks: int64, or bytes of UTF-8.
@@ -158,7 +158,7 @@ class Index:
         Args:
             start: The first node.
             stop: The node after the last node of the run.
-            depth: Of all these nodes, which are children of one node.
+            depth: The depth of these nodes, which are children of one node.
 
         Returns:
             Ranks, ascending, shape ``(stop - start + 1,)``: the items below node ``start + i`` have
@@ -176,7 +176,7 @@ class Index:
 
         Args:
             nodes: A node, or an array of nodes.
-            depth: Of all these nodes.
+            depth: The depth of these nodes.
         """
         shape, arrays = self.shape, self.arrays
         if shape.ragged:
@@ -194,7 +194,7 @@ class Index:
         """Return the node of a depth that is above each of some items, or is the item itself.
 
         Args:
-            ranks: Of the items, ascending.
+            ranks: Ranks of the items, ascending.
             depth: From 1 to ``levels``.
 
         Returns:

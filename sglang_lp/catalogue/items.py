@@ -38,8 +38,8 @@ class Items(NamedTuple):
 
     Attributes:
         codes: Tokens, shape ``(items, levels)``, int32, filled with ``PAD`` behind shorter items.
-        ids: int64, or bytes of UTF-8; ``None`` if the file has none.
-        sets: For each set whether it has each item.
+        ids: Shape ``(items,)``, int64 or bytes of UTF-8; ``None`` if the file has none.
+        sets: By name of a set, whether it has each item, shape ``(items,)``.
     """
 
     codes: NDArray[np.int32]
@@ -62,8 +62,8 @@ def read(
         columns: Names of the columns of a table, where they differ from ``COLUMNS``. ``tokens``
             holds lists of token ids; without it, ``text`` holds texts for the tokenizer. ``id``
             (whole numbers or texts) and ``sets`` (lists of names) may be missing.
-        tokenizer: Of the library ``tokenizers``, for texts.
-        progress: Called with the number of texts that are tokens, and of all.
+        tokenizer: A tokenizer of the library ``tokenizers``, for texts.
+        progress: Called with the number of texts tokenized so far, and the number of all texts.
 
     Raises:
         CatalogueError: The file cannot be read, or a column does not fit.
@@ -140,7 +140,8 @@ def _codes_of(codes: NDArray[Any]) -> NDArray[np.int32]:
         )
     if codes.size and not PAD <= int(codes.min()) <= int(codes.max()) < 1 << 31:
         raise CatalogueError(
-            "expected token ids, and -1 only after a shorter item; got another number"
+            "expected token ids, and -1 only after a shorter item, got numbers from "
+            f"{int(codes.min())} to {int(codes.max())}"
         )
     return codes.astype(np.int32)
 
@@ -167,7 +168,10 @@ def _listed(column: Any) -> NDArray[np.int32]:
 def _numbers(values: Any) -> NDArray[np.int32]:
     numbers = np.asarray(values)
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < 1 << 31:
-        raise CatalogueError("tokens: expected token ids, got a number that is no token id")
+        raise CatalogueError(
+            "tokens: expected token ids, got numbers from "
+            f"{int(numbers.min())} to {int(numbers.max())}"
+        )
     return numbers.astype(np.int32)
 
 

@@ -28,11 +28,11 @@ class Catalogue:
     """One version of a catalogue, with the operator's rules for it.
 
     Attributes:
-        name: In the policy.
+        name: Its name in the policy.
         index: Its items.
-        written: Unix time at which its file was written.
+        written: Unix time in seconds at which its file was written.
         sets: Names of the sets that requests may name.
-        users: Objects that live as long as a request of this version.
+        users: One object for each running request of this version.
     """
 
     def __init__(self, name: str, index: Index, source: Source, written: float) -> None:
@@ -89,7 +89,7 @@ class Catalogues:
 
         Args:
             sources: By name.
-            folder: Of the policy.
+            folder: The folder of the policy.
 
         Raises:
             CatalogueError: A file cannot be read, is damaged, or does not fit the policy.
@@ -97,8 +97,8 @@ class Catalogues:
         self._sources = sources
         self._paths = {name: folder / source.file for name, source in sources.items()}
         self._vocab_size: int | None = None
-        #: The file that each version was read from, or that was refused; and the file of the
-        #: latest look, which another process may still be writing.
+        #: By name, the stamp of the file that was read last, or refused; and the stamp at the
+        #: latest look, when another process may still have been writing the file.
         self._read = {name: _stamp(path) for name, path in self._paths.items()}
         self._seen = dict(self._read)
         #: Requests of the version before the newest.
@@ -169,7 +169,7 @@ class Renewal(NamedTuple):
     """The outcome for a new version.
 
     Attributes:
-        name: Of the catalogue.
+        name: Name of the catalogue.
         problem: Why the version was refused; ``None`` if it is the newest now.
     """
 
@@ -178,7 +178,7 @@ class Renewal(NamedTuple):
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return numbers that differ between the files of a name; ``None`` without a file."""
+    """Return numbers that identify the file that a path names now; ``None`` without a file."""
     try:
         found = path.stat()
     except OSError:

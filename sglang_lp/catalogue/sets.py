@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Members"]
 
 
-#: The bits of a word that come before each of its bits.
+#: For each bit of a word, the mask of the bits before it, uint64.
 _BEFORE = ~(np.uint64(2**64 - 1) >> np.arange(64, dtype=np.uint64))
 
 
@@ -48,13 +48,13 @@ class Members:
 
     @classmethod
     def of(cls, index: Index, wanted: Collection[Collection[str]]) -> Members:
-        """Return the items that are, for each group of set names, in one of its sets.
+        """Return the items that are in at least one set of every group.
 
         Exact at every depth, because the sets are joined item by item, not node by node.
 
         Args:
             index: Has all the sets.
-            wanted: At least one group of at least one name.
+            wanted: At least one group, each of at least one name of a set.
         """
         # One after the other: ``ufunc.reduce`` would first copy all sets into one array.
         groups = (reduce(or_, (index.sets[name] for name in group)) for group in wanted)
@@ -64,7 +64,10 @@ class Members:
         """Return the number of members with a smaller rank, for each of some ranks.
 
         Args:
-            ranks: From 0 to the number of items.
+            ranks: From 0 to the number of items, any shape.
+
+        Returns:
+            Counts of the same shape, int32.
         """
         places = ranks >> 6
         words = self._words[places] & _BEFORE[ranks & 63]
@@ -72,7 +75,7 @@ class Members:
         return found
 
     def has_between(self, low: int, high: int) -> bool:
-        """Tell whether any rank from ``low`` up to ``high`` is a member."""
+        """Tell whether any rank from ``low`` to before ``high`` is a member."""
         return self._below(low) < self._below(high)
 
     def _below(self, rank: int) -> int:
@@ -81,7 +84,7 @@ class Members:
         return int(self._counts[rank >> 6]) + word.bit_count()
 
     def has(self, ranks: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell for each of some ranks whether the item is a member."""
+        """Return for each of some ranks whether the item is a member; same shape, bool."""
         shifts = (63 - (ranks & 63)).astype(np.uint64)
         found: NDArray[np.bool_] = (self._words[ranks >> 6] >> shifts & np.uint64(1)).astype(
             np.bool_

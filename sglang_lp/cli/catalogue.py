@@ -12,7 +12,7 @@ from sglang_lp.errors import RequestError, shown
 if TYPE_CHECKING:
     from sglang_lp.catalogue.index import Index
 
-#: Items that ``inspect`` shows, and most of those that share their tokens.
+#: Most groups of ids with equal tokens that ``inspect`` shows, and most ids of a group.
 _SHOWN = 3
 
 _EPILOG = """\

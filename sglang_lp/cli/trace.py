@@ -69,7 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp.trace import read_exchange, trace_answer, write_lines, write_page
 
     if arguments.beside and arguments.format != "html":
-        raise UsageError("--beside: expected --format html with it; trace each answer by itself")
+        raise UsageError(
+            "--beside: expected --format html; without it, trace each answer by itself"
+        )
     policy = policy_option.choose(arguments.policy)
     catalogues = policy.open_catalogues().now if policy.catalogues else {}
     with progress("reading the tokenizer"):

@@ -141,7 +141,7 @@ class Edits(ABC):
 
     @abstractmethod
     def keep_near_top(self, sigmas: float) -> None:
-        """Set logits to ``-inf`` that are far below the largest one: top-n-sigma sampling.
+        """Set the logits far below the largest to ``-inf``: top-n-sigma sampling.
 
         A token stays if its logit is at least ``max - sigmas * deviation``: the largest logit and
         the standard deviation (of the population) of the row's finite logits, after all other

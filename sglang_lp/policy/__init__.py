@@ -10,7 +10,7 @@ What a server allows, made at start-up:
 What a request runs, decided at both gates:
 
 - ``rules``: the order in which the decisions are applied.
-- ``links``: the request's processors meanwhile.
+- ``links``: the request's processors while the decisions are applied.
 - ``ceilings``: the largest number that it may give a parameter.
 - ``thinking``: its thinking budget.
 """

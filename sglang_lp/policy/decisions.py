@@ -55,7 +55,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A bundle that a request chooses by its name.
 
     Attributes:
-        processors: What it runs.
+        processors: The processors that it runs.
         may_set: Names of the parameters that the request may set.
     """
 

@@ -38,7 +38,7 @@ def parse_link(processor: type[LogitProcessor], given: Any, served: ServedModel)
 
 
 def fit_link(link: Link, served: ServedModel) -> Link:
-    """Check parameters against the served model, and fill in those that depend on it.
+    """Check parameters against the served model, and fill in values that depend on it.
 
     Raises:
         RequestError: They do not fit the model.

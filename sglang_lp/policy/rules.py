@@ -104,7 +104,7 @@ class Rules:
     """The decisions of a policy, checked as far as that is possible without the served model.
 
     Args:
-        decisions: Those of the policy.
+        decisions: The decisions of the policy.
         find: Returns the allowed class of a request's payload; raises ``RequestError``.
         allowed: All of these classes, except those of pins that no request has sent yet.
 
@@ -136,7 +136,7 @@ class Rules:
         }
         for name in decisions.profiles:
             if name in builtins.__all__:
-                raise PolicyError(f"profiles.{name}: a built-in has this name; choose another one")
+                raise PolicyError(f"profiles.{name}: a built-in has this name; choose another name")
         self._thinking = ThinkingRules(decisions, self._default)
         known = [*allowed, *(getattr(builtins, name) for name in builtins.__all__)]
         known += [processor for processor, _ in self._always_chosen]
@@ -223,13 +223,13 @@ class Rules:
     def _resume(self, link: Link, resumed: int, *, inside: bool) -> tuple[Any, int]:
         """Let the processors of a request resume an answer, and not the operator's.
 
-        A processor of ``[[always]]`` begins with the request. So does what follows the
-        thinking where SGLang's parser reads the answer by itself, without the resumed tokens.
+        A processor of ``[[always]]`` begins with the request. Processors that depend on thinking
+        do so as well where SGLang's parser reads the answer without the resumed tokens.
 
         Args:
             link: All processors that run.
             resumed: Number of tokens to resume.
-            inside: Whether SGLang's parser takes what comes without a start for reasoning.
+            inside: Whether SGLang's parser reads an answer without a start as reasoning.
 
         Returns:
             The parameters, and the number of resumed tokens for the processor as a whole.

@@ -183,7 +183,7 @@ class ThinkingRules:
         return [*links[:place], link, *links[place + 1 :]]
 
     def _answering(self, link: Link, served: ServedModel) -> Link:
-        """Give a budget the operator's room for the answer, and the least length of the answer.
+        """Give a budget the operator's room for the answer and minimum length of the answer.
 
         An answer that is to end in its block (``at_limit = "stop"``) stays as it is.
         """

@@ -38,7 +38,7 @@ def check_texts(name: str, texts: Sequence[str], limit: int = MAX_BYTES) -> None
         ) from None
     if any("\ufffd" in text for text in texts):
         raise ValueError(
-            f"{name}: expected characters, got U+FFFD, which stands for bytes that are none"
+            f"{name}: expected characters, got U+FFFD, which replaces bytes that are no character"
         )
     if length > limit:
         raise ValueError(

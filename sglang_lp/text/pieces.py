@@ -45,7 +45,11 @@ class Pieces:
         return int(self._ids[self._first[text]])
 
     def starting_with(self, prefix: bytes) -> np.ndarray:
-        """Return the ids of all tokens that start with these bytes, in no particular order."""
+        """Return the ids of all tokens that start with these bytes, in no particular order.
+
+        Returns:
+            An int64 array, a view that must not be changed.
+        """
         return self._ids[slice(*self.range_of(prefix))]
 
     def range_of(self, prefix: bytes) -> tuple[int, int]:
@@ -110,7 +114,7 @@ class Pieces:
         return low, np.maximum(low, high)
 
     def ids_in(self, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
-        """Return the ids of the tokens in any of several ranges, each once."""
+        """Return the ids of the tokens in any of several ranges, each once, ascending, int64."""
         import numpy as np
 
         found = np.zeros(len(self.of), dtype=np.bool_)
@@ -122,7 +126,10 @@ class Pieces:
         """Return the ids of all tokens that contain any of several texts, in order, each once.
 
         Args:
-            texts: Not empty. The search is fastest if no text begins with another.
+            texts: None of them empty. The search is fastest if no text begins with another.
+
+        Returns:
+            A new int64 array.
         """
         import numpy as np
 
@@ -138,8 +145,8 @@ class Pieces:
             texts: One or more, none of them empty.
 
         Returns:
-            For each occurrence: its index in the joined bytes of all tokens, the id of the token,
-            and the index after the text.
+            For each occurrence, in three arrays of integers: its index in the joined bytes of all
+            tokens, the id of the token, and the index after the text.
         """
         import numpy as np
 

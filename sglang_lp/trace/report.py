@@ -56,9 +56,9 @@ class Block(NamedTuple):
 
     Attributes:
         start: Index of the first token inside that was generated.
-        stop: Index after its last one, which is that of the end if there is one.
+        stop: Index after its last token, which is the last token of its end, if it has an end.
         spent: Index of the first token after the budget; ``None`` if it was not spent.
-        closed: What closed the block, in words; empty if it is open.
+        closed: The cause of its end, in words; empty if it is open.
     """
 
     start: int

@@ -87,8 +87,8 @@ class Audit:
     - ``event``: ``"refused"``.
     - ``gate``: Stable code of the gate.
     - ``reason``: ``code`` of the error; that of :class:`RequestError` for an unknown code.
-    - ``endpoint``, ``rid``: Of the request, see :class:`Asking`.
-    - ``processor``, ``parameter``: Those that do not fit; null if there are none, or if a client
+    - ``endpoint``, ``rid``: Route and id of the request, see :class:`Asking`.
+    - ``processor``, ``parameter``: Names of what does not fit; null if nothing, or if a client
       made up the name.
     - ``digest``: SHA-256 of the decoded pickle, null if nothing was decoded.
     - ``size``: Characters of the payload.

@@ -20,7 +20,7 @@ def install() -> None:
     from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
     if RotaryEmbedding.forward_cuda is RotaryEmbedding.forward_native:
-        return  # A server that loads every plugin has this one by two names.
+        return  # A server that loads every plugin loads this plugin under two names.
     original = RotaryEmbedding.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -17,16 +17,16 @@ from typing import Any
 from support.models.tiny_model import BOS, EOS, VOCAB_SIZE
 
 _MATRIX = 2
-#: In the draft: of the standard deviation of each weight matrix.
+#: Noise in the draft model's weights, as a part of the standard deviation of each weight matrix.
 NOISE = 0.3
-#: The standard deviation of the Llama's weights but for its embeddings, whose is 1: small enough
-#: that its next token hangs on the last one, and large enough that it does on the others too.
+#: Standard deviation of the Llama's weights; 1 for its embeddings. Small enough that the next token
+#: depends on the newest token, and large enough that it depends on the others as well.
 NARROW = 0.06
 HIDDEN = 64
 LAYERS = 6
 #: The default, [2, n // 2, n - 3], names one layer twice at 6.
 EAGLE3_LAYERS = (1, 3, 4)
-#: Whose states the drafts of blocks read, and how many tokens a block of theirs has.
+#: Layers whose states the drafters of blocks read, and number of tokens of a block.
 BLOCK_LAYERS = (1, 4)
 BLOCK = 6
 
@@ -124,7 +124,7 @@ def make_dflash(target: Path, directory: Path) -> Path:
     """Write a DFLASH head for that Llama into ``directory``, and return it.
 
     It drafts a block at once, so it cannot follow its own tokens without being trained: it has a
-    table of what the Llama says after each token.
+    table of the Llama's next token after each token.
     """
     import torch
     from transformers import AutoModelForCausalLM

@@ -19,7 +19,7 @@ _SECONDS = 300
 def census(server: Server, name: str) -> dict[str, Any]:
     """Return the objects that are alive once the scheduler is idle.
 
-    SGLang keeps its last batches until the next ones, so several requests ask, and ends requests
+    SGLang keeps its last batches until the next batches, so several requests ask. It ends requests
     whose client is gone some seconds late.
 
     Args:

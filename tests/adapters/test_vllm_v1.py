@@ -199,7 +199,7 @@ def test_sampling_params_are_those_of_the_request():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"vllm_xargs": {"a": 1}, "a": 2}, "'a' is beside it, too; give it once"),
+        ({"vllm_xargs": {"a": 1}, "a": 2}, "'a' is given inside it and outside; give it once"),
         ({"vllm_xargs": "a"}, "expected an object of parameters, got 'a'"),
         ({"vllm_xargs": [1]}, "expected an object of parameters, got list of 1"),
     ],

@@ -49,7 +49,7 @@ def test_a_fork_goes_on_by_itself(case, prompt, output, draft):
             for token_id in token_ids:
                 request.output_ids.append(token_id)
                 processor.advance(request, [token_id])
-        except Contradiction:  # none of the choices
+        except Contradiction:  # the tokens begin no choice
             pass
 
     feed(output)

@@ -71,7 +71,7 @@ OF_THE_MODEL = (
 
 @pytest.fixture(scope="module")
 def process():
-    """What the guard reads of a process of SGLang that serves the demo model."""
+    """Return the attributes that the guard reads of an SGLang process with the demo model."""
     from transformers import AutoTokenizer
 
     config = json.loads((MODEL / "config.json").read_text())

@@ -67,7 +67,7 @@ def test_delimiters_of_several_tokens_become_lists(model):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"thinking_start": "<a>"}, "^thinking_end of .* required, because the other one"),
+        ({"thinking_start": "<a>"}, "^thinking_end of .* required, because the other delimiter"),
         ({"thinking_start": "<think>", "thinking_end": ""}, "^thinking_end of .* expected a text"),
         ({"thinking_start": "<think>", "thinking_end": "\ud800"}, "has no tokens that spell"),
         ({"closing": "\ud800"}, "^closing of .* half a character"),
@@ -174,7 +174,7 @@ def test_the_command_takes_the_names_that_its_messages_and_the_client_use(model,
     printed = capsys.readouterr().out.partition("params      ")[2]
     assert json.loads(printed) == resolve(model, **named)
     assert main(["resolve", str(model), *options[:1]]) == 2
-    assert "required, because the other one is given" in capsys.readouterr().err
+    assert "required, because the other delimiter is given" in capsys.readouterr().err
 
 
 def test_the_command_prints_nothing_that_attach_refuses(model, capsys):

@@ -89,8 +89,8 @@ def test_a_masked_request_ends_where_its_processor_does_more_than_it_claims(does
             assert request.to_finish is None
             continue
         assert request.to_finish.message == (
-            "Lies failed at token 2: return_sampling_mask goes with processors that only ban, "
-            "allow and force, and it did something else; its class says exclusion_only = True, "
-            "which has to go"
+            "Lies failed at token 2: return_sampling_mask needs processors that only ban, allow or "
+            "force tokens, and this processor edited otherwise; its class sets exclusion_only = "
+            "True: remove that"
         )
         assert (logits == 0).all()

@@ -102,7 +102,7 @@ def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
 
 
 def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
-    """Set the logits of some rows to ``-inf`` that are far below the row's largest."""
+    """In some rows, set the logits far below the row's largest to ``-inf``."""
     import numpy as np
     from torch.nn.functional import threshold
 

@@ -70,7 +70,7 @@ def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
 
 
 def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
-    """Set the logits of some rows to ``-inf`` that are far below the row's largest."""
+    """In some rows, set the logits far below the row's largest to ``-inf``."""
     lowest = [_lowest_near_top(logits, *one) for one in kept]  # before any row is masked
     for (rows, _), least in zip(kept, lowest, strict=True):
         own = logits.index_select(0, rows)

@@ -56,14 +56,14 @@ class Device(Protocol):
         """
 
     def keep_near_top(self, logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
-        """Set the logits of some rows to ``-inf`` that are far below the row's largest, in place.
+        """In some rows, set the logits far below the row's largest to ``-inf``, in place.
 
         Far is the standard deviation of the row's finite logits, times ``sigmas``. A row with NaN
         or ``+inf`` does not change. Other logits keep their bits.
 
         Args:
             logits: Shape ``(any, vocab)``, with all other edits applied.
-            kept: The rows. Of a row that is in several the smallest ``sigmas`` counts.
+            kept: The rows. Where a row occurs several times, the smallest ``sigmas`` counts.
         """
 
 

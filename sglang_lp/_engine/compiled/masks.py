@@ -60,7 +60,7 @@ class TokenMask:
         return 0 if self._allowed is not None else self._vocab_size - sum(map(len, self._banned))
 
     def count_with(self, other: TokenMask | None) -> int:
-        """Return the number of tokens that this mask and another one both leave possible."""
+        """Return the number of tokens that both this mask and another mask leave possible."""
         if other is None:
             return self.count
         if self._counts is None:

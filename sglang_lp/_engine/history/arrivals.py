@@ -131,7 +131,7 @@ class Arrivals:
         return 0
 
     def _has_room(self, row: Row) -> bool:
-        """Tell whether a prompt is read now, and count it; the first one is always read."""
+        """Tell whether a prompt is read now, and count it; the first prompt is always read."""
         params, prompt_ids = row.request.params, row.source.origin_input_ids
         room, tokens = _MOST_TOKENS - self._tokens, len(prompt_ids)
         if tokens // _OF_COPY <= room and params is self._latest[0]:

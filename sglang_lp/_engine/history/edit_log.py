@@ -37,7 +37,7 @@ class Spans:
         self.cut: int | None = None
 
     def add(self, start: int, stop: int) -> None:
-        """Add the positions from ``start`` up to ``stop``, except those that were added before."""
+        """Add the positions from ``start`` to before ``stop``, unless they were added already."""
         spans, start = self.spans, max(start, self._end)
         if stop <= start:
             return

@@ -24,7 +24,7 @@ _GROUP = "sglang_lp.hosts"
 #: - token ids of the prompt;
 #: - generated token ids, oldest first;
 #: - newer generated ids that the host has not appended yet;
-#: - number of generated tokens, including those that cannot be read;
+#: - number of generated tokens, readable or not;
 #: - whether the token that is sampled now becomes part of the answer.
 Seen: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int], int, bool]
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _NONE, _TOKENS = History.NONE, History.TOKENS
 
 _BIASED = (
-    "return_sampling_mask goes with processors that only ban, allow and force, and it did "
-    "something else; its class says exclusion_only = True, which has to go"
+    "return_sampling_mask needs processors that only ban, allow or force tokens, and this "
+    "processor edited otherwise; its class sets exclusion_only = True: remove that"
 )
 
 
@@ -86,7 +86,7 @@ class Row:
         source: The host's own request object (or a proxy of it), or ``None``.
         resumed: Number of tokens at the end of the prompt that the processor treats as generated.
             Positions count these as well.
-        state: How far the row is.
+        state: Whether the processor is started and fed.
         wake: Reading of the clock before which no step asks this row.
         tokens: Generated tokens that were fed, oldest first.
         persistent: Compiled edits that apply at every step, or ``None``.
@@ -262,7 +262,7 @@ class Row:
             Whether the processor can edit this step. False in two cases, unless it needs no
             history:
 
-            - the result of the step will be dropped: a chunk of a prefill before the last one, or
+            - the result of the step will be dropped: a chunk of a prefill before the last chunk, or
               a request that has just finished;
             - the newest token is missing, and the processor does not tolerate that.
         """

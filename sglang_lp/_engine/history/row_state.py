@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class RowState(Enum):
-    """How far a row is.
+    """Whether the processor of a row is started and fed.
 
     Attributes:
         UNSTARTED: The processor has no state, or one of another history: the next step starts it.

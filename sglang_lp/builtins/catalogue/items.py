@@ -61,14 +61,14 @@ class Choice(NamedTuple):
 
 
 class _Progress:
-    """How far the output is in an item.
+    """The progress of the output through its items.
 
     Attributes:
         choice: The items.
         trigger: Begins an item; ``None`` if items follow each other.
         begun: The part of the trigger that has come.
         node: Node of the item that is being written; ``None`` in the text around items.
-        depth: Of the node.
+        depth: Depth of the node.
         done: Number of items that are written.
         is_last: Whether no more items come.
     """
@@ -317,7 +317,7 @@ class CatalogueLogitProcessor(LogitProcessor):
             else:
                 edits.rest()
         elif progress.node is None:
-            # The trigger cannot be complete earlier. Tokens are read all at once, so not too late.
+            # The trigger cannot be complete earlier. A long sleep would make one step read much.
             lacking = progress.trigger.lacking(progress.begun)
             edits.wake_at(request.position + min(lacking, _LONGEST_SLEEP))
         else:
@@ -387,7 +387,7 @@ def _tokens_after(progress: _Progress) -> Collection[int]:
 def _kept(allowed: Allowed, node: int | None, depth: int) -> Collection[int]:
     def put_together(node: int) -> Collection[int]:
         if allowed.whole is not None and not allowed.restricts(node):
-            # Nothing is left out here, most often: then all requests share one long list.
+            # Usually nothing is left out here, so all requests share one long list.
             return _kept(allowed.whole, node, depth)
         return lasting(allowed.tokens(node, depth))
 

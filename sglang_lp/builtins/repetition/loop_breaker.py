@@ -81,7 +81,7 @@ class _Loop(NamedTuple):
     """A loop that the output ends with.
 
     Attributes:
-        told: A few words about it.
+        told: A description for messages.
         following: The tokens that would continue it.
     """
 
@@ -219,8 +219,9 @@ class LoopBreakerLogitProcessor(LogitProcessor):
                 if getattr(self, name) is None:
                     msgspec.structs.force_setattr(self, name, value)
             if self.max_pattern_size is None or self.min_count is None:
-                name = "max_pattern_size" if self.max_pattern_size is None else "min_count"
-                raise ValueError(f"{name}: required with the other one, or give a preset")
+                names = "max_pattern_size", "min_count"
+                missing, other = names if self.max_pattern_size is None else names[::-1]
+                raise ValueError(f"{missing}: required with {other}, or give a preset")
             if (self.min_pattern_size or 1) > self.max_pattern_size:
                 raise ValueError(
                     "min_pattern_size: expected at most max_pattern_size, which is "

@@ -122,7 +122,7 @@ class Window:
         """
         self._window = window_size
         self._whitelist = whitelist
-        #: Tokens of an n-gram before the last one, and of a third.
+        #: Tokens of an n-gram without its last token, and of a third.
         self._before = ngram_size - 1
         self._third_size = (ngram_size + 1) // 3
         #: Number of tokens, of entered tokens, and of the prompt's tokens.
@@ -198,7 +198,7 @@ class Window:
     def _enter(self, history: Request | History) -> None:
         """Enter the n-grams that have ended since the last time and are in the window."""
         begin, end, before = self._entered, self._end, self._before
-        # The first token that is the last one of an n-gram of the window.
+        # The first token that ends an n-gram of the window.
         oldest = end - self._window + before
         if begin - len(self._keys) < oldest:
             self._drop(history, min(oldest, begin))
@@ -328,7 +328,7 @@ class Drafted:
         end: Index of the token that comes next.
 
     Attributes:
-        due: As of the window: drafted tokens could only put it off.
+        due: The window's ``due``: drafted tokens could only put it off.
     """
 
     __slots__ = ("_begin", "_end", "_window", "due")

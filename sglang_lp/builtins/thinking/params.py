@@ -64,7 +64,7 @@ class BudgetParams(Parameters, frozen=True):
         soft_top_n: A moment is good if the end is among this many likeliest tokens.
         min_thinking_tokens: Fewest tokens of a block, at most ``soft_thinking_budget``.
         wait_token_id: Forced in place of an end that comes before the minimum.
-        max_waits: Most wait tokens in a block, counting those that the model wrote itself.
+        max_waits: Most wait tokens in a block, forced or written by the model.
         closing: A message to close with, instead of a newline: a text of up to 1,024
             characters, in the tokens that the served tokenizer writes it with.
         closing_token_ids: The message as tokens.
@@ -170,7 +170,7 @@ class BudgetParams(Parameters, frozen=True):
                 raise ValueError(f"{given[1]}: given together with {given[0]}; give one")
         if (self.thinking_start is None) != (self.thinking_end is None):
             name = "thinking_start" if self.thinking_start is None else "thinking_end"
-            raise ValueError(f"{name}: required, because the other one is given")
+            raise ValueError(f"{name}: required, because the other delimiter is given")
 
     @property
     def limit(self) -> int:
@@ -259,7 +259,7 @@ def check_ids(processor: str, params: BudgetParams) -> None:
     if start is None or end is None:
         missing = "start" if start is None else "end"
         raise InvalidParameter(
-            processor, f"thinking_{missing}_token_id", "required with the other one"
+            processor, f"thinking_{missing}_token_id", "required with the other delimiter"
         )
     if start[-1] == end[-1] and (start[-len(end) :] == end or end[-len(start) :] == start):
         raise InvalidParameter(

@@ -91,7 +91,7 @@ class Progress:
         length: Number of tokens read, prompt included.
         opened: Index of the first token of the open block, prompt included; in states without an
             open block -1.
-        carried: Tokens that this block, or the next one, had before a tool call interrupted it.
+        carried: Tokens that this block, or the next block, had before a tool call interrupted it.
         begun: State of ``finder.closer`` after the tokens generated in the open block.
         newest: The newest token of the open block, -1 if it has none.
         waits: How many tokens generated in the open block are the counted token.

@@ -51,11 +51,15 @@ class AllowedTokensLogitProcessor(LogitProcessor):
             if self.texts is not None:
                 check_texts("texts", self.texts)
             elif self.token_ids is None:
-                raise ValueError("texts: expected these, or token_ids")
+                raise ValueError("texts: expected texts or token_ids, got neither")
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:
-        """Add the tokens of the served model that are a text, and its end tokens."""
+        """Add the tokens of the served model that are a text, and its end tokens.
+
+        Raises:
+            InvalidParameter: No token is a text, or the bytes of the tokens are unknown.
+        """
         given: Any = params
         if given.texts is None:
             return super().fit_params(params, served)

@@ -62,7 +62,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
             if self.texts is not None:
                 check_texts("texts", self.texts)
             elif self.token_ids is None and not self.unmapped:
-                raise ValueError("token_ids: expected these, texts or unmapped")
+                raise ValueError("token_ids: expected token_ids, texts or unmapped, got none")
 
     class _Fitted(Params, frozen=True):
         """The parameters, with the end tokens that are banned where a client gets their names."""

@@ -77,7 +77,12 @@ class GenLengthLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
-        """Find the tokens that get the bias."""
+        """Find the tokens that get the bias.
+
+        Raises:
+            InvalidParameter: The text is not one token, no end tokens are known, or the bytes of
+                the tokens are unknown.
+        """
         if params.complete_sentences:
             served_vocabulary(cls.__name__, "complete_sentences", served.tokenizer)
         if params.text is None:

@@ -105,14 +105,14 @@ class BadWordsLogitProcessor(LogitProcessor):
                     if getattr(self, name):
                         raise ValueError(f"{name}: expected words with it")
                 if self.token_ids is None:
-                    raise ValueError("words: expected these, or token_ids and lengths")
+                    raise ValueError("words: expected words, or token_ids and lengths; got neither")
             else:
                 check_texts("words", self.words)
             if self.eos_token_ids is not None and self.words is None:
                 raise ValueError("eos_token_ids: expected words with it")
             if self.token_ids is None:
                 if self.lengths is not None:
-                    raise ValueError("token_ids: expected these with lengths")
+                    raise ValueError("lengths: expected with token_ids only")
             elif self.lengths is None:
                 raise ValueError("lengths: expected the length of each sequence of token_ids")
             else:

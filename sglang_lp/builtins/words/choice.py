@@ -94,7 +94,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit, and without end tokens a choice that is a prefix."""
             if (self.choices is None) == (self.token_ids is None):
-                raise ValueError("choices: expected either these, or token_ids and lengths")
+                raise ValueError("choices: expected either choices, or token_ids and lengths")
             if self.choices is not None:
                 if self.lengths is not None:
                     raise ValueError("lengths: expected with token_ids only")
@@ -127,7 +127,11 @@ class ChoiceLogitProcessor(LogitProcessor):
         return _Progress(self._choices(request.params, request.tokenizer))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Follow the choices."""
+        """Follow the choices.
+
+        Raises:
+            Contradiction: The tokens, which may be resumed, begin no choice.
+        """
         progress, eos = request.state, request.params.eos_token_ids
         for token_id in token_ids:
             if progress.done:
@@ -142,8 +146,8 @@ class ChoiceLogitProcessor(LogitProcessor):
                 progress.done = True
             else:
                 raise Contradiction(
-                    f"token {token_id} of the answer so far is none of the choices of {self.name}: "
-                    "expected an answer that begins one; change the choices or resumed_tokens"
+                    f"token {token_id} of the answer so far continues no choice of {self.name}: "
+                    "expected the beginning of a choice; change the choices or resumed_tokens"
                 )
 
     def fork(self, request: Request) -> _Progress:

@@ -54,7 +54,7 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
             if self.text is not None:
                 check_texts("text", [self.text])
             if (self.text is None) == (self.token_ids is None):
-                raise ValueError("token_ids: expected either these or text")
+                raise ValueError("token_ids: expected either token_ids or text")
 
     @classmethod
     def fit_params(cls, params: Parameters, served: ServedModel) -> Parameters:

@@ -91,10 +91,10 @@ class ForcedWordsLogitProcessor(LogitProcessor):
             if self.words is not None:
                 check_texts("words", self.words, _MAX_BYTES)
             elif self.token_ids is None:
-                raise ValueError("words: expected these, or token_ids and lengths")
+                raise ValueError("words: expected words, or token_ids and lengths; got neither")
             if self.token_ids is None:
                 if self.lengths is not None:
-                    raise ValueError("token_ids: expected these with lengths")
+                    raise ValueError("lengths: expected with token_ids only")
                 return
             if self.lengths is None:
                 raise ValueError("lengths: expected the length of each word of token_ids")
@@ -113,12 +113,19 @@ class ForcedWordsLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
-        """Turn the words into tokens of the served model, and name its end tokens."""
+        """Turn the words into tokens of the served model, and name its end tokens.
+
+        Raises:
+            InvalidParameter: The model cannot write a word, ``token_ids`` are given as well, or no
+                end tokens are known.
+        """
         ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
         token_ids, lengths = params.token_ids, params.lengths
         if params.words is not None:
             if token_ids is not None:
-                raise InvalidParameter(cls.__name__, "token_ids", "given together with words")
+                raise InvalidParameter(
+                    cls.__name__, "token_ids", "given together with words; give one"
+                )
             words = tuple(dict.fromkeys(params.words))
             spelled = [forced_text(cls.__name__, "words", served.tokenizer, word) for word in words]
             token_ids = tuple(token_id for word in spelled for token_id in word)

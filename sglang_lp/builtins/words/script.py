@@ -81,7 +81,7 @@ class ScriptLogitProcessor(LogitProcessor):
             """Refuse a single delimiter, and delimiters without a use."""
             if (self.thinking_start is None) != (self.thinking_end is None):
                 name = "thinking_start" if self.thinking_start is None else "thinking_end"
-                raise ValueError(f"{name}: required, because the other one is given")
+                raise ValueError(f"{name}: required, because the other delimiter is given")
             if self.thinking_start is not None and self.where == "everywhere":
                 raise ValueError('thinking_start: expected where="thinking" or where="answer"')
 

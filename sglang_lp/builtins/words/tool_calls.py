@@ -1,4 +1,4 @@
-"""A largest number of tool calls."""
+"""A limit on the number of tool calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Texts(NamedTuple):
 
 
 class _Progress:
-    """The number of calls so far, and the texts that the output may end next with."""
+    """The number of calls so far, and the text that comes next: a start or an end."""
 
     __slots__ = ("begun", "calls", "is_over", "left", "texts", "waits", "written")
 
@@ -54,7 +54,7 @@ class _Progress:
         #: The texts that are waited for, and the part of each that has come.
         self.waits = texts.starts
         self.begun = [one.start for one in texts.starts]
-        #: For each ban, the end of the output that may begin a start.
+        #: For each ban, the suffix of the output that may be the beginning of a start.
         self.written = [one.start for one in texts.banned]
 
     def read(self, token_id: int) -> None:
@@ -133,7 +133,12 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
-        """Fill in the texts of the served tool-call parser, and the model's end tokens."""
+        """Fill in the texts of the served tool-call parser, and the model's end tokens.
+
+        Raises:
+            InvalidParameter: The texts or the end tokens are unknown, or the model cannot write a
+                text.
+        """
         ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
         params = replaced(params, cls.__name__, eos_token_ids=ends)
         if params.tool_call_starts is None:

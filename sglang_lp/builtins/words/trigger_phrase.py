@@ -99,7 +99,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         def __post_init__(self) -> None:
             """Refuse no phrase or two, and parameters that do not go together."""
             if (self.phrase is None) == (self.phrase_token_ids is None):
-                raise ValueError("phrase: expected either this or phrase_token_ids")
+                raise ValueError("phrase: expected either phrase or phrase_token_ids")
             names = ("trigger", "trigger_token_ids", "before_token_ids")
             given = [name for name in names if getattr(self, name) is not None]
             if len(given) > 1:
@@ -195,7 +195,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         elif progress.times == params.max_times:
             edits.rest()
         elif params.has_trigger:
-            # The trigger cannot be complete earlier. Tokens are read all at once, so not too late.
+            # The trigger cannot be complete earlier. A long sleep would make one step read much.
             lacking = progress.trigger.lacking(progress.begun)
             edits.wake_at(request.position + min(lacking, _LONGEST_SLEEP))
         elif is_early:

@@ -20,7 +20,7 @@ from sglang_lp.server.front.bounds import (
 from sglang_lp.server.front.fields import take_max_thinking_tokens
 from sglang_lp.server.front.header import endpoint, ran
 from sglang_lp.server.front.meta_info import expect
-from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.places import check_generate
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
@@ -52,7 +52,7 @@ class Admission:
     def admit(self, tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a request that SGLang has tokenized."""
         _note(getattr(tokenized, "rid", None))
-        with noting(), standing_in(manager, obj):
+        with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
                 check_generate(obj)
                 check_ids(manager, obj, getattr(tokenized, "input_ids", None))
@@ -67,7 +67,7 @@ class Admission:
             obj: The list as SGLang has normalized it.
         """
         _note(None)  # each of its requests has an id of its own
-        with noting(), standing_in(manager, obj):
+        with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
                 check_generate(obj)
                 yield from check_prompts(manager, obj)
@@ -98,7 +98,7 @@ class Admission:
             return  # a body that SGLang has normalized was admitted before its first answer
         _note(getattr(obj, "rid", None))
         try:
-            with noting(), standing_in(manager, obj):
+            with noting(), sending_placeholder(manager, obj):
                 with self._guard.counting():
                     check_generate(obj)
                     for _ in check_prompts(manager, obj):

@@ -33,7 +33,7 @@ class _Noted(dict[str, Coded]):
     """The errors of an HTTP request, by their messages.
 
     Attributes:
-        told: Messages of the errors that an error of the answer has the code of.
+        told: Messages of the errors whose code an error of the answer has.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Noted(dict[str, Coded]):
         """Return the toolkit's error behind an error of the answer; ``None`` for SGLang's own.
 
         Args:
-            message: Of the error in the answer.
+            message: Message of the error in the answer.
         """
         text = str(message)
         if text not in self:

@@ -116,7 +116,7 @@ def check_making(seconds: float, objects: int) -> None:
     """Check how long the scheduler makes the objects of one HTTP request.
 
     Args:
-        seconds: Of all constructors, as measured when each was tried.
+        seconds: Processor time of all constructors, as measured when each was tried.
         objects: Number of texts and copies (``n``).
 
     Raises:

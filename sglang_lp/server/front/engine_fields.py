@@ -1,4 +1,4 @@
-"""Values of other engines' fields, as those engines mean them, and of fields for tool calls.
+"""Values of other engines' fields, read as those engines read them; and of fields for tool calls.
 
 Each function takes the body of a request and the name of a field. It returns a value for
 ``sglang_lp.policy.fields``, or ``MISSING`` where there is nothing to do.

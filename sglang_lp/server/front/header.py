@@ -1,6 +1,6 @@
-"""The header that says what ran: names alone, as admitted by the gate of this process.
+"""The header with the names of the processors that ran, as admitted by this process's gate.
 
-A stream's header is sent before its first token, so it can say no more.
+A stream's header is sent before its first token, so it has only the names.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sglang_lp.wire.names import HEADER, POLICY_HEADER
 #: Most messages of a stream that wait for its request to be admitted.
 _MOST_HELD = 8
 
-#: The names of the HTTP request that is being answered; ``None`` in it until one is admitted.
+#: The names of the HTTP request that is being answered, in a list with one entry: ``None`` until a
+#: request is admitted.
 _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
     "sglang_lp_answering", default=None
 )
-
 
 #: The ASGI scope of the HTTP request that is being answered.
 _scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
@@ -54,15 +54,16 @@ def _warnings() -> list[str]:
 class AnswerHeader:
     """Writes the headers: middleware, as ASGI knows it.
 
-    Every answer has the policy's fingerprint, one that was admitted what ran on it.
+    Every answer has the policy's fingerprint. The answer to an admitted request also has the names
+    of its processors.
 
-    A stream that begins before its request is admitted, as that of ``/v1/responses`` does, waits
-    for that: its first events say that it began. If the request is refused, the client gets the
-    refusal instead of the stream.
+    A stream may begin before its request is admitted, as that of ``/v1/responses`` does. Its first
+    events, which only say that it began, are held until then. If the request is refused, the client
+    gets the refusal instead of the stream.
 
     Args:
-        app: What answers.
-        fingerprint: Of the policy.
+        app: The ASGI app that answers.
+        fingerprint: Fingerprint of the policy.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], fingerprint: str) -> None:

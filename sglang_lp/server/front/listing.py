@@ -25,7 +25,7 @@ def list_allowed(guard: Guard) -> dict[str, Any]:
     """Return the processors and profiles that a request may name, with their parameters.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
     """
     return {
         "version": version("sglang-lp"),
@@ -59,7 +59,7 @@ def add_list(app: Any, guard: Guard, is_guarded: Callable[[], bool]) -> None:
 
     Args:
         app: SGLang's app.
-        guard: Of this process.
+        guard: The guard of this process.
         is_guarded: Tells whether every hook is live. If one is lost, the endpoint answers with
             HTTP 503.
     """

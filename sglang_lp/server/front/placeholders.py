@@ -27,7 +27,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 @contextmanager
-def standing_in(manager: Any, obj: Any) -> Iterator[None]:
+def sending_placeholder(manager: Any, obj: Any) -> Iterator[None]:
     """Send a placeholder for a request that the block refuses, so that the peer does not wait.
 
     Args:
@@ -40,22 +40,22 @@ def standing_in(manager: Any, obj: Any) -> Iterator[None]:
         is_awaited = getattr(obj, "bootstrap_room", None) is not None
         mode = manager.server_args.disaggregation_mode if is_awaited else "null"
         if mode != "null":
-            # Always with a code, because the text of a client may end as one with a code does.
+            # Always with a code: without it, a client's text could end like a code.
             said = Coded(str(getattr(error, "detail", error)), RequestError.code, None)
-            _stand_in(manager, obj, mode, (Coded.of(error) or said).text)
+            _send_all(manager, obj, mode, (Coded.of(error) or said).text)
         raise
 
 
-def _stand_in(manager: Any, obj: Any, mode: str, why: str) -> None:
+def _send_all(manager: Any, obj: Any, mode: str, why: str) -> None:
     try:
-        standings = [_standing(one, mode, why) for one in _each(obj)]
+        placeholders = [_make(one, mode, why) for one in _each(obj)]
     except Exception as error:  # noqa: BLE001 - SGLang refuses it on the peer as well
-        logger.debug("sglang-lp: no stand-in: %s", error)
+        logger.debug("sglang-lp: no placeholder: %s", error)
         return
     loop = asyncio.get_running_loop()
-    for standing in standings:
+    for placeholder in placeholders:
         # In a new context: the placeholder must not change the headers of the current request.
-        task = loop.create_task(_end(manager, standing), context=Context())
+        task = loop.create_task(_end(manager, placeholder), context=Context())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
 
@@ -71,8 +71,8 @@ def _each(obj: Any) -> Iterator[Any]:
         yield from (obj[i] for i in range(len(obj.bootstrap_room)))
 
 
-def _standing(one: Any, mode: str, why: str) -> Any:
-    standing = type(one)(
+def _make(one: Any, mode: str, why: str) -> Any:
+    placeholder = type(one)(
         sampling_params={"max_new_tokens": 1, "temperature": 0},
         bootstrap_host=one.bootstrap_host,
         bootstrap_port=one.bootstrap_port,
@@ -83,16 +83,16 @@ def _standing(one: Any, mode: str, why: str) -> Any:
         disagg_prefill_dp_rank=one.disagg_prefill_dp_rank,
     )
     if mode == "decode":  # as long as what the prefill server sends
-        standing.text, standing.input_ids = one.text, one.input_ids
+        placeholder.text, placeholder.input_ids = one.text, one.input_ids
     else:
-        standing.input_ids = [0]
-        standing.sampling_params["custom_params"] = add_own(None, REFUSAL, why)
-    return standing
+        placeholder.input_ids = [0]
+        placeholder.sampling_params["custom_params"] = add_own(None, REFUSAL, why)
+    return placeholder
 
 
-async def _end(manager: Any, standing: Any) -> None:
+async def _end(manager: Any, placeholder: Any) -> None:
     try:
-        async for _ in manager.generate_request(standing):
+        async for _ in manager.generate_request(placeholder):
             pass
     except Exception as error:  # noqa: BLE001 - the client has its answer
-        logger.debug("sglang-lp: a stand-in ended: %s", error)
+        logger.debug("sglang-lp: a placeholder ended: %s", error)

@@ -56,7 +56,7 @@ def add_tokenizer(app: Any, guard: Guard) -> None:
 
     Args:
         app: SGLang's app.
-        guard: Of this process.
+        guard: The guard of this process.
     """
     from starlette.responses import JSONResponse, StreamingResponse
 

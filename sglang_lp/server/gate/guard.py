@@ -127,7 +127,7 @@ class Guard:
         """Read what an object of SGLang knows of the server.
 
         Args:
-            gate: Of this process.
+            gate: The gate of this process.
             process: SGLang's ``TokenizerManager`` or ``Scheduler``.
 
         Raises:

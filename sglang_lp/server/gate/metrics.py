@@ -203,7 +203,7 @@ class Metrics:
         """Count a file that replaced the file of a catalogue.
 
         Args:
-            gate: Of this process.
+            gate: The gate of this process.
             renewal: The outcome.
             now: The version in use.
         """

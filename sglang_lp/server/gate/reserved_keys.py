@@ -134,11 +134,11 @@ def check_shape(custom_params: object, req: object) -> None:
             _refuse(key)
 
 
-def check_stands(custom_params: object) -> None:
+def refuse_placeholder(custom_params: object) -> None:
     """Refuse the placeholder of a request that admission refused.
 
     Raises:
-        RequestError: With what admission said.
+        RequestError: It is a placeholder; the error is admission's.
     """
     if isinstance(custom_params, dict) and REFUSAL in custom_params:
         raise Coded.of_text(custom_params[REFUSAL], RequestError.code).as_error()

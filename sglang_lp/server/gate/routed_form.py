@@ -10,7 +10,7 @@ from sglang_lp.server.gate.reserved_keys import ROUTED, check_origin
 
 #: The refusal of a request that names a processor in its own field and in ``metadata``.
 GIVEN_TWICE = (
-    "custom_logit_processor: expected one processor, got another one in "
+    "custom_logit_processor: expected one processor, got another in "
     f'metadata["{wire.ENTRY}"]; give it once'
 )
 
@@ -44,7 +44,7 @@ def unfold(payload: Any, custom_params: Any) -> tuple[Any, Any]:
     given = custom_params or {}
     if twice := given.keys() & params.keys():
         raise RequestError(
-            f"custom_params: {shown(min(twice))} is given twice, here and beside the processor; "
+            f"custom_params: {shown(min(twice))} is given twice, here and with the processor; "
             "give it once"
         )
     return payload, {**given, **params}

@@ -48,7 +48,7 @@ class Server:
         tokenizer: The served model's, or ``None``.
         vocab_size: Number of logits in a row of the served model, or ``None``.
         eos_token_ids: The end tokens of the model's configuration, or ``None``.
-        reasoning: How the served reasoning parser tells reasoning; ``None`` without a parser.
+        reasoning: Format of the served reasoning parser; ``None`` without a parser.
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
     """
 
@@ -150,7 +150,7 @@ class Server:
         """Refuse a request whose processor SGLang would not call.
 
         Args:
-            name: Of the processor, for the message.
+            name: Name of the processor, for the message.
 
         Raises:
             Unsupported: With the reason.
@@ -168,7 +168,7 @@ class Server:
         """Refuse a request whose processor would not do what the request asks for.
 
         Args:
-            name: Of the processor, for the message.
+            name: Name of the processor, for the message.
             processor: Serves the request.
             intake: The request.
             beside: The keys of its ``custom_params`` that are meant for no processor.
@@ -263,6 +263,6 @@ def _check_mask(links: Sequence[tuple[str, LogitProcessor]]) -> None:
         if link.dense or not link.exclusion_only:
             raise Unsupported(
                 "return_sampling_mask: expected processors that only ban, allow and force tokens, "
-                f"got {name}, which also changes how likely the others are to each other; "
+                f"got {name}, which also changes the relative probabilities of other tokens; "
                 "leave out one of them"
             )

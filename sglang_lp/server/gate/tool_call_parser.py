@@ -1,7 +1,7 @@
 """The texts around one tool call, in the format of the served tool-call parser.
 
-SGLang's parsers declare them under several names, some not at all, and a block may hold several
-calls. So this is a table, by the names in SGLang's registry (0.5.20 to 0.5.23).
+SGLang's parsers declare these texts under several names, or not at all, and a block may hold
+several calls. So this is a table, by the names in SGLang's registry (0.5.20 to 0.5.23).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Prefill and decode on two servers: what one of them finds out reaches the other.
+"""Prefill and decode on two servers: errors and edits of the first token reach the decode server.
 
 The prefill server samples the first token, the decode server all others, and the client gets the
-decode server's answer. SGLang sends the decode server the KV cache and the token, and nothing of
-why there is none: it would wait until it gives up. So an error travels as the reason of a failed
-transfer. What a processor did to the first token is not sent at all: the decode server asks again.
+decode server's answer. SGLang sends the decode server the KV cache and the token, but no error:
+the decode server would wait until it gives up. So an error is sent as the reason of a failed
+transfer. Edits of the first token are not sent: the decode server asks the processor again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Of SGLang's bootstrap server, which every prefill server runs: what guards it.
+#: Path on SGLang's bootstrap server, which every prefill server runs: returns the policy.
 _PATH = "/sglang_lp"
+#: Most seconds for an answer.
 _SECONDS = 5
-#: After which a prefill server certainly has the request that its decode server turns away.
+#: Seconds after which a prefill server surely has the request that its decode server refuses.
 _GRACE = 2.0
-#: Most bytes of an answer: several times what a guarded server says.
+#: Most bytes of an answer: several times as many as a guarded server sends.
 _LONGEST = 1024
-#: Attribute of what SGLang knows of a prefill server: what is wrong with it, or ``None``.
+#: Attribute of SGLang's record of a prefill server: why requests with it fail, or ``None``.
 _UNGUARDED = "sglang_lp_unguarded"
-#: Attribute of a request whose first token has come and was not asked for again yet.
+#: Attribute of a request whose first token has come, and whose edits were not asked for again yet.
 _FIRST = "sglang_lp_first"
+#: An error of a prefill server, in SGLang's message of a failed transfer.
 _TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500): (.*)\Z", re.DOTALL)
 
 
@@ -51,14 +53,14 @@ class Peers:
     """The prefill or decode servers that work with this server. Its public methods are hooks.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
     """
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
     def answer(self, _result: None, server: Any) -> None:
-        """Add a route to a prefill server's bootstrap server: it tells the policy."""
+        """Add a route that returns the policy to a prefill server's bootstrap server."""
         from aiohttp import web
 
         async def say(_request: Any) -> Any:
@@ -69,14 +71,14 @@ class Peers:
     def ask(self, original: Callable[[Any, str], bool], manager: Any, bootstrap_addr: str) -> bool:
         """Ask a prefill server for its policy.
 
-        It runs in the scheduler's thread when a decode server meets a prefill server, and again
-        when that was away.
+        Runs in the scheduler's thread, when a decode server first contacts a prefill server, and
+        again after the prefill server was unreachable.
         """
         address = bootstrap_addr
         if not original(manager, address):
             return False
         info = manager.prefill_info_table.get(address)
-        if info is None or hasattr(info, _UNGUARDED):  # gone meanwhile, or asked before
+        if info is None or hasattr(info, _UNGUARDED):  # forgotten meanwhile, or asked before
             return True
         try:
             policy = _policy_of(address)
@@ -93,8 +95,8 @@ class Peers:
         if policy is None:
             why = (
                 f"the prefill server at {shown(address)[1:-1]} does not run sglang-lp, so it would "
-                "unpickle what requests send and not hold to the policy; install sglang-lp there "
-                "and start it again"
+                "unpickle what requests send and ignore the policy; install sglang-lp there and "
+                "start it again"
             )
             logger.error("sglang-lp: %s", why)
         elif policy != self._guard.fingerprint:
@@ -111,11 +113,11 @@ class Peers:
 
 
 def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bool:
-    """End a request at its first token: around SGLang's end of an aborted one.
+    """End a request at its first token: a hook around SGLang's end of an aborted request.
 
     Returns:
-        Whether it is over here. Not if its decode server has yet to say where it listens, which
-        SGLang waits for with those requests whose KV cache is on its way.
+        Whether the request is over here. It is not while its decode server has not said where it
+        listens: SGLang then waits for that, as for requests whose KV cache is being sent.
     """
     if req.disagg_kv_sender is None or not is_error(req.to_finish):
         return original(scheduler, req)
@@ -130,7 +132,7 @@ def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bo
 def tell_when_bootstrapped(
     original: Callable[[Any, Any, Any], bool], scheduler: Any, req: Any, poll: Any
 ) -> bool:
-    """Tell a decode server once it listens: around SGLang's wait for that."""
+    """Tell a decode server of an error once it listens: a hook around SGLang's wait for that."""
     ready = original(scheduler, req, poll)
     if ready and is_error(req.finished_reason):
         _tell(req, req.finished_reason)
@@ -140,7 +142,7 @@ def tell_when_bootstrapped(
 
 def _tell(req: Any, reason: Any) -> None:
     manager = req.disagg_kv_sender.kv_mgr
-    # Mooncake's messages end before the reason, and its reader takes one.
+    # Mooncake's messages leave out the reason unless this is set; its reader accepts a reason.
     manager.kv_status_msg_carries_reason = True
     coded = Coded.of_reason(reason.to_json())
     text = reason.message if coded is None else coded.text
@@ -154,7 +156,7 @@ def _tell(req: Any, reason: Any) -> None:
 def say_why(
     original: Callable[..., None], req: Any, error_message: str, status_code: Any = None
 ) -> None:
-    """Give the prefill server's error to the client: around SGLang's own error."""
+    """Give the prefill server's error to the client: a hook around SGLang's own error."""
     told = _TOLD.search(error_message)
     if told is None:
         original(req, error_message, status_code)
@@ -173,8 +175,8 @@ def say_why(
 def _policy_of(address: str) -> str | None:
     """Return the fingerprint of a prefill server's policy, ``None`` if it is not guarded.
 
-    A request may name any address. What answers there is read as far as a guarded server says
-    something.
+    A request may name any address, so of a foreign server's answer only ``_LONGEST`` bytes are
+    read.
 
     Raises:
         OSError: It does not answer.
@@ -183,7 +185,7 @@ def _policy_of(address: str) -> str | None:
     try:
         content = loop.run_until_complete(_fetch(f"http://{address}{_PATH}"))
     finally:
-        loop.close()  # without waiting for a name that nobody resolves
+        loop.close()  # does not wait for an address that cannot be resolved
     if content is None:
         return None
     try:
@@ -194,7 +196,7 @@ def _policy_of(address: str) -> str | None:
 
 
 async def _fetch(url: str) -> bytes | None:
-    """Return the body at a URL, read within ``_SECONDS``; ``None`` for an error or a long one."""
+    """Return the body at a URL, read within ``_SECONDS``; ``None`` for an error or a long body."""
     import aiohttp  # SGLang's own
 
     limit = aiohttp.ClientTimeout(total=_SECONDS)
@@ -210,31 +212,31 @@ async def _fetch(url: str) -> bytes | None:
         return content if len(content) <= _LONGEST else None
 
 
-class _Later(threading.Thread):
-    """Calls functions a while after they were handed in: one thread for all."""
+class _DelayedCalls(threading.Thread):
+    """Calls each function ``_GRACE`` seconds after it was added, in one thread."""
 
     def __init__(self) -> None:
         super().__init__(name="sglang-lp-later", daemon=True)
         self._waiting: SimpleQueue[tuple[float, Callable[[], Any]]] = SimpleQueue()
 
     def add(self, call: Callable[[], Any]) -> None:
-        """Hand in a function."""
+        """Add a function."""
         self._waiting.put((monotonic() + _GRACE, call))
 
     def run(self) -> None:
-        """Call them in turn: all wait as long, so the first to come is the first to be due."""
+        """Call the functions in the order in which they were added: all wait equally long."""
         while True:
             due, call = self._waiting.get()
             sleep(max(0.0, due - monotonic()))
             try:
                 call()
-            except Exception:  # the next ones are others'
+            except Exception:  # the next functions are for other requests
                 logger.exception("sglang-lp: a prefill server was not told")
 
 
 @cache
-def _later() -> _Later:
-    thread = _Later()
+def _delayed_calls() -> _DelayedCalls:
+    thread = _DelayedCalls()
     thread.start()
     return thread
 
@@ -243,19 +245,19 @@ def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None
     """Fail a request whose prefill server is not guarded, once its receiver is made."""
     manager = receiver.kv_mgr
     why = getattr(manager.prefill_info_table.get(receiver.bootstrap_addr), _UNGUARDED, None)
-    # SGLang sets these last, and not where it has failed the request itself.
+    # SGLang sets bootstrap_infos last, and not where it has failed the request itself.
     if why is None or getattr(receiver, "bootstrap_infos", None) is None:
         return
     receiver.abort()
     manager.record_failure(receiver.bootstrap_room, f"sglang-lp 500: {why}")
-    # The first one is lost on a prefill server that has not read the request yet.
-    _later().add(receiver._send_abort_notification)  # noqa: SLF001 - SGLang has no other
+    # abort() has sent one, which is lost if the prefill server has not read the request yet.
+    _delayed_calls().add(receiver._send_abort_notification)  # noqa: SLF001 - SGLang has no other
 
 
 def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
-    """Remember that a first token has come.
+    """Mark a request whose first token has come.
 
-    What was done to it is asked before it is looked at, and not here: many may come at once.
+    :func:`resume` asks for its edits later, because many requests may come at once here.
     """
     req = decode_req.req
     if len(req.output_ids) == 1 and req.finished_reason is None:
@@ -263,9 +265,9 @@ def note_first(_result: None, _queue: Any, decode_req: Any) -> None:
 
 
 def resume(req: Any, vocab_size: int | None) -> None:
-    """Ask once more for the edits of a first token, before its request joins a decode batch.
+    """Ask again for the edits of a first token, before its request joins a decode batch.
 
-    They depend on nothing but the prompt. An end behind the token is one of them.
+    The edits depend only on the prompt. They may end the request after that token.
 
     Args:
         req: SGLang's request.

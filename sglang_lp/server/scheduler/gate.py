@@ -22,7 +22,7 @@ from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
-from sglang_lp.server.gate.reserved_keys import MAKING, check_stands
+from sglang_lp.server.gate.reserved_keys import MAKING, refuse_placeholder
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.pipeline import StageHost, StageLog
 from sglang_lp.server.scheduler.reasons import add, log_end
@@ -44,7 +44,7 @@ class SchedulerGate:
     """Admits requests in the scheduler. Its public methods are hooks.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
         pending: Reads the results that the scheduler has not processed yet.
         arrivals: Reads the prompts of new requests.
     """
@@ -114,7 +114,7 @@ class SchedulerGate:
         with guard.counting():
             intake = Intake.of_req(req, getattr(self._pending.scheduler, "max_req_len", None))
         given = intake.custom_params
-        check_stands(given)
+        refuse_placeholder(given)
         admitted = guard.admit(intake)
         metrics = writing()
         if metrics is not None:
@@ -183,7 +183,7 @@ def _is_awaited(req: Any, scheduler: Any) -> bool:
 
 
 class _Refusing(LogitProcessor):
-    """Ends a request that is refused where its decode server hears of it: at the first token."""
+    """Ends a refused request at its first token, where the decode server learns of the refusal."""
 
     def __init__(self, error: RequestError) -> None:
         self._error = error
@@ -194,7 +194,7 @@ class _Refusing(LogitProcessor):
 
 
 class InertProcessor:
-    """Stands where SGLang keeps an instance of a batch's processor: nothing of the class runs.
+    """Replaces SGLang's instance of a batch's processor, so that nothing of the class runs.
 
     SGLang makes one for each prefill batch, in the scheduler's thread.
     """
@@ -205,12 +205,12 @@ class InertProcessor:
 
 
 def refuse_to_load(*_args: object, **_kwargs: object) -> NoReturn:
-    """Stand where SGLang would unpickle a request's payload."""
+    """Replace the functions with which SGLang would unpickle a request's payload."""
     raise InstallError("sglang-lp: nothing that a request sends is unpickled in this process")
 
 
 class NoLoads:
-    """Stands in for the ``dill`` module where SGLang keeps it: it writes, and never reads."""
+    """Replaces SGLang's ``dill`` module: it pickles, and never unpickles."""
 
     def __init__(self, dill: Any) -> None:
         self.dumps = dill.dumps

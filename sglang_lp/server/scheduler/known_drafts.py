@@ -78,7 +78,7 @@ class Known(NamedTuple):
 
 
 def foresee(batch: Any, drafted: int) -> Known | None:
-    """Return the known tokens of a batch's drafts; ``None`` if there are none, without a kernel.
+    """Return the known tokens of a batch's drafts; ``None``, and no kernel, if there are none.
 
     Exception: requests with a grammar keep their drafts, which the grammar has already followed.
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
-    #: A name and values, as the methods of hosts and logs take them.
+    #: Name of a method of hosts or logs, and its arguments.
     Act: TypeAlias = tuple[Any, ...]
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _ANSWERS = "sglang_lp_answers"
 #: In place of the acts of a request that the toolkit failed to edit.
 _FAILED = None
 
-#: Kinds of errors that a finish reason tells apart, the special one first.
+#: Kinds of errors that a finish reason tells apart, subclasses first.
 _KINDS = (Contradiction, RequestError, SglangLpError)
 
 
@@ -74,7 +74,7 @@ class StageHost(SglangHost):
 
 
 class StageLog(EditLog):
-    """Edit log on one of several pipeline ranks: records edits, which travel likewise.
+    """Edit log on one of several pipeline ranks: records edits, which travel as ends do.
 
     Args:
         acts: Receives the edits.

@@ -1,8 +1,8 @@
-"""The model's own logprobs on their way from the device to the report.
+"""The model's own logprobs, on their way from the device to the finish reason.
 
-They travel with a step's result, by SGLang's own transport for what a plugin adds to it: copied
-with the rest, and read when SGLang commits the tokens. That is after a request's report was
-written, so they stand beside it in the finish reason.
+They are sent with a step's result, in SGLang's field for a plugin's output: SGLang copies them to
+the host with the result, and hands them over when it commits the tokens. By then the report of a
+request that ends is written, so the logprobs are a separate entry of the finish reason.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def tell(reason: Any, raw: RawLogprobs) -> None:
     """Put the logprobs known so far into a request's finish reason, in place of earlier ones.
 
     Args:
-        reason: SGLang's.
-        raw: Of the request.
+        reason: SGLang's finish reason.
+        raw: The raw logprobs of the request.
     """
     pairs = [*zip(raw.positions, raw.logprobs, strict=True)]
     add(reason, {RAW: orjson.dumps(pairs).decode()})
@@ -41,7 +41,7 @@ class RawSteps:
     """Sends the model's own logprobs of a scheduler's steps. Its public methods are hooks.
 
     Args:
-        steps: Has run the processors.
+        steps: Runs the processors.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -55,7 +55,7 @@ class RawSteps:
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Send those of an ordinary step, once it has sampled."""
+        """Send the logprobs of an ordinary step, once it has sampled."""
         self._send(logits_output, token_ids)
 
     def after_verify(
@@ -68,14 +68,14 @@ class RawSteps:
         accept_index: torch.Tensor | None = None,
         **_kwargs: Any,
     ) -> None:
-        """Send those of a verify step, once its logprobs are known."""
+        """Send the logprobs of a verify step, once SGLang's are known."""
         places = None if accept_index is None else accept_index.long().flatten()
         self._send(logits_output, predict, places)
 
     def _send(
         self, logits_output: Any, token_ids: torch.Tensor, places: torch.Tensor | None = None
     ) -> None:
-        """Add what the model says of the tokens of a step to its result."""
+        """Add the raw logprobs of a step's tokens to its result."""
         rows, self._steps.raw = self._steps.raw, None
         if rows is None:
             return
@@ -97,7 +97,7 @@ class RawSteps:
 
 
 class _OnDevice:
-    """Those of one step; SGLang copies them together with its result."""
+    """The raw logprobs of one step on the device; SGLang copies them with the result."""
 
     def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs]) -> None:
         self._logprobs = logprobs
@@ -108,14 +108,14 @@ class _OnDevice:
 
 
 class _OnHost:
-    """The same once SGLang processes the result."""
+    """The raw logprobs of one step on the host, when SGLang processes the result."""
 
     def __init__(self, logprobs: torch.Tensor, asked: Mapping[int, RawLogprobs]) -> None:
         self._logprobs = logprobs
         self._asked = asked
 
     def consume(self, batch: Any, commits: Sequence[Any]) -> None:
-        """Take down those of tokens that were committed."""
+        """Record the logprobs of committed tokens."""
         logprobs = self._logprobs.view(len(commits), -1)
         for index, raw in self._asked.items():
             commit, req = commits[index], batch.reqs[index]

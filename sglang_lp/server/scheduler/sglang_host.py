@@ -25,8 +25,8 @@ class Contradicts(Enum):
 
     CLASS = "the only class that runs"
     CLIENT = "the client, by what it combines or by parameters of a built-in"
-    POLICY = "the operator, whose processors run alone"
-    BOTH = "the client, by what it asks for beside the operator's processors"
+    POLICY = "the operator: only the operator's processors run"
+    BOTH = "the client, by what it asks for in addition to the operator's processors"
 
 
 class StockHost(Host):

@@ -2,9 +2,9 @@
 
 SGLang verifies the drafts of EAGLE, EAGLE3, NEXTN, STANDALONE and NGRAM in one function. It
 applies penalties, logit bias and the grammar's mask to the logits of every drafted token, and then
-accepts or samples. Processors belong after the mask, so the mask is replaced by one that applies
-the real one and then them. The drafted tokens are on the device. Their copy to the host starts
-before the verify forward does; a later one would wait for that forward.
+accepts or samples. Processors come after the mask. So a stand-in replaces the mask: it applies the
+real mask, and then the processors. The drafted tokens are on the device. Their copy to the host
+starts before the verify forward; a later copy would wait for that forward.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _end_with_grammar(batch: Any) -> None:
 def has_processors(batch: Any) -> bool:
     """Tell whether a request of a ``ScheduleBatch`` or ``ForwardBatch`` has a processor.
 
-    What SGLang captures a graph with may lack what a batch has, and has no processors.
+    A batch that SGLang made to capture a graph may lack attributes, and has no processors.
     """
     info = getattr(batch, "sampling_info", None)
     has = getattr(info, "has_custom_logit_processor", False)

@@ -1,7 +1,7 @@
 """Requests stay in SGLang's waiting queue until their prompts are read.
 
-What their processors read of prompts between two steps is bounded, so a request may be passed over
-for a few steps, as SGLang passes over one whose cache is still on its way.
+The tokens of prompts that processors read between two steps are bounded. So a request may be passed
+over for a few steps, as SGLang passes over a request whose KV cache is still being sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WaitingQueue:
     """SGLang's waiting queue, in which some requests wait longer. Its public methods are hooks.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
         arrivals: Reads prompts.
     """
 
@@ -46,7 +46,7 @@ class WaitingQueue:
         self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Form a decode server's batch of requests that need not wait."""
-        # Their first step was elsewhere, so nothing is asked before it.
+        # Their first step ran on the prefill server, so no edits are asked for early.
         waiting = self._read(scheduler, None)
         for req in scheduler.waiting_queue:
             if id(req) not in waiting:
@@ -56,7 +56,7 @@ class WaitingQueue:
     def hold_compiled(self, original: Callable[[Any], list[Any]], manager: Any) -> list[Any]:
         """Return the requests whose grammars are compiled and that need not wait.
 
-        The others join the queue behind the batch that is formed.
+        The other compiled requests join the queue once the batch is formed.
         """
         ready = original(manager)
         if self._late is None or not self._arrivals.wait:
@@ -70,7 +70,7 @@ class WaitingQueue:
         """Read prompts of requests that could begin.
 
         Args:
-            scheduler: SGLang's.
+            scheduler: SGLang's ``Scheduler``.
             vocab_size: As for :meth:`Arrivals.read`.
 
         Returns:
@@ -98,9 +98,9 @@ class WaitingQueue:
         """Let SGLang form a batch without the requests that wait, and keep their places.
 
         Args:
-            original: Forms it.
-            scheduler: SGLang's.
-            waiting: What :meth:`_read` returned.
+            original: SGLang's function, which forms the batch.
+            scheduler: SGLang's ``Scheduler``.
+            waiting: The result of :meth:`_read`.
             rest: SGLang's other arguments by place.
             more: SGLang's other arguments by name.
         """
@@ -130,12 +130,12 @@ def _rows_of(queue: Sequence[Any]) -> list[Row | None]:
 
 
 def _joined(queue: list[Any], waiting: set[int], left: list[Any]) -> list[Any]:
-    """Return a queue without what SGLang took out of it, and with what it put there.
+    """Return a queue without the requests that SGLang took, and with the requests that it added.
 
     Args:
-        queue: As it was.
-        waiting: Who was not shown to SGLang, by ``id``.
-        left: What SGLang left; those that it put there come last.
+        queue: The whole queue before.
+        waiting: Requests that SGLang did not see, by ``id``.
+        left: The queue that SGLang saw, as SGLang left it: added requests come last.
     """
     keep = waiting | {id(req) for req in left}
     before = {id(req) for req in queue}

@@ -18,7 +18,7 @@ def extend(app: Any, guard: Guard) -> None:
 
     Args:
         app: SGLang's app, not yet running: a running app takes no middleware.
-        guard: Of this process.
+        guard: The guard of this process.
     """
     add_middleware(app, guard.fingerprint)
     add_list(app, guard, lambda: installed_guard() is not None)

@@ -42,7 +42,7 @@ def status() -> dict[str, str]:
 
 
 def installed_guard() -> Guard | None:
-    """Return this process's guard if every hook of it is live, else ``None``."""
+    """Return this process's guard if all of its hooks are live, else ``None``."""
     return guard if all(state == "live" for state in status().values()) else None
 
 

@@ -1,9 +1,9 @@
 """Checks at start-up: no process without the guard, and the same policy in all of them.
 
 Some ways to start SGLang make processes that never load plugins, or a front end that passes no
-processor on; those are refused. Scheduler processes are started through a function of this module,
-which checks, in the new process and before SGLang's own code runs there, that the guard is in
-place. What starts schedulers in another way meets ``sglang_lp.server.startup.fail_closed``.
+processor on; these ways are refused. Scheduler processes are started through a function of this
+module, which checks, in the new process and before SGLang's own code runs there, that the guard is
+in place. Schedulers started in another way are stopped by ``sglang_lp.server.startup.fail_closed``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Refused(NamedTuple):
 
     Attributes:
         way: What the operator wrote.
-        why: What would not be guarded, or not be said.
-        is_asked: Tells it from SGLang's arguments.
+        why: Why a server started this way would not be guarded, or would drop processors silently.
+        is_asked: Tells from SGLang's arguments whether the operator starts this way.
     """
 
     way: str
@@ -58,8 +58,8 @@ def _asks_for_rust(_server_args: Any) -> bool:
 
 _RUST = "SGLang's Rust front end drops custom logit processors without a word"
 
-#: All of them; ``docs/deploying.md`` has them beside what is served. An encoder
-#: (``--encoder-only``) samples nothing, so there is nothing to guard.
+#: Every refused way; ``docs/deploying.md`` lists them with the supported ways. An encoder
+#: (``--encoder-only``) samples nothing, so it needs no guard.
 REFUSED = (
     Refused(
         "--tokenizer-worker-num above 1",
@@ -116,8 +116,8 @@ REFUSED = (
 def check_launch(server_args: Any) -> None:
     """Refuse a way to start that ``REFUSED`` lists.
 
-    Stands before SGLang's own check, which every launch makes after it has loaded plugins: a
-    program's own call of ``launch_server`` loads them too late for a hook on that.
+    A hook before SGLang's own check, which every launch makes after it has loaded plugins. A hook
+    on ``launch_server`` would come too late for a program that calls it.
     """
     from sglang.srt.arg_groups.overrides import resolving_view
 
@@ -130,7 +130,7 @@ def check_launch(server_args: Any) -> None:
 
 
 def check_parsed(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Refuse the same of a parsed command line, before anything is started."""
+    """Refuse such a way in a parsed command line, before anything is started."""
     check_launch(server_args)
 
 
@@ -144,7 +144,7 @@ class Launch:
     """Starts the processes of a server. Its public methods are hooks.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
         pending: Reads the results of this process's scheduler, if it has one.
     """
 
@@ -175,14 +175,14 @@ class Launch:
     def learn_front(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
         """Learn about the server in the HTTP process, once its tokenizer is loaded.
 
-        What texts need is made before the server is ready, so no request waits for it.
+        The tables that texts need are built before the server is ready, so no request waits.
         """
         self._learn(Gate.ADMISSION, manager)
 
     def begin_front(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Begin to report in the HTTP process, once it has its manager of requests.
+        """Start metrics and middleware in the HTTP process, once its ``TokenizerManager`` exists.
 
-        The server takes middleware until it runs.
+        A server that runs takes no more middleware.
         """
         self._count(manager)
         front = sys.modules.get("sglang.srt.entrypoints.http_server")
@@ -199,8 +199,8 @@ class Launch:
             refuse(f"this scheduler runs a Rust server: {_RUST}")
         self._learn(Gate.SCHEDULER, scheduler)
         self._pending.scheduler = scheduler
-        # One rank counts, and the others of the same requests do not: the last stage runs
-        # processors.
+        # Only one of the ranks that serve the same requests counts them: a rank of the last stage,
+        # which runs processors.
         is_enabled = scheduler.metrics_reporter.current_scheduler_metrics_enabled
         if is_enabled and scheduler.pp_group.is_last_rank:
             self._count(scheduler)
@@ -230,8 +230,9 @@ def run_guarded(
 
     Args:
         run: SGLang's function.
-        fingerprint: Of the policy in the parent process.
-        versions: Of the catalogues in the parent process, by name; ``None`` if others will do.
+        fingerprint: Fingerprint of the policy in the parent process.
+        versions: Versions of the catalogues in the parent process, by name; ``None`` if this
+            process may have other versions.
         *args: For ``run``.
         **kwargs: For ``run``.
 

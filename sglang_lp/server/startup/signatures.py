@@ -84,10 +84,10 @@ def _is_bound_alike(ours: Parameter, theirs: Parameter, place: int, places: Sequ
     """Tell whether every call gives both parameters the same value.
 
     Args:
-        ours: Of the hook.
-        theirs: Of SGLang's function, of the same name.
-        place: Of the hook's.
-        places: Names of the function's that a call may give by place, in order.
+        ours: A parameter of the hook.
+        theirs: The parameter of SGLang's function with the same name.
+        place: Index of the hook's parameter.
+        places: Names of the function's parameters that a call may give by place, in order.
     """
     # Without a value in the call each takes its own default.
     if theirs.default is not Parameter.empty and ours.default != theirs.default:

@@ -47,10 +47,10 @@ def lead_to_guard() -> None:
 
 
 def refuse_to_be_joined(*_args: Any, **_kwargs: Any) -> None:
-    """End an ``Engine`` with several tokenizer workers, before it says where it can be joined.
+    """End an ``Engine`` with several tokenizer workers, before it publishes where to join it.
 
-    Other processes of its program would join it, which load no plugin. A server says so by its app
-    first; its workers come in here.
+    Other processes of its program would join it, and these load no plugin. A server is told apart
+    by its app: its workers are processes that import this module.
     """
     server = sys.modules.get("sglang.srt.entrypoints.http_server")
     if server is not None and getattr(server.app, "is_single_tokenizer_mode", True) is False:

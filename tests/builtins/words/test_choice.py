@@ -81,7 +81,7 @@ def test_every_choice_stays_open_until_the_model_leaves_it(sequences, begun):
         [*sequence, END][len(begun)] for sequence in sequences if sequence[: len(begun)] == begun
     }
     if not possible:
-        with pytest.raises(Contradiction, match="none of the choices"):
+        with pytest.raises(Contradiction, match="continues no choice"):
             ChoiceLogitProcessor()(torch.zeros(1, 10), [custom_params])
         return
 

@@ -645,11 +645,11 @@ def test_whatever_is_refused_may_be_waited_for(guard, monkeypatch):
     waiting = []
 
     @contextmanager
-    def standing_in(*for_whom):
+    def sending_placeholder(*for_whom):
         waiting.append(for_whom)
         yield
 
-    monkeypatch.setattr(admission, "standing_in", standing_in)
+    monkeypatch.setattr(admission, "sending_placeholder", sending_placeholder)
     served, one = manager(), SimpleNamespace()
     several, stream = (
         listed([PAYLOAD], with_params(GOOD)),

@@ -348,7 +348,7 @@ def test_something_else_than_parameters_is_refused(given):
 
 
 def test_a_parameter_that_is_given_twice_is_refused():
-    with pytest.raises(RequestError, match="'a' is beside it, too"):
+    with pytest.raises(RequestError, match="'a' is given inside it and outside"):
         xargs({"vllm_xargs": {"a": 1}}, {"a": 1})
 
 

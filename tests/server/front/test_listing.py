@@ -1,4 +1,4 @@
-"""The list of what a server allows: all that a request may name, and nothing else."""
+"""The list of a server's processors and profiles: all that a request may name, nothing else."""
 
 import asyncio
 

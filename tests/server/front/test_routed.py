@@ -164,7 +164,7 @@ TWICE = "^custom_params: .token_ids. is given twice, .* the processor; give it o
 @pytest.mark.parametrize(
     ("payload", "custom_params", "why"),
     [
-        (PAYLOAD, kept(WHOLE), r"got another one in metadata\[.*\]; give it once$"),
+        (PAYLOAD, kept(WHOLE), r"got another in metadata\[.*\]; give it once$"),
         (None, kept(WHOLE, GOOD), TWICE),
         (WHOLE, GOOD, TWICE),
         (WHOLE, [1], "^custom_params: expected an object, got list of 1$"),

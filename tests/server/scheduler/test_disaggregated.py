@@ -1,4 +1,4 @@
-"""What a prefill and a decode server tell each other, on SGLang's own classes where they run alone.
+"""The messages between a prefill and a decode server, with SGLang's own classes where possible.
 
 On two real servers: tests/fleet/test_disaggregation.py.
 """
@@ -22,7 +22,7 @@ from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.edits import End
 from sglang_lp.errors import RequestError
-from sglang_lp.server.front.placeholders import standing_in
+from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.reserved_keys import REFUSAL, check_origin
 from sglang_lp.server.scheduler import disaggregated
@@ -231,7 +231,7 @@ def test_a_guarded_prefill_server_is_asked_once(bootstrap, guard, caplog):
 
     assert (receiver.aborted, manager.recorded) == (0, {})
     assert "another policy" not in caplog.text
-    Peers(None).ask(lambda *_: True, manager, address)  # met before: nobody is asked
+    Peers(None).ask(lambda *_: True, manager, address)  # known already: no request is sent
 
 
 def test_another_policy_is_said_and_served(bootstrap, guard, caplog):
@@ -423,7 +423,7 @@ def test_an_item_that_the_prefill_server_began_goes_on_on_the_decode_server():
 
 
 class AfterOne(Finishes):
-    """Ends a request by what it read of the prompt, and counts how often it is asked."""
+    """Ends a request depending on its prompt, and counts how often it is asked."""
 
     asked = 0
 
@@ -524,7 +524,7 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode, error, told):
     )
 
     async def refuse():
-        with pytest.raises(type(error), match="no"), standing_in(manager, obj):
+        with pytest.raises(type(error), match="no"), sending_placeholder(manager, obj):
             raise error
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -547,7 +547,7 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode, error, told):
 def test_nobody_waits_for_a_server_of_its_own():
     manager = SimpleNamespace(server_args=SimpleNamespace(disaggregation_mode="null"))
     for obj in (SimpleNamespace(bootstrap_room=1), SimpleNamespace(), None):
-        with pytest.raises(RequestError), standing_in(manager, obj):
+        with pytest.raises(RequestError), sending_placeholder(manager, obj):
             raise RequestError("no")
 
 
@@ -574,7 +574,7 @@ def test_a_refusal_stays_what_it_is_where_nothing_can_stand_in(fields):
     obj = GenerateReqInput(**{"text": ["a", "b"], "bootstrap_room": 7, **fields})
 
     async def refuse():
-        with pytest.raises(RequestError, match="no"), standing_in(manager, obj):
+        with pytest.raises(RequestError, match="no"), sending_placeholder(manager, obj):
             raise RequestError("no")
 
     asyncio.run(refuse())

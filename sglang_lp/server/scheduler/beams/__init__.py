@@ -8,7 +8,7 @@ applied to all rows before that selection.
 word                meaning
 ==================  ===============================================================================
 beam                One of the answers that a beam search continues.
-choice              The beams that a step selected: for each its parent and its token.
+choice              The beams that a step selected, each as its parent and its token.
 dead beam           A place that no possible continuation took: its score is ``-inf``.
 ==================  ===============================================================================
 

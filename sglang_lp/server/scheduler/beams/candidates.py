@@ -1,7 +1,7 @@
-"""Continuations of beams that may continue with a few tokens only, ranked without the vocabulary.
+"""The best continuations of beams that edits restrict to few tokens.
 
 SGLang ranks the whole vocabulary for each beam. Where processors leave a beam some hundred tokens,
-such as those of a catalogue, only these are ranked, and no logit has to be masked.
+such as those of a catalogue, this module ranks only these, and no logit has to be masked.
 ``make bench PART=catalogue`` shows the difference.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.step import Step
     from sglang_lp.edits.ids import Ids
 
-#: The most tokens of a beam, as a part of the vocabulary.
+#: Most tokens left to a beam, as a fraction of the vocabulary.
 _MOST = 0.25
 
 
@@ -31,7 +31,8 @@ class Candidates(NamedTuple):
     Attributes:
         logprobs: The logprob of each, descending; ``-inf`` where a beam has fewer continuations.
             Shape ``(beams, count)``, float32.
-        token_ids: As many, int64; any where the logprob is ``-inf``.
+        token_ids: Their tokens, shape ``(beams, count)``, int64. Where the logprob is ``-inf``, the
+            token has no meaning.
     """
 
     logprobs: torch.Tensor
@@ -42,14 +43,17 @@ def left_tokens(step: Step, places: Sequence[int]) -> torch.Tensor | None:
     """Return the tokens that a step leaves to each beam of a search, on the host.
 
     Args:
-        step: A step whose rows were asked.
+        step: A step whose processors have declared their edits.
         places: The rows of its logits that are beams of the search. A row of ``None`` is a dead
             beam, which continues with no token.
 
     Returns:
-        Shape ``(beams, most)``, int64, ascending in each row, then -1. ``None`` if some beam is
-        left many tokens, or if a processor does more than to leave some tokens of it; also if beams
-        are left the same wide list, which one mask does for all of them at once.
+        Shape ``(beams, most)``, int64, ascending in each row, then -1. ``None`` where SGLang has to
+        rank masked logits instead:
+
+        - a beam keeps more than ``_MOST`` of the vocabulary, or no beam keeps a token;
+        - a processor does more to a beam than allow only some tokens;
+        - the beams share one wide list, which a single mask applies to all of them.
     """
     import numpy as np
     import torch
@@ -90,7 +94,7 @@ def rank(
     """Rank some tokens of each beam, without a wait for the device.
 
     Args:
-        logits: Shape ``(rows, vocab)``, not masked.
+        logits: Shape ``(rows, vocab)``, not masked; not changed.
         places: The rows that are beams.
         token_ids: From :func:`left_tokens`.
         totals: Logarithm of the sum of the exponentials of each beam's row, shape ``(beams, 1)``;

@@ -28,7 +28,7 @@ _FAILED = "internal error of sglang-lp: the answers of a beam search could not b
 def finish(_result: None, _coordinator: Any, group: Any) -> None:
     """Write the reports of a search that is over, and release its rows.
 
-    A hook after SGLang's own end of a group, which comes once. A search that ends without a finish
+    A hook after SGLang's own end of a group, which runs once. A search that ends without a finish
     reason was aborted in SGLang's queue, or because the KV cache is full; SGLang has answered it.
     """
     beams = release(group)

@@ -37,15 +37,15 @@ class Search:
         return self._error is None and self.position < self._group.max_new_tokens
 
     def fail(self, error: SglangLpError) -> None:
-        """End the request with an error, unless it ends with a token before this step's.
+        """End the request with an error, unless an earlier step ends it.
 
-        With overlap scheduling the step before is not committed yet, and may have been the last.
+        With overlap scheduling the preceding step is not committed yet, and may be the last.
         """
         if self._error is None:
             self._error = self.position, error
 
     def end_if_failed(self) -> None:
-        """Let SGLang abort the request, if it commits the step that failed next."""
+        """Let SGLang abort the request, if the step that failed is the next that it commits."""
         if self._error is None:
             return
         position, error = self._error

@@ -44,15 +44,15 @@ class Beams:
         custom_params: As the attribute.
 
     Attributes:
-        search: How far SGLang is.
-        tree: The rows.
+        search: The progress of SGLang's search.
+        tree: The row of each beam.
         leader: The row of the request itself, which the gate made.
-        renormalizes: Whether scores are made of the logprobs after the edits.
+        renormalizes: Whether beams are scored by the logprobs after the edits.
         custom_params: SGLang's ``custom_params`` of the request.
-        lost: For each beam how much larger SGLang takes its logprobs to be than they are, because
-            it normalizes the edited logits; shape ``(beams, 1)``, float32. ``None`` if the latest
-            step edited nothing.
-        candidates: The best continuations, if they are not those of the edited logits.
+        lost: Excess of SGLang's logprobs over the model's own, because SGLang normalizes the edited
+            logits; shape ``(beams, 1)``, float32. ``None`` if the latest step edited nothing.
+        candidates: The best continuations, where this package ranks them; else ``None``, and SGLang
+            ranks the edited logits.
     """
 
     def __init__(self, group: Any, row: Row, custom_params: Any) -> None:
@@ -73,8 +73,8 @@ def beams_of(group: Any) -> Beams | None:
 def release(group: Any) -> Beams | None:
     """Detach the beams of a search that is over, and return them.
 
-    The row of the leader and SGLang's parameters refer to each other. They are parted here, because
-    the garbage collector would free them only long after.
+    The row of the leader and SGLang's parameters refer to each other. This breaks the cycle, which
+    the garbage collector would free only much later.
     """
     beams: Beams | None = vars(group).pop(_BEAMS, None)
     if beams is not None:
@@ -108,8 +108,8 @@ class BeamSteps:
 
     def __init__(self) -> None:
         self._batch = Batch(self._prepare)
-        #: The searches of a step with the rows of its logits that are their beams, all these rows,
-        #: and their totals before the edits.
+        #: The searches of a step, each with the rows of the logits that are its beams; all these
+        #: rows; and the totals of these rows before the edits.
         self._placed: Sequence[tuple[Beams, Sequence[int]]] = ()
         self._places: Sequence[int] = ()
         self._before: torch.Tensor | None = None
@@ -239,15 +239,18 @@ def _totals(logits: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
 
 
 def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None]) -> torch.Tensor:
-    """Return how much of a logprob SGLang's normalization of edited rows adds to it.
+    """Return the excess that SGLang's normalization adds to the logprobs of each edited row.
 
-    It adds nothing to a token that is forced, whose logit is 0.0 among logits of ``-inf``; and rows
-    that processors computed whole, scaled or renormalize are taken as they are.
+    It is 0 for a forced token, whose logit is 0.0 among logits of ``-inf``, and for rows that are
+    scored by the edited logits, see :func:`_is_taken`.
 
     Args:
         before: Totals of the rows before the edits.
         after: Totals after the edits.
         rows: The row of each, ``None`` for a dead beam.
+
+    Returns:
+        Shape ``(rows, 1)``, float32.
     """
     import torch
 
@@ -259,7 +262,7 @@ def _lost(before: torch.Tensor, after: torch.Tensor, rows: Sequence[Row | None])
 
 
 def _is_taken(row: Row) -> bool:
-    """Tell whether beams are scored by the logprobs after this step's edits."""
+    """Tell whether a beam is scored by the logprobs after this step's edits."""
     persistent = row.persistent
     is_scaled = row.is_scaled or (persistent is not None and persistent.factor is not None)
     return is_scaled or row.dense or row.processor.renormalizes
@@ -268,10 +271,10 @@ def _is_taken(row: Row) -> bool:
 def defer(
     original: Callable[..., Any], pieces: Any, num_candidates: int
 ) -> tuple[Callable[[], Any], None]:
-    """Rank no logits before it is known whose they are: a hook around SGLang's own ranking.
+    """Put off SGLang's ranking until the group is known: a hook around that ranking.
 
     Returns:
-        A function that ranks them, for :func:`score`; and ``None``.
+        A function that ranks the logits, for :func:`score`; and ``None``.
     """
     return partial(original, pieces, num_candidates), None
 
@@ -284,10 +287,13 @@ def score(
     Args:
         coordinator: SGLang's ``BeamCoordinator``.
         group: SGLang's ``BeamGroup``.
-        top_logprobs: From :func:`defer`, as ``top_tokens``.
-        top_tokens: ``None``.
+        top_logprobs: The function of :func:`defer`.
+        top_tokens: ``None``, from :func:`defer`.
         args: SGLang's other arguments.
-        kwargs: As ``args``.
+        kwargs: SGLang's other arguments by name.
+
+    Returns:
+        The arguments for SGLang, with the logprobs and tokens of the continuations.
     """
     beams = beams_of(group)
     if beams is not None and beams.candidates is not None:
@@ -300,10 +306,10 @@ def score(
 
 
 def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Take over what SGLang selected: a hook before it continues with these beams.
+    """Record the beams that SGLang selected: a hook before it continues with them.
 
-    SGLang ends a search with fewer beams than asked for. Dead beams do not count for it: the
-    search goes on as long as one beam is alive, and ends with the last.
+    SGLang ends a search that has fewer beams than asked for. Dead beams do not end it: the search
+    goes on while a beam is alive.
 
     Args:
         group: SGLang's ``BeamGroup``.
@@ -327,7 +333,7 @@ def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def _before(values: Any, count: Any) -> Any:
-    """Return which places come before a number of places on the device."""
+    """Return a mask of the first ``count`` places, without a wait for the device."""
     import torch
 
     return torch.arange(len(values), device=values.device) < count
@@ -342,7 +348,7 @@ def end_failed_prefill(_coordinator: Any, req: Any, *_args: Any, **_kwargs: Any)
 
 def end_failed(coordinator: Any, batch: Any) -> None:
     """End the searches whose processor failed, before SGLang commits their step."""
-    if coordinator._num_live_groups == 0:  # noqa: SLF001 - SGLang asks this first, too
+    if coordinator._num_live_groups == 0:  # noqa: SLF001 - SGLang checks it first as well
         return
     for req in batch.reqs:
         if req.beam_group is not None:

@@ -100,8 +100,8 @@ class Tree:
     def _descend(self, beams: Sequence[tuple[int, int, int]]) -> None:
         """Replace the rows by the rows of the next beams.
 
-        A fork may share what never changes with the row that it is a fork of. So only the row of a
-        beam with one child goes on, and every other child gets a fork.
+        An only child takes over its parent's row. Siblings all get forks, because a state may be
+        forked only while its original does not move on.
         """
         before = self.rows
         children = Counter(parent for parent, _, alive in beams if alive)
@@ -123,10 +123,10 @@ class Tree:
         self._differ = self._differ or edits.count(edits[0]) < len(edits)
 
     def edit_logs(self, answers: Sequence[Sequence[int]]) -> list[EditLog]:
-        """Return the edit logs of answers of this tree.
+        """Return the edit log of each answer.
 
         Args:
-            answers: The tokens of each.
+            answers: The generated tokens of each answer, a path of this tree.
         """
         logs, places = [EditLog() for _ in answers], [0] * len(answers)
         for position, edits in enumerate(self._edits):
@@ -149,12 +149,12 @@ class Tree:
 
 
 def _beams(choice: Copy) -> list[tuple[int, int, int]]:
-    """Return parent, token and life of each selected beam. Waits for the device."""
+    """Return parent, token and whether it is alive, of each selected beam. Waits for the device."""
     return [*zip(*choice.read(), strict=True)]
 
 
 def _places(choice: Copy) -> dict[tuple[int, int], int]:
-    """Return the place of each selected beam that lives, by its parent and token."""
+    """Return the place of each selected beam that is alive, by its parent and token."""
     return {
         (parent, token_id): place
         for place, (parent, token_id, alive) in enumerate(_beams(choice))
