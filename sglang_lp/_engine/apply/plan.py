@@ -77,7 +77,7 @@ class Plan:
             builder.bias,
             builder.ban,
             builder.force,
-            builder.values,  # 64-bit floats ride along as integers
+            builder.values,  # 64-bit floats, sent as integers
             builder.near_top,
             array("q", builder.sigmas.tobytes()),
             _factors(builder),
@@ -203,7 +203,7 @@ def _packed(parts: Sequence[array[int] | Indices], length: int) -> torch.Tensor:
         if short:
             sent[at : at + len(short)] = short
             at += len(short)
-        for ids, bases in long:  # 64-bit floats ride along as integers
+        for ids, bases in long:  # 64-bit floats, sent as integers
             indices = ids.numpy().view(np.int64)
             count = len(indices) * len(bases)
             out = sent[at : at + count].reshape(len(bases), -1)

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
     from sglang_lp.edits import End
 
-#: Most tokens of prompts that are read between two steps. A copy of the request before it is
-#: compared and not read, and counts as a 32nd of its prompt (`make bench PART=bounds`).
+#: Most tokens of prompts that are read between two steps (`make bench PART=bounds`).
 _MOST_TOKENS = 147_456
-_OF_COPY = 32
-#: A resumed token counts as this many tokens of a prompt: a processor is fed each by itself, and a
-#: chain of eight links eight times (`make bench PART=bounds`).
-_OF_RESUMED = 128
+#: This many copies of the preceding request count as one prompt: a copy is compared and not read.
+_COPIES_PER_READ = 32
+#: Work of a resumed token, in tokens of a prompt: processors are fed resumed tokens one by one, and
+#: each of the eight links of a chain is fed (`make bench PART=bounds`).
+_WORK_OF_RESUMED = 128
 
 #: Work of a microsecond of a constructor, in tokens of a prompt. Between two steps, constructors
 #: take at most a tenth of a second, or as long as one constructor.
-_OF_MICROSECOND = _MOST_TOKENS / 100_000
+_WORK_OF_MICROSECOND = _MOST_TOKENS / 100_000
 #: Work of a constructor whose time is unknown, in tokens of a prompt.
-_OF_UNTRIED = _MOST_TOKENS // 16
+_WORK_OF_UNTRIED = _MOST_TOKENS // 16
 
 #: Most rows that are asked early between two steps. More copies of a request find the compiled
 #: edits of these.
@@ -75,7 +75,9 @@ class Arrivals:
             row.wait()
             work = 0
             if processor.makes_object:
-                work = _OF_UNTRIED if making is None else max(0, int(making * _OF_MICROSECOND))
+                work = _WORK_OF_UNTRIED
+                if making is not None:
+                    work = max(0, int(making * _WORK_OF_MICROSECOND))
             self._unread[row] = work
         else:
             self._start(row, vocab_size)
@@ -120,9 +122,9 @@ class Arrivals:
         if not row.started:
             row.start()
         if row.resumed:
-            before, room = len(row.tokens), max(0, _MOST_TOKENS - self._tokens) // _OF_RESUMED
+            before, room = len(row.tokens), max(0, _MOST_TOKENS - self._tokens) // _WORK_OF_RESUMED
             left = row.resume(NEVER if alone else room)
-            self._tokens += (len(row.tokens) - before) * _OF_RESUMED
+            self._tokens += (len(row.tokens) - before) * _WORK_OF_RESUMED
             if left:
                 return left
         if vocab_size is not None and row.processor.early and self._early < _MOST_EARLY:
@@ -134,9 +136,10 @@ class Arrivals:
         """Tell whether a prompt is read now, and count it; the first prompt is always read."""
         params, prompt_ids = row.request.params, row.source.origin_input_ids
         room, tokens = _MOST_TOKENS - self._tokens, len(prompt_ids)
-        if tokens // _OF_COPY <= room and params is self._latest[0]:
-            # The whole prompt: others may share their ends, with one question on many texts.
-            tokens = tokens // _OF_COPY if same_tokens(prompt_ids, self._latest[1]) else tokens
+        if tokens // _COPIES_PER_READ <= room and params is self._latest[0]:
+            # Compares whole prompts: many texts may end with the same question.
+            is_copy = same_tokens(prompt_ids, self._latest[1])
+            tokens = tokens // _COPIES_PER_READ if is_copy else tokens
         tokens += self._unread.get(row, 0)
         if self._tokens and tokens > room:
             return False

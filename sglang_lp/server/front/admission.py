@@ -18,7 +18,7 @@ from sglang_lp.server.front.bounds import (
     check_streamed,
 )
 from sglang_lp.server.front.fields import take_max_thinking_tokens
-from sglang_lp.server.front.header import endpoint, ran
+from sglang_lp.server.front.header import find_endpoint, record_ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.places import check_generate
@@ -115,7 +115,7 @@ class Admission:
             take_max_thinking_tokens(manager, obj)
         payloads, samplings = obj.custom_logit_processor, obj.sampling_params
         if payloads is None and not samplings and self._guard.rules.is_empty:
-            ran(())
+            record_ran(())
             return
         if isinstance(payloads, list) and _is_single(obj):
             payloads = [payloads]  # the check of each payload refuses a list
@@ -134,7 +134,7 @@ class Admission:
         payload = getattr(tokenized, "custom_logit_processor", None)
         decides = not guard.rules.is_empty and sampling is not None
         if payload is None and not getattr(sampling, "custom_params", None) and not decides:
-            ran(())
+            record_ran(())
             return False
         guard.gate = Gate.ADMISSION
         with guard.counting():
@@ -247,7 +247,7 @@ class Admission:
                 if not _pickles():
                     read_flat(intake.custom_params)
             if not guard.concerns(intake):
-                ran(())
+                record_ran(())
                 return None
             guard.learn(Gate.ADMISSION, manager)
             admitted = guard.admit(intake)
@@ -258,13 +258,13 @@ class Admission:
             if metrics is not None:
                 metrics.fail_early(error)
             raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
-        ran(admitted.names if admitted is not None else ())
+        record_ran(admitted.names if admitted is not None else ())
         return admitted
 
 
 def _note(rid: Any) -> None:
     """Name the request to the audit trail."""
-    asking.set(Asking(endpoint(), safe_id(rid)))
+    asking.set(Asking(find_endpoint(), safe_id(rid)))
 
 
 def _has_params(sampling: Any) -> bool:

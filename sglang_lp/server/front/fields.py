@@ -37,7 +37,7 @@ from sglang_lp.server.front.engine_fields import (
     to_sigmas,
     to_token_ids,
 )
-from sglang_lp.server.front.header import endpoint
+from sglang_lp.server.front.header import find_endpoint
 from sglang_lp.server.front.places import check_openai
 from sglang_lp.server.gate.reasoning_parser import may_begin_inside
 from sglang_lp.server.gate.reserved_keys import (
@@ -306,7 +306,7 @@ class Reader:
 
         SGLang reads bodies in other threads, where nothing else knows the HTTP request.
         """
-        before = asking.set(Asking(endpoint(raw_request)))
+        before = asking.set(Asking(find_endpoint(raw_request)))
         try:
             with noting(raw_request), self._guard.counting():
                 yield

@@ -28,7 +28,7 @@ _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
 _scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
 
 
-def endpoint(raw_request: Any = None) -> str | None:
+def find_endpoint(raw_request: Any = None) -> str | None:
     """Return the route of the HTTP request that is being answered, as its app spells it.
 
     Args:
@@ -38,7 +38,7 @@ def endpoint(raw_request: Any = None) -> str | None:
     return None if scope is None else getattr(scope.get("route"), "path", None)
 
 
-def ran(names: Iterable[str]) -> None:
+def record_ran(names: Iterable[str]) -> None:
     """Record for the header that a request was admitted, and its processors."""
     answering = _answering.get()
     if answering is not None:

@@ -110,8 +110,8 @@ _MASKS = ("sampling_mask_rows", "output_token_sampling_mask", "output_token_samp
 class _NoMasks(list[Any]):
     """Stands in for the sampling masks of a request that are still to be sent.
 
-    The request still counts as asking for masks, because SGLang's scheduler ends if the number of
-    such requests is not that of the pending result.
+    The request still counts as asking for masks: SGLang's scheduler crashes if the number of such
+    requests differs from the number in the pending result.
     """
 
     def __init__(self, masks: Any) -> None:

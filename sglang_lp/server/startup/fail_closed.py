@@ -22,8 +22,8 @@ def shut() -> None:
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
-    for door in (Scheduler, TokenizerManager):
-        door.__init__ = _guarded(door.__init__)
+    for cls in (Scheduler, TokenizerManager):
+        cls.__init__ = _guarded(cls.__init__)
 
 
 def _guarded(begin: Callable[..., None]) -> Callable[..., None]:

@@ -30,7 +30,7 @@ from sglang_lp.errors import Contradiction, InvalidParameter, NotRun, ProcessorF
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import header
 from sglang_lp.server.front.answer_errors import AnswerErrors, noting
-from sglang_lp.server.front.header import AnswerHeader, ran
+from sglang_lp.server.front.header import AnswerHeader, record_ran
 from sglang_lp.server.front.meta_info import expect, take_report
 from sglang_lp.server.front.reports import AnswerReports, ask, collect
 from sglang_lp.server.scheduler import report as report_module
@@ -54,7 +54,7 @@ def answered(app, kind="http"):
 def app_with(*admitted, headers=()):
     async def app(_scope, _receive, send):
         for names in admitted:
-            ran(names)
+            record_ran(names)
         await send({"type": "http.response.start", "status": 200, "headers": [*headers]})
         await send({"type": "http.response.body", "body": b"x"})
 
@@ -101,7 +101,7 @@ def test_the_endpoint_is_the_route_of_the_app_and_not_what_the_client_wrote():
 
     @app.get("/things/{name}")
     async def _thing(name: str) -> str:
-        seen.append(header.endpoint())
+        seen.append(header.find_endpoint())
         return name
 
     app.add_middleware(AnswerHeader, fingerprint="f")
@@ -113,7 +113,7 @@ def test_the_endpoint_is_the_route_of_the_app_and_not_what_the_client_wrote():
 
     asyncio.run(asked())
     assert seen == ["/things/{name}"]
-    assert header.endpoint() is None
+    assert header.find_endpoint() is None
 
 
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -124,7 +124,7 @@ def streaming(*steps):
         await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
         for step in steps:
             if isinstance(step, tuple):
-                ran(step)
+                record_ran(step)
             else:
                 body = {"type": "http.response.body", "body": step, "more_body": step != b""}
                 await send(body)
@@ -146,7 +146,7 @@ def failing(error, before):
         await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         if before:
-            ran(["A"])
+            record_ran(["A"])
         with suppress(type(error)), noting():
             raise error
         await send({"type": "http.response.body", "body": b"failed", "more_body": True})
@@ -210,13 +210,13 @@ def test_an_answer_without_generation_names_the_policy_alone():
 
 def test_requests_at_the_same_time_do_not_name_each_others():
     async def app(scope, _receive, send):
-        ran([scope["name"]])
+        record_ran([scope["name"]])
         await asyncio.sleep(0)
         await asyncio.create_task(other(scope))
         await send({"type": "http.response.start"})
 
     async def other(scope):
-        ran([scope["name"].lower()])
+        record_ran([scope["name"].lower()])
 
     async def both():
         sent = {}
@@ -237,7 +237,7 @@ def test_requests_at_the_same_time_do_not_name_each_others():
 
 
 def test_outside_of_an_answer_nothing_is_taken_down():
-    ran(["A"])
+    record_ran(["A"])
 
 
 # The report
