@@ -923,8 +923,8 @@ def test_a_sampling_mask_is_refused_beside_a_bias_which_the_message_names(
     with pytest.raises(
         RequestError,
         match=(
-            f"^return_sampling_mask: .* got {at_fault}.*, which also changes how likely the others "
-            "are to each other; leave out one of them$"
+            f"^return_sampling_mask: .* got {at_fault}.*, which also changes the relative "
+            "probabilities of other tokens; leave out one of them$"
         ),
     ):
         Admission(guard).admit(masked(payload, params), manager(), SimpleNamespace())
