@@ -99,7 +99,7 @@ STATE = {
 
 #: Functions whose cache has no bound, and what bounds the number of their arguments.
 UNBOUNDED = {
-    "disaggregated._later": "no argument",
+    "disaggregated._delayed_calls": "no argument",
     "faults._signals": "no argument",
     "params._log_old_name": "old names that classes declare",
     "reasons._truncation": "no argument",
