@@ -1,4 +1,4 @@
-"""A ban on tokens, which the word avoids in other tokens, and a ban on the word itself.
+"""Ban the usual tokens of a word, which a model can avoid, and ban the word itself.
 
 $ python examples/banned_words.py
 another word               ' foo foolf' [' foo', ' foo', 'l', 'f']
@@ -23,7 +23,7 @@ WANTED = " foo fool"
 
 
 def model(token_ids: Sequence[int]) -> list[float]:
-    """Return logits that write ``WANTED``, in the longest tokens that are free."""
+    """Return logits that write ``WANTED``, in the longest tokens that are not banned."""
     said = vocabulary_of(TOKENIZER).text(token_ids).decode()
     return [
         float(len(piece)) if WANTED.startswith(said + piece) else -float(token_id)
@@ -32,7 +32,7 @@ def model(token_ids: Sequence[int]) -> list[float]:
 
 
 def show(banned: str, **params: Any) -> None:
-    """Print what comes out under a ban."""
+    """Print the answer under a ban."""
     played = run(
         BadWordsLogitProcessor, params, [], model, steps=4, vocab_size=7, tokenizer=TOKENIZER
     )

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Ask without a processor, then with one: the second answer is one of two texts. It takes no Python,
-# because the server knows its processors by name.
+# Ask without a processor, then with a choice: the second answer is one of two texts. No Python is
+# needed, because the server knows its processors by name.
 # Send it only to a server with the plugin: a stock server with --enable-custom-logit-processor
-# crashes on a processor's name. It needs the payload: sglang-lp payload ChoiceLogitProcessor
+# crashes on a processor's name. For it, send what this prints: sglang-lp payload ChoiceLogitProcessor
 #
 #     sh examples/curl.sh http://127.0.0.1:30000
 set -eu

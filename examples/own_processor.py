@@ -13,7 +13,7 @@ from sglang_lp.params import NonNegativeInt, TokenIdSet
 
 
 class AtMost(LogitProcessor):
-    """Allow tokens ``at_most`` times in one answer, such as the dashes."""
+    """Allow some tokens, such as dashes, ``at_most`` times in one answer."""
 
     class Params(Parameters, frozen=True):
         """Parameters of a request."""
@@ -22,7 +22,7 @@ class AtMost(LogitProcessor):
         at_most: NonNegativeInt
 
     def start(self, request: Request[Params, int]) -> int:
-        """Begin to count; the prompt does not."""
+        """Start at 0: tokens of the prompt do not count."""
         return 0
 
     def advance(self, request: Request[Params, int], token_ids: Sequence[int]) -> None:
@@ -30,7 +30,7 @@ class AtMost(LogitProcessor):
         request.state += sum(token_id in request.params.token_ids for token_id in token_ids)
 
     def edit(self, request: Request[Params, int], edits: Edits) -> None:
-        """Ban them once there are enough."""
+        """Ban the tokens once they were generated ``at_most`` times."""
         if request.state >= request.params.at_most:
             edits.ban(request.params.token_ids)
 

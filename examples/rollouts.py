@@ -3,10 +3,10 @@
 python examples/rollouts.py MODEL
 
 The engine writes answers under a thinking budget and a ban, Transformers replays them over the
-sampling masks, and a policy gradient leaves out what was forced. The weights go back to the engine
-after each step. It prints for each step the reward, how far the importance ratio of a token is
-from 1 at most (with the masks, and without them), and how long the rest takes; at the end the
-reward before and after. Any small causal language model will do, also one with random weights.
+sampling masks, and a policy gradient leaves out forced tokens. The weights go back to the engine
+after each step. Each step prints the reward, the largest distance of an importance ratio from 1
+(with the masks, and without them) and the time left; the end prints the reward before and after.
+Any small causal language model will do, also with random weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sglang_lp.client import attach, loss_mask
 
 PROMPT = [5, 6, 7, 296]
 TEMPERATURE = 1.3
-#: The last token of the prompt stands for the start of thinking, and this one for its end.
+#: End of thinking; the last token of the prompt is its start.
 END = 300
 RULES = attach(
     [
@@ -67,7 +67,7 @@ def write_answers(engine: Any, count: int, tokens: int) -> list[dict[str, Any]]:
 
 
 def replay(model: Any, answer: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logprob of each token of an answer: over its sampling masks, and over all."""
+    """Return the logprobs of an answer's tokens: over the sampling masks, and over all tokens."""
     output = answer["output_ids"]
     logits = model(torch.tensor([[*PROMPT, *output]])).logits[0, len(PROMPT) - 1 : -1] / TEMPERATURE
     shut = torch.full_like(logits, -torch.inf)
