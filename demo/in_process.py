@@ -37,7 +37,7 @@ def in_process(directory: Path, model: Model) -> Scene:
 
         engine = sglang.Engine(
             model_path=str(directory),
-            log_level="critical",  # the bug's traceback is for the log, not for the stage
+            log_level="critical",  # no traceback of the bug between the scenes
             **ARGUMENTS,
         )
         try:
@@ -80,7 +80,8 @@ async def _play(engine: Any, model: Model) -> Scene:
     scene.row(questions[3], f"forced: {GREETING}", greeting["text"])
     scene.row(questions[4], "a processor that raises at its fifth token", str(fault))
     scene.proves(
-        "the one without a processor is untouched", seen=plain["output_ids"] == calm["output_ids"]
+        "the request without a processor gets the same answer as alone",
+        seen=plain["output_ids"] == calm["output_ids"],
     )
     closed = model.thought(thought["output_ids"])
     scene.proves(
@@ -93,5 +94,5 @@ async def _play(engine: Any, model: Model) -> Scene:
         seen=isinstance(fault, Exception) and "Faulty" in str(fault),
     )
     after = await ask(1)
-    scene.proves("the engine goes on", seen=after["output_ids"] == calm["output_ids"])
+    scene.proves("the engine still answers", seen=after["output_ids"] == calm["output_ids"])
     return scene

@@ -36,7 +36,7 @@ def _asked(question: str, tokens: int) -> dict[str, Any]:
 def _play(
     http: httpx.Client, scene: Scene, request: dict[str, Any], ways: Sequence[Attachment | None]
 ) -> list[Any]:
-    """Ask the same at once in several ways, the first of them without a processor."""
+    """Send a request in one batch with several processors, the first time without one."""
     count = len(ways)
     batch = {
         "text": [request["text"]] * count,
@@ -58,7 +58,7 @@ def words(http: httpx.Client) -> Scene:
     for word, text in zip(WORDS, banned, strict=True):
         scene.row(CAPITAL, f"banned: {word}", text)
         scene.proves(
-            f"no {word!r}, which the model says by itself",
+            f"no {word!r}, which the model writes without a ban",
             seen=word in free and word.lower() not in text.lower(),
         )
     return scene
@@ -73,7 +73,8 @@ def choices(http: httpx.Client) -> Scene:
     scene.row(question, "none", cut(free, 120))
     scene.row(question, f"choices: {', '.join(CHOICES)}", chosen)
     scene.proves(
-        "the answer is one of them, and was not", seen=chosen in CHOICES and free not in CHOICES
+        "the answer is a choice; without the processor it is not",
+        seen=chosen in CHOICES and free not in CHOICES,
     )
     return scene
 
@@ -87,13 +88,13 @@ def scripts(http: httpx.Client) -> Scene:
     scene.row(question, "none", free)
     scene.row(question, "no Cyrillic letter", text)
     counts = [len(re.findall("[\u0400-\u052f]", one)) for one in (free, text)]
-    scene.proves(f"without it, {counts[0]} Cyrillic letters", seen=counts[0] > 0)
-    scene.proves("with it none, and an answer all the same", seen=not counts[1] and bool(text))
+    scene.proves(f"without the ban, {counts[0]} Cyrillic letters", seen=counts[0] > 0)
+    scene.proves("with the ban an answer without any", seen=not counts[1] and bool(text))
     return scene
 
 
 def loops(http: httpx.Client) -> Scene:
-    """A poem that goes round in circles."""
+    """A poem that repeats its lines."""
     scene = Scene("Loops: a poem that repeats its lines, and two ways out", model=DIRECTORY)
     ngram = attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=NGRAM, window_size=WINDOW)
     end = attach(
@@ -108,10 +109,10 @@ def loops(http: httpx.Client) -> Scene:
     scene.row(POEM, f"no {NGRAM}-gram twice", cut(once, 240))
     scene.row(POEM, "LoopBreaker: the answer ends with its loop", cut(ended, 240))
     most, fewest = _most(free), _most(once)
-    scene.proves(f"without them a line comes {most} times, and goes on", seen=most > 1)
-    scene.proves(f"without n-grams twice: {fewest} times at most", seen=fewest < most)
+    scene.proves(f"without a processor a line comes {most} times", seen=most > 1)
+    scene.proves(f"with no {NGRAM}-gram twice: {fewest} times at most", seen=fewest < most)
     scene.proves(
-        "the loop breaker ends the answer where it goes round",
+        "the loop breaker ends the answer at its loop",
         seen=len(ended) < len(free) and free.startswith(ended),
     )
     return scene
@@ -124,20 +125,21 @@ def _most(text: str) -> int:
 
 
 def forced(http: httpx.Client) -> Scene:
-    """The answer begins as it is told to, and holds what it has to."""
-    scene = Scene("Forced text: how the answer begins, and what it has to hold", model=DIRECTORY)
+    """The answer begins with a given text, and contains given words."""
+    scene = Scene("Forced text: a beginning, and words that must come", model=DIRECTORY)
     begins = attach("ForcedSequenceLogitProcessor", text=START)
     holds = attach("ForcedWordsLogitProcessor", words=[" Eiffel Tower"], within_tokens=32)
     free, started, held = _play(http, scene, _asked(CAPITAL, 32), [None, begins, holds])
     scene.row(CAPITAL, "none", free)
     scene.row(CAPITAL, f"begins with: {START}", started)
-    scene.row(CAPITAL, "holds: Eiffel Tower", held)
+    scene.row(CAPITAL, "contains: Eiffel Tower", held)
     scene.proves(
-        "the answer begins so, and the model goes on",
+        "the answer begins with the text, and the model continues",
         seen=started.startswith(START) and len(started) > len(START),
     )
     scene.proves(
-        "the words are there, and were not", seen="Eiffel Tower" in held and "Eiffel" not in free
+        "the answer contains the words; without the processor it does not",
+        seen="Eiffel Tower" in held and "Eiffel" not in free,
     )
     return scene
 

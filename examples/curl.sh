@@ -2,7 +2,7 @@
 # Ask without a processor, then with a choice: the second answer is one of two texts. No Python is
 # needed, because the server knows its processors by name.
 # Send it only to a server with the plugin: a stock server with --enable-custom-logit-processor
-# crashes on a processor's name. For it, send what this prints: sglang-lp payload ChoiceLogitProcessor
+# crashes on a processor's name, and needs what sglang-lp payload ChoiceLogitProcessor prints.
 #
 #     sh examples/curl.sh http://127.0.0.1:30000
 set -eu
