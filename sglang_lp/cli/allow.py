@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
         metavar="FILE",
         type=policy_option.parse_file,
         required=True,
-        help="policy file to add to; made if absent",
+        help="policy file to add to; created if absent",
     )
     parser.add_argument("--name", help="name of a pinned payload in logs")
     parser.add_argument("--yes", action="store_true", help="do not ask")

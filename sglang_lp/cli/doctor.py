@@ -33,9 +33,9 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
         help="check this environment and policy, or a running server",
-        description="Check, without starting a server, that a guarded server can start here. Or "
-        "check, with --url, that a running server is guarded, and that each endpoint passes "
-        "processors on, through all routers and proxies. OPENAI_API_KEY is sent if it is set.",
+        description="Check, without starting a server, that a guarded server can start here. With "
+        "--url, check instead that a running server is guarded, and that processors reach each "
+        "endpoint through all routers and proxies. OPENAI_API_KEY is sent if it is set.",
     )
     parser.add_argument(
         "--url",

@@ -23,7 +23,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--thinking-start", help="text that opens a thinking block, if it cannot be found"
     )
-    parser.add_argument("--thinking-end", help="text that closes it")
+    parser.add_argument("--thinking-end", help="text that closes a thinking block")
     parser.add_argument("--closing", help="message that is forced before a block is closed")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)

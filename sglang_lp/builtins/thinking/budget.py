@@ -100,13 +100,14 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
       leaves no run of bytes broken, so that a closing that begins with a byte comes out. Rule 3
       waits for that as well.
 
-    The delimiters are the first of these that are known:
+    The delimiters come from the first of these sources that exists:
 
     1. the request's token ids: ``thinking_start_token_id`` and ``thinking_end_token_id``, or with
        several tokens ``thinking_start_token_ids`` and ``thinking_end_token_ids``;
     2. the request's texts for the served tokenizer: ``thinking_start`` and ``thinking_end``;
-    3. the class's own, which are checked against the served tokenizer;
-    4. the only known pair that the served tokenizer has.
+    3. the class's own ids, which are checked against the served tokenizer;
+    4. the served reasoning parser (``--reasoning-parser``);
+    5. the only known pair that the served tokenizer has.
 
     Given the same history, the parameters of SGLang 0.5.23's class of this name have the same
     effect as there, with three exceptions:
@@ -116,11 +117,12 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     - a budget or ids that cannot work are refused.
 
     A server without the plugin may lack the newest token of the history. There a plain budget with
-    delimiters of one token still works: at the last token of its budget the end and tool starts are
-    banned, so the processor knows that the block is open. Any other parameter ends the request with
-    an error.
+    delimiters of one token each still works: at the last token of the budget the end and tool
+    starts are banned, so the processor knows that the block is open. The other options end the
+    request with an error.
 
-    The rules that ask for the likeliest tokens do not wait for the device.
+    Rules that ask for the likeliest tokens do not wait for the device, except in a chain in which
+    another link also asks, or bans the token that would be forced.
     """
 
     __module__ = "sglang_lp.builtins"
