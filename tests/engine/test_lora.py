@@ -143,9 +143,11 @@ def test_a_request_that_is_refused_or_fails_does_not_hold_its_adapter(server, ad
     )
     listed = {**refused, "input_ids": [PROMPT, PROMPT]}
     failing = adapted(body(PROMPT, Raises, {"at": 2}), "held")
+    unknown = adapted(body([*PROMPT, 1 << 20]), "held")
 
     assert server.post("/generate", refused).status == HTTPStatus.BAD_REQUEST
     assert server.post("/generate", listed).status == HTTPStatus.BAD_REQUEST
+    assert server.post("/generate", unknown).status == HTTPStatus.BAD_REQUEST
     assert server.stream("/generate", refused).status == HTTPStatus.BAD_REQUEST
     assert server.post("/generate", failing).status == HTTPStatus.INTERNAL_SERVER_ERROR
     # SGLang waits until no request uses the adapter.

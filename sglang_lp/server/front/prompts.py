@@ -41,7 +41,7 @@ def check_prompts(manager: Any, obj: Any) -> Iterator[None]:
             continue  # SGLang refuses it
         except OverflowError:
             raise _outside("a number beyond 64 bits", manager) from None
-        _check_range(manager, obj, ids)
+        _check_range(manager, ids)
         yield
 
 
@@ -50,8 +50,7 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
 
     Args:
         manager: SGLang's ``TokenizerManager``.
-        obj: The request. A request whose ids SGLang replaces is not checked. An adapter (LoRA) may
-            add tokens to the vocabulary, so its request is checked only for negative ids.
+        obj: The request. A request whose ids SGLang replaces is not checked.
         ids: Token ids of the prompt, or ``None``.
 
     Raises:
@@ -59,11 +58,14 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
     """
     _check_overrides(obj)
     if ids and not _replaces_ids(manager, obj):
-        _check_range(manager, obj, ids)
+        _check_range(manager, ids)
 
 
-def _check_range(manager: Any, obj: Any, ids: Sequence[int]) -> None:
-    """Check token ids that SGLang does not replace, as :func:`check_ids` does."""
+def _check_range(manager: Any, ids: Sequence[int]) -> None:
+    """Check token ids that SGLang does not replace, as :func:`check_ids` does.
+
+    Adapters (LoRA) do not change the range: SGLang loads none that adds tokens.
+    """
     if not ids:
         return
     if len(ids) < _LONG:
@@ -73,7 +75,7 @@ def _check_range(manager: Any, obj: Any, ids: Sequence[int]) -> None:
         smallest, largest = int(numbers.min()), int(numbers.max())
     if smallest < 0:
         raise _outside(shown(smallest), manager)
-    if largest >= manager.model_config.vocab_size and not getattr(obj, "lora_path", None):
+    if largest >= manager.model_config.vocab_size:
         raise _outside(shown(largest), manager)
 
 

@@ -91,9 +91,18 @@ def test_a_list_is_asked_once_whether_it_has_images():
     assert len(asked) == 1
 
 
-def test_an_adapter_may_add_tokens_and_no_negative_ones():
-    assert passes(body([VOCAB], lora_path="adapter"))
+def test_an_adapter_excuses_no_id():
+    from sglang.srt.lora.lora_manager import LoRAManager
+
+    assert not passes(body([VOCAB], lora_path="adapter"))
     assert not passes(body([-1], lora_path="adapter"))
+    with pytest.raises(RequestError, match="got 100"):
+        check_ids(SERVED, body(None, text="a", lora_path="adapter"), array("q", [VOCAB]))
+
+    adds = SimpleNamespace(lora_added_tokens_size=1)
+    named = SimpleNamespace(lora_name="adapter", pinned=True)
+    with pytest.raises(ValueError, match="adapters that add tokens to the vocabulary"):
+        LoRAManager.validate_new_adapter(SimpleNamespace(attn_dp_enabled=False), adds, named)
 
 
 @pytest.mark.parametrize("input_ids", [[1, -5], [[1], [VOCAB]]])
