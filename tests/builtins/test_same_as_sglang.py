@@ -220,6 +220,16 @@ def test_every_class_of_sglang_has_its_builtin():
 # What differs, on purpose
 
 
+def test_a_start_in_an_open_block_begins_the_count_anew_in_sglang_alone():
+    params = {**IDS, "thinking_budget": 3}
+    request = FakeRequest([START], [9, START, 9]).custom_params(params)
+    ours, theirs = (kind() for kind in (builtins.ThinkingBudgetLogitProcessor, StockBudget))
+    logits = logits_of(1, 0, torch.float32)
+
+    assert torch.equal(theirs(logits.clone(), [request]), logits)
+    assert ours(logits.clone(), [request]).isfinite().nonzero().tolist() == [[0, NEW_LINE]]
+
+
 def test_lists_of_one_batch_may_differ():
     requests = [FakeRequest([1]).custom_params({"token_ids": [i]}) for i in (4, 5)]
     with pytest.raises(AssertionError):

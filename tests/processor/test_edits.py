@@ -196,6 +196,12 @@ def test_biases_that_add_up_stay_finite(dtype):
     assert logits[0, 0] == torch.tensor(MAX_BIAS, dtype=dtype)
 
 
+@pytest.mark.parametrize("other", [None, {}, [1], Recording])
+def test_add_takes_a_recording_alone(other):
+    with pytest.raises(ProcessorFault, match=r"add\(\) takes a Recording, got "):
+        Recording(9).add(other)
+
+
 def test_a_recording_takes_over_what_another_holds():
     one, other = Recording(4), Recording(4)
     one.ban([0])

@@ -209,3 +209,23 @@ def test_no_word_comes_out_as_a_whole_word(ignore_case):
         pattern = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in params["words"])
         lost += [said] if re.search(pattern, said if ended else f"{said}x") else []
     assert not lost
+
+
+@pytest.mark.parametrize("before", [[], bytes_of(b"\xca")])
+def test_a_ban_takes_a_byte_token_for_its_byte_in_a_broken_run_as_well(before):
+    byte, piece = *bytes_of(b"s"), TOKENIZER.token_to_id("s")
+    params = {"words": ["s"]}
+    for wanted in (byte, piece):
+        token_ids = run(
+            BadWordsLogitProcessor,
+            params,
+            [300],
+            [*before, wanted],
+            steps=len(before) + 1,
+            vocab_size=VOCAB_SIZE,
+            tokenizer=TOKENIZER,
+            eos_token_ids={END},
+        ).token_ids
+        assert token_ids[:-1] == before
+        assert token_ids[-1] not in {byte, piece}
+    assert TOKENIZER.decode([*before, byte]) == ("\ufffd" * 2 if before else "s")
