@@ -99,10 +99,11 @@ def test_an_adapter_excuses_no_id():
     with pytest.raises(RequestError, match="got 100"):
         check_ids(SERVED, body(None, text="a", lora_path="adapter"), array("q", [VOCAB]))
 
+    plain = SimpleNamespace(attn_dp_enabled=False, enable_dp_attention=False)
     adds = SimpleNamespace(lora_added_tokens_size=1)
     named = SimpleNamespace(lora_name="adapter", pinned=True)
     with pytest.raises(ValueError, match="adapters that add tokens to the vocabulary"):
-        LoRAManager.validate_new_adapter(SimpleNamespace(attn_dp_enabled=False), adds, named)
+        LoRAManager.validate_new_adapter(plain, adds, named)
 
 
 @pytest.mark.parametrize("input_ids", [[1, -5], [[1], [VOCAB]]])
