@@ -104,8 +104,8 @@ BOUNDS = [
     [arguments.MOST],
     [bounds.MAX_MAKING],
     [
-        arrivals._MOST_TOKENS / arrivals._OF_MICROSECOND / 1e6,
-        arrivals._MOST_TOKENS // arrivals._OF_UNTRIED,
+        arrivals._MOST_TOKENS / arrivals._WORK_OF_MICROSECOND / 1e6,
+        arrivals._MOST_TOKENS // arrivals._WORK_OF_UNTRIED,
     ],
     [trial.LONGEST, trial.PATIENCE],
     [MAX_PINS, MAX_PIN_BYTES],
