@@ -90,7 +90,7 @@ BOUNDS = [
     [reserved_keys.MAX_KEYS],
     [params.MAX_TOKEN_IDS, params._MAX_FEW, MAX_SEQUENCE_IDS],
     [params._MAX_TEXTS, params._MAX_TEXT, encoding.MAX_BYTES, params._MAX_FORCED],
-    [items.MAX_ITEM_IDS, items._MAX_GROUPS, items._MAX_GROUP],
+    [items.MAX_ITEM_IDS, items._MAX_GROUPS, items._MAX_GROUP, items._MOST_SETS],
     [params.MAX_INT, MAX_BIAS],
     [chain.MAX_CHAIN, params.MAX_TOKEN_IDS],
     [bounds.MAX_ENTRIES],
@@ -119,7 +119,7 @@ BOUNDS = [
         copies._MAX_KEPT,
     ],
     [],
-    [arrivals._MOST_TOKENS, arrivals._OF_COPY],
+    [arrivals._MOST_TOKENS, arrivals._COPIES_PER_READ],
 ]
 
 
