@@ -186,7 +186,9 @@ class Link:
         self.request.observe()
         try:
             yield from self.processor.foresee(self.request)
-        except Exception as error:
+        except GeneratorExit:  # enough tokens were named
+            raise
+        except BaseException as error:
             self._hide(error)
             raise
 

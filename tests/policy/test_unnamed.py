@@ -26,6 +26,8 @@ STAGES = (
     "start",
     "advance",
     "edit",
+    "rewind",
+    "foresee",
     "fork",
     "report",
 )
@@ -69,6 +71,13 @@ class CanaryLogitProcessor(LogitProcessor):
 
     def advance(self, request, token_ids):
         self._reach("advance")
+
+    def rewind(self, request):
+        self._reach("rewind")
+
+    def foresee(self, request):
+        self._reach("foresee")
+        return ()
 
     def fork(self, request):
         self._reach("fork")
@@ -130,6 +139,8 @@ def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
             logits = torch.zeros(1, 16)
             Batch().step(logits, [row], [custom_params])
             request.append(token_id)
+        row.processor.rewind(row.request)
+        assert [*row.processor.foresee(row.request)] == []
         row.processor.fork(row.request)
         seen += row.processor.report(admitted.params, [1, 2], [4, 5], [])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a client may see it
