@@ -205,3 +205,12 @@ def test_masks_in_lists_of_sglang_0_5_20_are_withheld_too():
     for masks in (req.output_token_sampling_mask, req.output_token_sampling_logprobs):
         masks.append([12])
         assert masks[0 : len(masks)] == []
+
+
+def test_the_logprob_of_a_withheld_first_token_is_not_sent():
+    for kept, is_sent in ((1, True), (0, False)):
+        req = request()
+        req.return_logprob = True
+        req.output_ids.extend([10, 11])
+        withhold(req, kept)
+        assert (req.finished_len, req.return_logprob) == (kept, is_sent)

@@ -203,6 +203,24 @@ def test_a_stream_of_something_else_comes_whole(count):
     assert len(bodies) == count + 1
 
 
+def test_a_stream_of_something_else_does_not_wait_for_its_end():
+    sent, waiting = [], []
+
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
+        for count in range(30):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            waiting.append(count + 2 - len(sent))
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(AnswerHeader(app, "f")({"type": "http"}, None, send))
+
+    assert 0 < max(waiting) <= 8
+    assert len(sent) == 31
+
+
 def test_an_answer_without_generation_names_the_policy_alone():
     assert answered(app_with())[0]["headers"] == [POLICY]
     assert answered(app_with(("A",)), "lifespan")[0]["headers"] == []
