@@ -1,11 +1,11 @@
-"""Texts that may not come out, whichever tokens would spell them.
+"""Texts that never appear in an answer, whichever tokens would spell them.
 
 A text can only be completed inside the next token. A token completes a text in one of two ways:
 
 - it contains the text, whatever the output is;
-- the output ends with a beginning of the text, and the token starts with the rest.
+- a suffix of the output is a prefix of the text, and the token starts with the rest.
 
-The state is therefore the longest end of the output that is a beginning of any text.
+The state is therefore the longest suffix of the output that is a prefix of any text.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def banned_texts(  # noqa: PLR0913 - most have a default
 ) -> tuple[BannedTexts, ...]:
     """Return the compiled ban of texts, for each text that a client may get.
 
-    Without special tokens (``skip_special_tokens``, SGLang's default), and with their names if
-    these can be part of a banned text. The same objects for the same texts.
+    A client may get the answer without special tokens (``skip_special_tokens``, SGLang's default),
+    or with their names. There is a second ban only if a name can be part of a banned text. Requests
+    with equal texts share the objects.
 
     Args:
         processor: The processor's class name, for the message.
@@ -151,7 +152,7 @@ class BannedTexts:
         ) == len(self._pieces):
             raise RequestError(
                 f"after {shown(end.decode(errors='replace'))} every token of the model "
-                f"completes a text that may not come, such as {shown(self._likely(end))}"
+                f"completes a banned text, such as {shown(self._likely(end))}"
             )
         return found
 
@@ -188,7 +189,7 @@ class BannedTexts:
                 yield (low[found], high[found]) if known else self._pieces.range_of(rest)
 
     def _begun(self, end: bytes) -> Iterator[int]:
-        """Yield the lengths of all ends that are the beginning of a text."""
+        """Yield the lengths of all suffixes of a state that are a prefix of a text."""
         for start in range(len(end)):
             if end[start:] in self._beginnings:
                 yield len(end) - start
@@ -214,7 +215,7 @@ class BannedTexts:
         return np.array(sorted(ids), dtype=np.int64)
 
     def _likely(self, end: bytes) -> str:
-        """Return a text of which the longest part of this end is a beginning."""
+        """Return a text with the longest prefix that is a suffix of this state."""
         length = next(self._begun(end), 0)
         return self._texts[bisect_right(self._texts, end[len(end) - length :])].decode()
 

@@ -1,10 +1,11 @@
 """The tokens that are the next part of one of several texts, whichever tokens spell it.
 
-A text has begun where the output ends with a beginning of it, whichever tokens wrote that. Its
-next parts are the tokens whose bytes begin the rest, and after which tokens spell what is left.
+A text has begun where a suffix of the output is a prefix of the text, whichever tokens wrote it.
+Its next parts are the tokens whose bytes begin the rest, and after which tokens can spell the
+remainder.
 
-States are those of the automaton of the texts' bytes: the longest end of the output that is a
-beginning of a text, or a whole text. Sets of texts are numbers, with bit 3 for text 3.
+A state is the longest suffix of the output that is a prefix of a text, or a whole text: a state of
+the automaton of the texts' bytes. Sets of texts are numbers, with bit 3 for text 3.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class NextParts:
     def shares(self, state: int, wanted: int, vocab_size: int) -> Shares:
         """Return the tokens that are the next part of a text, each with its bias.
 
-        A text continues from the longest beginning of a wanted text that the output ends with, or
+        A text continues from the longest prefix of a wanted text that is a suffix of the output, or
         begins anew.
 
         Args:

@@ -146,7 +146,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     """Return the vocabulary of a tokenizer, made once and kept.
 
     Args:
-        tokenizer: Of ``transformers``, as SGLang serves it, or of ``tokenizers``.
+        tokenizer: A tokenizer of ``transformers``, as SGLang serves it, or of ``tokenizers``.
 
     Raises:
         RequestError: The bytes of its tokens are unknown.

@@ -1,12 +1,12 @@
-"""Words that may not come out as whole words, whichever tokens would spell them.
+"""Words that never appear in an answer as whole words, whichever tokens would spell them.
 
 One character later it is known whether ``foo`` was a word: ``foo.`` contains it, ``food`` does not.
 A word may therefore be written to its end. Then only a word character may follow: every token that
 begins otherwise is banned, and so is the end of the answer. A token that contains a word and the
 character after it is always banned.
 
-The state is the text from the earliest place on where a word may have begun, after a space or an
-``x`` for the class of the character before.
+The state is the suffix of the output from the earliest place where a word may have begun. It has
+one character before that place, a space or an ``x``, for the class of the preceding character.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ class WholeWords:
             vocab_size: Number of logits: tokenizers may have more tokens.
 
         Returns:
-            ``None`` if no word has; no tokens inside a character, which ``completing`` handles.
+            ``None`` if no word was just written. Empty inside a character, which ``completing``
+            handles.
         """
         whole = len(end) - unfinished(end)
         if not any(end[start:whole] in self._words for start in self._starts(end, whole)):

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def scale_below_highest(logits: torch.Tensor, factors: torch.Tensor) -> None:
     """Multiply the distance of each logit from the largest of its row, in place.
 
-    The probabilities are those of the products, none of which becomes ``+inf``, or ``-inf`` with
-    all others. A row with NaN or ``+inf`` is multiplied as it is.
+    The probabilities equal those of the products, but no logit overflows to ``+inf``, and no row
+    loses all its finite logits. A row with NaN or ``+inf`` is multiplied as it is.
 
     Args:
         logits: Shape ``(rows, vocab)``, float16.

@@ -42,7 +42,7 @@ class Host:
         raw: Receives the raw logprobs of edited tokens; ``None`` if the request does not ask.
         resumed: Number of tokens at the end of the prompt that the processor treats as generated.
         limit: Number of tokens after which the request ends.
-        tokenizer: Of the served model, or ``None``.
+        tokenizer: The served model's, or ``None``.
     """
 
     __slots__ = (

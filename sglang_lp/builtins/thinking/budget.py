@@ -290,7 +290,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     @classmethod
     def begin_inside(cls, params: Any) -> Any:
-        """Return fitted parameters for an answer that SGLang parses as one that may begin inside.
+        """Return fitted parameters for an answer that SGLang may parse as thinking from its start.
 
         Parameters whose delimiters are not those of the served reasoning parser stay as they are.
         """
@@ -389,7 +389,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
 
 def _fewest(request: Request) -> int:
-    """Return how many tokens the answer has at least; with a grammar, which ends it, at most 1."""
+    """Return the minimum length of the answer; at most 1 with a grammar, which ends the answer."""
     sampling = getattr(request, "sampling", None)
     kinds = ("json_schema", "regex", "ebnf", "structural_tag")
     has_grammar = any(getattr(sampling, kind, None) for kind in kinds)
@@ -398,7 +398,7 @@ def _fewest(request: Request) -> int:
 
 
 def _leaves_only_end(request: Request) -> bool:
-    """Tell whether the only token of this step that is not masked is the next one of the end.
+    """Tell whether SGLang masks every token of this step but the next token of the end.
 
     SGLang looks for the beginning of an end in the generated tokens only.
     """

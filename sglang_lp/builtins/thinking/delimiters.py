@@ -71,7 +71,7 @@ def resolve(tokenizer: Any, start: str | None = None, end: str | None = None) ->
     (``<think:opensource>``), then encoded. Each result has to decode back to the string.
 
     Args:
-        tokenizer: Of ``transformers`` or ``tokenizers``.
+        tokenizer: A tokenizer of ``transformers`` or ``tokenizers``.
         start: Opens a block; ``None`` to find the only pair of ``PAIRS`` whose control
             tokens this tokenizer has.
         end: Closes a block; given exactly if ``start`` is.
@@ -90,7 +90,7 @@ def find_tool_starts(tokenizer: Any, texts: tuple[str, ...]) -> tuple[int, ...]:
     """Return the tokens that are one of these texts.
 
     Args:
-        tokenizer: Of ``transformers`` or ``tokenizers``.
+        tokenizer: A tokenizer of ``transformers`` or ``tokenizers``.
         texts: Texts that open a tool call.
     """
     return tuple(token_id for text in texts for token_id in _find_single(tokenizer, text))

@@ -1,4 +1,4 @@
-"""Where a request is in its thinking: the state machine behind budgets, reports and traces."""
+"""The progress of a request through its thinking: the state machine of budgets and reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EndedBlock(NamedTuple):
 
 
 class Progress:
-    """Where the tokens of one request are in its thinking.
+    """The thinking of one request, followed token by token.
 
     A block begins after its first start; a start inside an open block is part of the block. In a
     prompt the latest delimiter decides. A tool call interrupts a block: the next block continues

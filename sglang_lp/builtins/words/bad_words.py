@@ -43,7 +43,7 @@ class _Progress:
         self.sequences = sequences
         self.state = 0
         self.texts = texts
-        #: For each of the texts the end of the output that may be the beginning of a word.
+        #: For each of the texts the suffix of the output that may be the beginning of a word.
         self.ends = ends
         #: Whether the tokens that contain a word have been banned for the whole request.
         self.declared = False

@@ -37,7 +37,7 @@ class Uses(NamedTuple):
 
     Attributes:
         owner: The class, as ``module.Class``.
-        names: Of the attributes.
+        names: Names of the attributes.
         since: The first SGLang whose class has these attributes.
         until: The last SGLang whose class has them; ``None``: the newest still has.
     """

@@ -58,7 +58,7 @@ class Shared:
     """The objects whose methods are hooks, one of each in a process.
 
     Args:
-        guard: Of this process.
+        guard: The guard of this process.
     """
 
     def __init__(self, guard: Guard) -> None:
