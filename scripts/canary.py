@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
     Attributes:
         kind: ``"function"``, ``"attribute"``, ``"algorithm"``, ``"processor"`` or ``"test"``.
-        name: Of what moved.
+        name: Name of what moved.
         state: What happened to it, in Markdown.
         breaks: Whether it keeps a guarded server from starting, or a test from passing.
     """
@@ -168,8 +168,8 @@ def failures(code: int, results: str | None) -> list[str]:
     """Return the names of the tests that did not pass, and pytest's own if it did not finish.
 
     Args:
-        code: How pytest ended.
-        results: What it wrote as JUnit's XML, if it came to that.
+        code: Exit code of pytest.
+        results: Its report as JUnit's XML, which is missing if pytest ended early.
     """
     cases = ET.fromstring(results or "<none/>").iter("testcase")  # noqa: S314 - pytest's own
     failed = [

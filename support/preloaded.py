@@ -54,7 +54,7 @@ _MODULES = (
 )
 #: Variables that modules read when they are imported.
 _READ_EARLY = ("OMP_NUM_THREADS", "TRITON_INTERPRET", "TORCH_COMPILE_DISABLE")
-#: What a process that was forked is for.
+#: The work of a forked process.
 Work = Callable[[], object]
 _BYTES = 1 << 18
 _SET_CHILD_SUBREAPER = 36  # of linux/prctl.h

@@ -46,7 +46,7 @@ def _attend(
         raise NotImplementedError("expected attention to all tokens before, in a decoder alone")
     longest = int(seq_lens.max())
     is_there = torch.arange(longest) < seq_lens[:, None]
-    # Slot 0 belongs to no request: what lies beyond the end of one is read from there.
+    # Slot 0 belongs to no request: positions after the end of a request are read from there.
     slots = req_to_token[req_pool_indices, :longest].where(is_there, 0)
     output[:] = torch.nn.functional.scaled_dot_product_attention(
         query[:, :, None],

@@ -1,10 +1,9 @@
-"""Counts what a step does on a GPU that is not there.
+"""Counts the kernels, copies and waits of a step on a GPU, without a GPU.
 
 Torch's fake tensors say ``device="cuda"`` and hold no numbers: shapes, dtypes and devices are
-right, nothing is computed. Whatever would copy from the device, or make the host wait for it, is
-seen and counted, and so is waiting for an event of the step that is counted; those of steps before
-it are over. Copies hold numbers that fall, so that they read as sorted ones; what is one truth
-value is true.
+right, nothing is computed. Every copy from the device and every wait of the host is counted, also
+a wait for an event of the counted step; events of earlier steps are over. Copies to the host hold
+descending numbers, so that they read as sorted; a single truth value is true.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             patch.object(torch.cuda, "_lazy_init", lambda: None),
             self,
         ):
-            # Rows in one place are told from others by it, and all are in none.
+            # The data pointer tells whether tensors share memory; fake tensors have no memory.
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             yield self
 

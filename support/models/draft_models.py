@@ -233,7 +233,7 @@ def make_all(directory: Path, tiny: Path) -> dict[str, Path]:
     """Write every model into a folder of its own, and return them by name.
 
     Args:
-        directory: Where to.
+        directory: The folder to write to.
         tiny: The model of :mod:`support.models.tiny_model`.
     """
     llama = make_llama(directory / "llama", tiny)

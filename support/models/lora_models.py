@@ -20,7 +20,7 @@ _MATRIX = 2
 
 
 class Adapter(NamedTuple):
-    """Where both lie."""
+    """The directories of an adapter and of the model with the adapter merged into it."""
 
     path: Path
     merged: Path
@@ -31,8 +31,8 @@ def make(target: Path, directory: Path, seed: int) -> Adapter:
 
     Args:
         target: Directory of the model's checkpoint.
-        directory: Where to.
-        seed: Another one, another adapter.
+        directory: The folder to write to.
+        seed: Seed of the adapter's random weights.
     """
     import torch
     from safetensors.torch import load_file, save_file

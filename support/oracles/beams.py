@@ -2,7 +2,7 @@
 
 The best ``2 * width`` continuations are walked, best first, until ``width`` of them go on; one with
 a stop token is complete. With fewer continuations that go on, the search ends, and these are cut.
-Continuations that a rule makes impossible are none. An answer's score is its logprob per token.
+Continuations that a rule makes impossible do not count. An answer's score is its logprob per token.
 """
 
 from __future__ import annotations

@@ -129,11 +129,11 @@ class Faults:
         self._number = 0
 
     def watch(self) -> None:
-        """Take down from now on which functions are called."""
+        """Record from now on which functions are called."""
         self._order(watch=True)
 
     def calls(self) -> dict[str, int]:
-        """Return how often each function was called in one process, and watch no more."""
+        """Return how often each function was called in one process, and stop recording."""
         self._order()
         calls: Counter[str] = Counter()
         for file in self._directory.glob("*.calls"):
@@ -151,7 +151,7 @@ class Faults:
         self._order(fault=name, after=after)
 
     def raised(self) -> int:
-        """Return in how many processes it did, and let it raise no more."""
+        """Return in how many processes the function raised, and let it raise no more."""
         self._order()
         return len((self._directory / "raised").read_text().splitlines())
 

@@ -80,7 +80,7 @@ class Entry(LogitsProcessor):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Take in who comes and goes."""
+        """Record the requests that join and leave."""
         process_dict_updates(
             self.rows,
             batch_update,

@@ -24,7 +24,7 @@ def census(server: Server, name: str) -> dict[str, Any]:
 
     Args:
         server: Allows :class:`support.processors.recording.Census`.
-        name: Of this census, unlike that of any other.
+        name: Name of this census, used once.
 
     Raises:
         AssertionError: Some request is kept, though nothing runs.

@@ -109,8 +109,8 @@ class Pair:
         """Send one request to both servers.
 
         Args:
-            path: Of the endpoint.
-            body: Of the request.
+            path: Path of the endpoint.
+            body: Body of the request.
             stream: Whether the client wants a stream.
             to_prefill: What the prefill server gets instead.
         """

@@ -84,7 +84,7 @@ class Server:
         """Send a streaming request and collect its events.
 
         Args:
-            path: Of the endpoint.
+            path: Path of the endpoint.
             body: Without ``stream``.
             leave_after: Number of events after which the client hangs up.
         """

@@ -87,7 +87,7 @@ async def _update_after_some(engine: Any, running: list[Any], model: str) -> Non
 
 
 def _other_weights(model: str) -> list[tuple[str, Any]]:
-    """Return weights with which the model holds for unlikely what it held for likely."""
+    """Return weights that make the model's likely tokens unlikely."""
     from transformers import AutoModelForCausalLM
 
     name = "transformer.ln_f.weight"
