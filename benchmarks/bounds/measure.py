@@ -39,7 +39,7 @@ SEARCH_SECONDS = 5.0
 
 
 def _resident() -> int:
-    """Return the bytes of memory that the process holds, what is free of it given back."""
+    """Give free memory back, and return the bytes that the process still holds."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -47,7 +47,7 @@ def _resident() -> int:
 
 
 def _grow() -> None:
-    """Give the process the free memory again that a server has which has been up for a while."""
+    """Let the process hold free memory, as a server does that has run for a while."""
     del [np.ones(LONGEST) for _ in range(_GROWN)][:]
 
 
@@ -61,7 +61,7 @@ def measure(dear: Dear) -> dict[str, Any]:
     }
     _warm(dear.twin())
     run = Run(Server(), dear)
-    # Prompts and parameters as SGLang keeps them are there: what is held is the rows' alone.
+    # Prompts and parameters exist already, so only the memory of the rows is added.
     held = _resident()
     _grow()
     try:

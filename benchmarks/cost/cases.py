@@ -222,7 +222,7 @@ class Batch:
 
     Attributes:
         requests: The requests.
-        info: What a processor is called with: of SGLang's ``SamplingBatchInfo`` what counts.
+        info: The attributes of SGLang's ``SamplingBatchInfo`` that processors get.
     """
 
     def __init__(self, case: Case, host_of: Callable[[FakeRequest], Host] = _exact) -> None:

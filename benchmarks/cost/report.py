@@ -24,8 +24,8 @@ class Figure(NamedTuple):
         title: What was measured.
         stock_us: SGLang's time in microseconds, if it has one.
         ours_us: The toolkit's.
-        limit_us: What it may be at most.
-        limit: Where that comes from.
+        limit_us: The longest time that keeps the promise.
+        limit: The source of that limit.
     """
 
     title: str

@@ -382,7 +382,7 @@ class Counted(NamedTuple):
         to_host: Copies to the host.
         waits: Times that the host waited.
         allocated: Bytes of new tensors on the device.
-        ended: Requests that an error ended, which a count must not be of.
+        ended: Requests that an error ended; a count is valid without any.
     """
 
     kernels: int

@@ -24,7 +24,7 @@ def unanswered(kept: Kept, server: str, section: str) -> Sequence[Ask]:
 
 
 class Time:
-    """The time of a run. What a section does not need is the others'.
+    """The time of a run. Time that a section does not need goes to the others.
 
     Args:
         seconds: For all of it.

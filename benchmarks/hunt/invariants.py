@@ -422,7 +422,7 @@ def replay_agrees(asked: Asked, kind: Kind) -> Found:
 
 
 def loop_answers(asked: Asked, _kind: Kind) -> Found:
-    """The event loop stands no longer than a second."""
+    """The event loop is never blocked for more than a second."""
     if asked.gap > MOST_GAP:
         yield ", ".join(sorted({*_all_names(asked)})), f"the event loop stood {asked.gap:.2f} s"
 

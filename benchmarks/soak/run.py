@@ -83,9 +83,9 @@ class Seen:
     """Answers and outcomes that the clients got.
 
     Attributes:
-        outcomes: How many requests of each kind came to what.
+        outcomes: Number of requests by kind and outcome.
         answers: To be checked.
-        unexpected: What should not have come back.
+        unexpected: Answers that should not have come back.
     """
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class Seen:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, sent: Sent, what: str, expected: str) -> None:
-        """Take down what became of a request."""
+        """Record the outcome of a request."""
         with self._lock:
             self.outcomes[sent.kind, what] += 1
             if what != expected:
