@@ -335,7 +335,7 @@ class LogitProcessor:
         """
         return find_class(cls, json_str)()
 
-    # What admission and the scheduler call
+    # Called by admission and the scheduler
 
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:

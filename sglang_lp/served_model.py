@@ -46,7 +46,7 @@ class ToolCallFormat(NamedTuple):
     Attributes:
         starts: Texts that open a call, or a block of calls.
         end: Text that closes one call; empty if it cannot be told.
-        block_end: Text that closes the block of calls; empty if each call stands by itself.
+        block_end: Text that closes the block of calls; empty if the format has no blocks.
         where: The phase of the answer in which calls count: ``"everywhere"`` or ``"answer"``.
     """
 

@@ -63,7 +63,7 @@ class AdaptedProcessor(LogitProcessor):
 
         Args:
             found: The class or function.
-            where: What to call it in messages.
+            where: Its name in messages.
 
         Raises:
             PolicyError: It cannot.

@@ -142,7 +142,7 @@ class Constructor:
 
     Args:
         made: The class or function.
-        name: What to call it in messages.
+        name: Its name in messages.
         fixed: Arguments that the operator sets. A request cannot change them.
 
     Raises:
@@ -251,7 +251,7 @@ class Constructor:
 
         Raises:
             InvalidParameter: As :meth:`check`, and where the class itself refuses an argument.
-            ProcessorFault: What was made cannot be called.
+            ProcessorFault: The object cannot be called.
         """
         if not isinstance(self._made, type):
             return self._made

@@ -47,7 +47,7 @@ def _find_adapter(found: Any, interface: str | None, where: str) -> type[Adapted
     Args:
         found: The class or function.
         interface: One of ``INTERFACES``; found out if ``None``.
-        where: What to call it in messages.
+        where: Its name in messages.
 
     Raises:
         PolicyError: It is not of that interface, or its interface is not plain.

@@ -173,7 +173,7 @@ class RowwiseProcessor(AdaptedProcessor):
 
         Args:
             request: The request.
-            setting: What only the server knows of it.
+            setting: The arguments that only the server knows.
         """
         raise NotImplementedError
 

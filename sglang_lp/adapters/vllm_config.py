@@ -63,7 +63,7 @@ def make_params(values: dict[str, Any], sampling: Any, engine: EngineSettings | 
     Args:
         values: Its ``custom_params``, which become ``extra_args``.
         sampling: SGLang's ``SamplingParams``, or ``None`` where they are not known.
-        engine: What is known of the server, for its end tokens.
+        engine: The settings of the server, for its end tokens; ``None`` if they are not known.
     """
     made = name("vllm.sampling_params", "SamplingParams")(extra_args=deepcopy(values) or None)
     ends: list[int] = []

@@ -6,7 +6,7 @@ import copy
 import enum
 from typing import Any
 
-#: What every request has.
+#: Attributes that every request has.
 _DEFAULTS: dict[str, Any] = {
     "n": 1,
     "presence_penalty": 0.0,
@@ -37,7 +37,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 _LOGPROBS = "SGLang keeps what log probabilities are asked for elsewhere"
 _ENGINE = "it belongs to vLLM's engine"
-#: What no request of SGLang's says, and why.
+#: Attributes that no request of SGLang's has, each with the reason.
 _UNKNOWN = {
     "logprobs": _LOGPROBS,
     "num_logprobs": _LOGPROBS,

@@ -63,7 +63,7 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Take in what changed, before each step."""
+        """Update the state with the changes of the batch, before each step."""
 
 
 class AdapterLogitsProcessor(LogitsProcessor):
@@ -182,11 +182,11 @@ class LogitsProcessorV2(ABC):
         """Raise ``ValueError`` for parameters that do not fit."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take in a request in a slot; tell whether it needs this processor."""
+        """Add a request in a slot; tell whether it needs this processor."""
         return True
 
     def apply_staged_writes(self) -> None:
-        """Send what was taken in to the device."""
+        """Send the states of added requests to the device."""
 
     @abstractmethod
     def apply(self, logits: Any, ctx: LogitsContext) -> Any:

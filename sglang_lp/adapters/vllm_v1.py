@@ -93,7 +93,7 @@ class Members:
         return sum(member() is not None for _, member in self._rows)
 
     def change(self, members: Sequence[Any]) -> Change:
-        """Make these the members of the batch; tell what changed."""
+        """Make these the members of the batch; return the changes."""
         wanted = {member.serial for member in members}
         rows: list[tuple[int, ref[Any]] | None] = [
             row if row[0] in wanted else None for row in self._rows
@@ -143,7 +143,7 @@ class _Object:
     def update(
         self, serials: list[int], members: Sequence[Member], requests: Sequence[Request]
     ) -> None:
-        """Tell the object what changed."""
+        """Pass the changes of the batch to the object."""
         if serials == self.serials:
             self.processor.update_state(None)
             return
@@ -224,7 +224,7 @@ class VllmV1Processor(VllmProcessor):
         requests: Sequence[Request],
         custom_params: Sequence[Any],  # noqa: ARG002 - for classes of SGLang's contract
     ) -> torch.Tensor:
-        """Tell the object what changed, and let it compute all rows at once, in float32."""
+        """Pass the changes of the batch on, and let the object compute all rows, in float32."""
         members: list[Member] = [request.state for request in requests]
         serials = [member.serial for member in members]
         used = self._choose(serials)

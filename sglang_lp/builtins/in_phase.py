@@ -136,8 +136,8 @@ class _Running:
             progress.read((token_id,))
         return found
 
-    def stand(self, recording: Recording) -> None:
-        """Add edits to those of every later step in the phase."""
+    def add_standing(self, recording: Recording) -> None:
+        """Add edits that hold at every later step in the phase."""
         whole = Recording(recording.vocab_size)
         if self.standing is not None:
             whole.add(self.standing)
@@ -232,7 +232,7 @@ class InPhase(LogitProcessor):
             running.standing, running.wake = own, NEVER
             return
         if own.standing is not None:
-            running.stand(own.standing)
+            running.add_standing(own.standing)
         running.wake = at + 1 if own.wake is None else own.wake
         running.held = own if own.holds else None
         edits.add(own)

@@ -226,7 +226,7 @@ def hidden(name: str, error: BaseException) -> BaseException:
     """Log the error of an unnamed processor; return an error that does not say whose it is.
 
     Args:
-        name: Of the processor, for the log.
+        name: Name of the processor, for the log.
         error: The exception that it raised.
     """
     logger.error("%s failed\n%s", name, told(error))

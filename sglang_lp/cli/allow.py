@@ -132,7 +132,7 @@ def _add_pin(text: str, pin: Pin) -> str:
 
 
 def _replace(path: Path, text: str, wanted: Policy) -> None:
-    """Write a policy whole or not at all, once the text is known to mean what was wanted."""
+    """Write a policy whole or not at all, if its text parses to the wanted policy."""
     there = path.exists()
     path = path.resolve()  # a link stays one
     newline = "\r\n" if there and b"\r\n" in path.read_bytes() else "\n"

@@ -97,7 +97,7 @@ def _find(
     Args:
         path: As msgspec writes it: ``.ceilings[...].at_most``.
         tree: The file, which changes.
-        message: What msgspec says of the file.
+        message: msgspec's message about the file.
         whole: The struct of the file.
 
     Raises:

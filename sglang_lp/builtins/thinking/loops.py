@@ -19,7 +19,7 @@ def ends_with_loop(params: BudgetParams, token_ids: Sequence[int]) -> bool:
     """Tell whether tokens end with a loop: a repeated pattern, or few new n-grams.
 
     Args:
-        params: What makes a loop.
+        params: The parameters that define a loop.
         token_ids: The tokens of a block.
     """
     if _ends_with_pattern(params, token_ids):

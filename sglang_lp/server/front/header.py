@@ -73,7 +73,7 @@ class AnswerHeader:
     async def __call__(
         self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
     ) -> None:
-        """Answer a request; name what ran if it was admitted by this process's gate."""
+        """Answer a request; name its processors if this process's gate has admitted it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
