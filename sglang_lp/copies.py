@@ -94,7 +94,8 @@ def packed(custom_params: Any) -> bytes | None:
     Unlike ``==``, the key distinguishes 1, True and 1.0.
 
     Args:
-        custom_params: Of a request, or ``None``. SGLang's ``__req__`` is left out.
+        custom_params: The request's ``custom_params``, or ``None``. SGLang's ``__req__`` is left
+            out.
     """
     if not isinstance(custom_params, dict | None):
         return None

@@ -77,7 +77,7 @@ class SamplingParams:
     """The parameters of a request, by vLLM's names.
 
     Args:
-        given: Those that differ from vLLM's defaults.
+        given: The parameters that differ from vLLM's defaults.
     """
 
     def __init__(self, **given: Any) -> None:

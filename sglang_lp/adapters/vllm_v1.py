@@ -45,7 +45,7 @@ class Member:
         output_ids: For each object that the member was added to, by its identity, the list of
             generated tokens that grows there.
         greedy: Whether its likeliest token is taken.
-        temperature: Of its sampling.
+        temperature: Its sampling temperature.
     """
 
     __slots__ = ("__weakref__", "greedy", "output_ids", "params", "serial", "temperature")

@@ -74,7 +74,7 @@ class BannedScripts:
         """Find the tokens of ``always``.
 
         Args:
-            vocabulary: Of the served model.
+            vocabulary: The served model's.
             free: Ids of tokens that are never banned.
             scripts: Names of scripts.
             mode: ``"ban"`` or ``"allow"``.

@@ -87,7 +87,7 @@ def refusal(scope: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return the ASGI messages of a refusal, with HTTP 400; :class:`AnswerErrors` completes it.
 
     Args:
-        scope: Of an HTTP request that was not admitted.
+        scope: The ASGI scope of an HTTP request that was not admitted.
 
     Returns:
         ``None`` unless the last error of the request is the caller's fault.

@@ -20,7 +20,7 @@ def check_beams(width: object, name: str, links: Sequence[tuple[str, LogitProces
 
     Args:
         width: The request's ``beam_width``, more than 1.
-        name: Of the processor, for the message.
+        name: Name of the processor, for the message.
         links: The processor, or the links of the chain, each with its name for the message.
 
     Raises:

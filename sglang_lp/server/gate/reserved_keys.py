@@ -75,7 +75,7 @@ def add_own(custom_params: object, key: str, value: object) -> object:
     """Return ``custom_params`` with a key of ours, unless the client sent something in its place.
 
     Args:
-        custom_params: Of a request, or ``None``.
+        custom_params: The request's ``custom_params``, or ``None``.
         key: ``BUDGET_FIELD``, ``EFFORT``, ``MAKING``, ``REFUSAL``, ``ROUTED`` or ``THOUGHT``.
         value: Its value.
     """

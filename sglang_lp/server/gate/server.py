@@ -33,7 +33,7 @@ class Server:
     A new object knows nothing and takes everything; :meth:`learn` reads SGLang's own objects.
 
     Args:
-        catalogues: Those of its policy.
+        catalogues: The catalogues of its policy.
 
     Attributes:
         catalogues: The open catalogues of items.

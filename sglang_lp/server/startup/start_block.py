@@ -19,7 +19,7 @@ def describe_start(guard: Guard) -> str:
     """Return the guard of a server, its policy and the state of its hooks, as one log message.
 
     Args:
-        guard: Of the process that starts the schedulers.
+        guard: The guard of the process that starts the schedulers.
     """
     return "\n    ".join(_lines(guard))
 

@@ -145,8 +145,8 @@ class BeamSteps:
         """Rank candidates of the searches that need no masks, and keep the totals of the others.
 
         Args:
-            logits: Of the step.
-            step: The step, without the edits of ranked searches afterwards; ``None`` if all rows
+            logits: The logits of the step.
+            step: The step; the edits of ranked searches are removed from it. ``None`` if all rows
                 sleep.
         """
         found = [
