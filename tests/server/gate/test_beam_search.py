@@ -3,6 +3,7 @@
 import pytest
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins.chain import links_of
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -52,20 +53,24 @@ def in_a_chain(kind):
     return chain
 
 
+def check(processor):
+    check_beams(3, processor.name, links_of(processor))
+
+
 @pytest.mark.parametrize("made", [alone, in_a_chain])
 @pytest.mark.parametrize(("kind", "why"), REFUSED)
 def test_what_cannot_follow_each_beam_is_refused_by_name(kind, why, made):
     with pytest.raises(Unsupported, match=f"expected 1 with {kind.__name__}, got 3: {why}"):
-        check_beams(3, made(kind))
+        check(made(kind))
 
 
 @pytest.mark.parametrize("made", [alone, in_a_chain])
 @pytest.mark.parametrize("kind", [Follows, NoForkAndNoHistory])
 def test_what_can_is_not(kind, made):
-    check_beams(3, made(kind))
+    check(made(kind))
 
 
 def test_before_0_5_23_every_processor_is_refused(monkeypatch):
     monkeypatch.setattr(beam_search, "has_beam_search", lambda: False)
     with pytest.raises(RequestError, match=r"only SGLang 0\.5\.23 and newer"):
-        check_beams(3, Follows())
+        check(Follows())
