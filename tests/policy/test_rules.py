@@ -220,10 +220,13 @@ def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
 def test_a_total_has_a_ceiling_of_its_own():
     rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
     own = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).params
-    less = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 3}), SERVED).params
+    less, none = (
+        rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": total}), SERVED).params
+        for total in (3, 0)
+    )
     other = rules.decide(Asked("DRYLogitProcessor"), SERVED)
 
-    assert (own.total_thinking_tokens, less.total_thinking_tokens) == (10, 3)
+    assert [one.total_thinking_tokens for one in (own, less, none)] == [10, 3, 0]
     assert [*links_of(other).values()][1].total_thinking_tokens == 10
     with pytest.raises(PolicyError, match=r"ceilings.total_thinking_tokens: expected a whole"):
         rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=1.5)})
