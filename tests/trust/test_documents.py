@@ -124,7 +124,7 @@ BOUNDS = [
 
 
 def rows(heading):
-    """Yield the cells of each row of the tables below the headings that are like this one."""
+    """Yield the cells of each row of the tables that have this heading."""
     for table in security().split(heading)[1:]:
         for row in table.partition("\n\n")[0].splitlines()[2:]:
             yield [cell.strip() for cell in row.strip("|").split("|")]
