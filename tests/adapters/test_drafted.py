@@ -1,4 +1,4 @@
-"""At drafted tokens classes of other engines compute what they do where these tokens have come."""
+"""Classes of other engines compute the same rows at drafted tokens as at committed tokens."""
 
 import random
 from itertools import count

@@ -175,7 +175,7 @@ class OfAuthor(LogitProcessor):
 
 
 class OfAuthorDense(LogitProcessor):
-    """The same on whole rows."""
+    """Forces the tokens by computing whole rows."""
 
     Params = OfAuthor.Params
 

@@ -1,4 +1,4 @@
-"""The JSON schema of a policy says of a file what its reader says."""
+"""The JSON schema of a policy and the reader of policies agree on every file."""
 
 import re
 import tomllib

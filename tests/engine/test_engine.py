@@ -1,4 +1,4 @@
-"""The same in process, through ``Engine.async_generate``, with the plugin and with its stand-in."""
+"""Processors in process, through ``Engine.async_generate``, with the plugin and its stand-in."""
 
 from __future__ import annotations
 

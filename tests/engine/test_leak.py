@@ -71,7 +71,7 @@ def aborted(server, rng, lively=_LIVELY[-2:]):
 
 #: Of ten lists seven finish, two fail, one is aborted.
 WITH = [*[finished] * 7, *[failed] * 2, aborted]
-#: The same without any processor, to see what SGLang's own memory does.
+#: The same requests without a processor, to measure SGLang's own memory.
 WITHOUT = [*[partial(finished, lively=[()])] * 9, partial(aborted, lively=[()])]
 
 

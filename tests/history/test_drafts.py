@@ -30,7 +30,7 @@ from support.processors.kinds import INF, KINDS, PAD, START, VOCAB, expected
 
 
 class Simulated(Host):
-    """Shows what the simulator says is known, and notes what is to end where."""
+    """Returns the history that the simulator shows, and records ends."""
 
     __slots__ = ("ends", "finishes", "output_ids", "pending", "prompt_ids")
 

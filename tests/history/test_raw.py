@@ -34,7 +34,7 @@ DECLARED = {
     "scale for good": lambda edits: (edits.always().scale(3.0), edits.ban([1])),
     "pool": lambda edits: edits.pool([7, 8], TOKEN),
 }
-#: The same where only the device knows which.
+#: Edits that depend on an answer of the device.
 ASKED = {
     "force or ban": lambda edits, answer: edits.force_if(answer, TOKEN).ban([1]),
     "force or bias": lambda edits, answer: edits.force_if(answer, TOKEN).bias([7], 2.5),

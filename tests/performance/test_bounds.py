@@ -26,7 +26,7 @@ def bans(token_ids, **options):
 
 @pytest.fixture
 def arrivals(monkeypatch):
-    """Take down what arrives in each process: equal requests take next to no time there."""
+    """Record arrivals in each process, where equal requests take next to no time."""
     seen = {"admit": [], "receive": 0}
     admit, receive = Server.admit, Server.receive
 

@@ -11,7 +11,7 @@ from sglang_lp.request import Request
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 
-#: Those that bias or pool, at least with some parameters.
+#: Built-ins that bias or pool, at least with some parameters.
 OTHERS = {
     "BiasWordsLogitProcessor",
     "ChainLogitProcessor",

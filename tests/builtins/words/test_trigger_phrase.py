@@ -40,7 +40,7 @@ class TestContract(ProcessorContract):
 
 
 def spoken(script, trigger, phrase, max_times, steps):
-    """Say by definition what is generated: the model's own tokens and the phrases."""
+    """Return the generated tokens by definition: the model's own tokens and the phrases."""
     output, own = [], []
     while len(output) < steps:
         token_id = script[len(output)] if len(output) < len(script) else 0

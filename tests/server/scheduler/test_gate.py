@@ -289,7 +289,7 @@ def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard):
 
 @pytest.fixture
 def asked(guard, monkeypatch):
-    """Take down what the guard is asked, and run nothing."""
+    """Record the intakes that the guard gets, and run nothing."""
     asked = []
     monkeypatch.setattr(guard, "admit", asked.append)
     return asked

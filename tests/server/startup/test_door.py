@@ -10,7 +10,7 @@ from sglang_lp.server.startup.fail_closed import shut
 
 @pytest.fixture(params=["TokenizerManager", "Scheduler"])
 def door(request, sglang, monkeypatch):
-    """One of SGLang's classes, shut; what it was begun with is in ``begun``."""
+    """One of SGLang's classes, guarded; ``begun`` has the arguments of its objects."""
     from sglang.srt import utils
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.tokenizer_manager import TokenizerManager

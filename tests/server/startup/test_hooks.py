@@ -30,7 +30,7 @@ from sglang_lp.server.versions import OLDEST
 from sglang_lp.trust import Policy
 
 STOCK = "sglang.srt.sampling.custom_logit_processor"
-#: Those of every server.
+#: The hooks of every server.
 HOOKED = [hook for hook in HOOKS if hook.serves(Guard(Policy.default()))]
 
 
