@@ -37,6 +37,7 @@ class Single:
 
     def __init__(self, both):
         self._both = both
+        self.arguments = both.decode.arguments
 
     def post(self, path, body):
         return self._both.post(path, self._plainer(body))

@@ -413,6 +413,19 @@ def test_beams_that_leave_no_token_end_the_request(overlap):
     assert played.req.finished_reason.status_code == 500  # as for any other class that fails
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("name", ["Beams", "_placed", "_grow", "release"])
+def test_a_failure_of_the_toolkit_ends_the_search_with_an_error(name, overlap, monkeypatch):
+    def fail(*_args):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(results if name == "release" else steps, name, fail)
+    played = Played(Steers, {}, width=3, overlap=overlap)
+
+    assert played.answers == []
+    assert played.req.finished_reason.status_code == 500
+
+
 def test_the_rows_of_a_search_go_with_it():
     played = Played(Steers, {}, width=3)
 

@@ -31,12 +31,10 @@ def finish(_result: None, _coordinator: Any, group: Any) -> None:
     A hook after SGLang's own end of a group, which runs once. A search that ends without a finish
     reason was aborted in SGLang's queue, or because the KV cache is full; SGLang has answered it.
     """
-    beams = release(group)
-    if beams is None:
-        return
     leader = group.leader
     try:
-        if leader.finished_reason is not None:
+        beams = release(group)
+        if beams is not None and leader.finished_reason is not None:
             _finish(group, leader, beams)
     except BaseException as error:
         if from_signal(error):

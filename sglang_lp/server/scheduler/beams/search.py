@@ -32,6 +32,11 @@ class Search:
         return int(self._group.num_candidates)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether an error ends the search, now or when an earlier step is committed."""
+        return self._error is not None
+
+    @property
     def goes_on(self) -> bool:
         """Whether the token that is selected now can become part of an answer."""
         return self._error is None and self.position < self._group.max_new_tokens

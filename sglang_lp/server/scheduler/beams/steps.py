@@ -23,6 +23,7 @@ from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.beams.candidates import left_tokens, rank
 from sglang_lp.server.scheduler.beams.search import Search
 from sglang_lp.server.scheduler.beams.tree import Tree
+from sglang_lp.server.scheduler.reasons import fail
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +71,12 @@ def beams_of(group: Any) -> Beams | None:
     return getattr(group, _BEAMS, None)
 
 
+def _running(group: Any) -> Beams | None:
+    """Return the beams of a group, ``None`` once its search has failed."""
+    beams = beams_of(group)
+    return None if beams is None or beams.search.has_failed else beams
+
+
 def release(group: Any) -> Beams | None:
     """Detach the beams of a search that is over, and return them.
 
@@ -91,13 +98,21 @@ def attach(
     """
     custom_params = req.sampling_params.custom_params
     error = original(coordinator, req, recv_req)
+    if error is None:
+        try:
+            _attach(req, custom_params)
+        except BaseException as fault:  # noqa: BLE001 - as in BeamSteps
+            fail(req, as_fault("sglang-lp", "at the start of a beam search", fault))
+    return error
+
+
+def _attach(req: Any, custom_params: Any) -> None:
     (row,) = rows_of([custom_params])
-    if error is None and row is not None and isinstance(row.host, BeamHost):
+    if row is not None and isinstance(row.host, BeamHost):
+        req.custom_logit_processor = None  # the sampler would edit the leader once more
         beams = Beams(req.beam_group, row, custom_params)
         row.host.search = beams.search
         setattr(req.beam_group, _BEAMS, beams)
-        req.custom_logit_processor = None  # the sampler would edit the leader once more
-    return error
 
 
 class BeamSteps:
@@ -123,18 +138,19 @@ class BeamSteps:
         logits = None if logits_output is None else logits_output.next_token_logits
         if batch is None or logits is None:
             return
-        placed: list[tuple[Beams, Sequence[int]]] = []
         try:
             if batch.beam_tail is None and not forward_batch.forward_mode.is_extend():
                 self._forget()
                 return
-            placed += _placed(batch)
+            placed = [*_placed(batch)]
             if placed:
                 self._edit(logits, placed)
         except BaseException as error:  # noqa: BLE001 - see the class
             fault = as_fault("sglang-lp", "in a step of a beam search", error)
-            for beams, _ in placed:
-                beams.search.fail(fault)
+            for req in batch.reqs:
+                beams = None if req.beam_group is None else beams_of(req.beam_group)
+                if beams is not None:
+                    beams.search.fail(fault)
 
     def _forget(self) -> None:
         """Let go of the requests of the last step: SGLang decodes, and no search runs."""
@@ -217,13 +233,13 @@ def _placed(batch: Any) -> Iterator[tuple[Beams, Sequence[int]]]:
     if batch.beam_tail is None:
         for index, req in enumerate(batch.reqs):
             group = req.beam_group
-            beams = None if group is None else beams_of(group)
+            beams = None if group is None else _running(group)
             if beams is not None and group.num_generated == 0:
                 yield beams, (index,)
         return
     base = batch.beam_tail.num_base_rows
     for entry in batch.beam_tail.entries:
-        beams = beams_of(entry.group)
+        beams = _running(entry.group)
         if beams is not None:
             yield beams, (entry.leader_idx, *range(base + entry.start, base + entry.end))
 
@@ -295,7 +311,7 @@ def score(
     Returns:
         The arguments for SGLang, with the logprobs and tokens of the continuations.
     """
-    beams = beams_of(group)
+    beams = _running(group)
     if beams is not None and beams.candidates is not None:
         top_logprobs, top_tokens = beams.candidates
     else:
@@ -315,9 +331,15 @@ def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:
         group: SGLang's ``BeamGroup``.
         sel: SGLang's ``SelectResult``, changed in place without a wait for the device.
     """
-    beams = beams_of(group)
-    if beams is None:
-        return
+    beams = _running(group)
+    if beams is not None:
+        try:
+            _grow(beams, sel)
+        except BaseException as error:  # noqa: BLE001 - as in BeamSteps
+            beams.search.fail(as_fault("sglang-lp", "in a step of a beam search", error))
+
+
+def _grow(beams: Beams, sel: Any) -> None:
     import torch
 
     scores, ends = sel.new_cum_logprobs, sel.fin_cum_logprobs
@@ -327,9 +349,9 @@ def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:
     possible = alive.sum() + (finishes & (ends > -math.inf)).sum()
     scarce = possible < sel.num_survivors + sel.num_finished
     left = torch.where(scarce, len(scores), sel.num_survivors)
+    beams.tree.grow(torch.stack([sel.parent_idx, sel.next_tokens, alive.long()]))
     sel.num_survivors = torch.where(alive.any(), left, 0)
     sel.new_cum_logprobs = scores.masked_fill(~alive, -math.inf)
-    beams.tree.grow(torch.stack([sel.parent_idx, sel.next_tokens, alive.long()]))
 
 
 def _before(values: Any, count: Any) -> Any:
