@@ -131,7 +131,7 @@ CHOSEN = (
 )
 #: Functions that run for one request at a time, in a random order: in each process, the fault may
 #: end a request without a processor.
-OF_EACH = "server.front."
+OF_EACH = ("server.front.", "server.gate.guard:Guard.counting:")
 #: A function called at most this often raises at its first call; others, halfway.
 FEW = 4
 KINDS = [
