@@ -48,6 +48,29 @@ def interrupts_are_shown(default_signals):
     show_interrupts()
 
 
+class FailuresAtOnce:
+    """Shows a failure when it happens; pytest shows it after the last test."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write the test's name and the message of its exception."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._reporter.write_line(f"\nfailed: {report.nodeid}")
+            self._reporter.write_line(report.longreprtext if crash is None else crash.message)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Show failures at once, in the process that has the terminal."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(reporter))
+
+
 #: Marks of tests that run only where ``-m`` names them; pyproject.toml says what each needs.
 ON_REQUEST = {"docs", "drafts", "faults", "fleet"}
 
