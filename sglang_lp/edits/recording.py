@@ -125,7 +125,11 @@ class Recording(Edits):
                 raise ProcessorFault(f"bias() got {len(ids)} token ids and {len(numbers)} values")
             moderate = _moderate(numbers)
         if not moderate:
-            raise ProcessorFault(f"bias() takes finite values up to {MAX_BIAS:.0f} either way")
+            values = [numbers] if isinstance(numbers, float) else numbers
+            wrong = next(value for value in values if not abs(value) <= MAX_BIAS)
+            raise ProcessorFault(
+                f"bias() takes values from {-MAX_BIAS:.0f} to {MAX_BIAS:.0f}, got {wrong}"
+            )
         if ids:
             self.biased = (*self.biased, (ids, numbers))
 

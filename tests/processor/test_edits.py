@@ -147,10 +147,10 @@ def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
         (("bias", [4], [1.0]), "4 is outside"),
         (("bias", [1], []), "1 token ids and 0 values"),
         (("bias", [1, 2], [1.0]), "2 token ids and 1 values"),
-        (("bias", [1], [math.nan]), "finite"),
-        (("bias", [1], math.nan), "finite"),
-        (("bias", [1], MAX_BIAS * 1.01), "finite"),
-        (("bias", [1], [INF]), "finite"),
+        (("bias", [1], [math.nan]), "from -10000 to 10000, got nan"),
+        (("bias", [1], math.nan), "got nan"),
+        (("bias", [1], MAX_BIAS * 1.01), "got 10100.0"),
+        (("bias", [1, 2], [0.5, INF]), "got inf"),
         (("scale", 0), "from 0.001 to 1000, got 0"),
         (("scale", -1), "from 0.001 to 1000"),
         (("scale", 1001), "from 0.001 to 1000"),
@@ -158,7 +158,7 @@ def test_a_forced_token_keeps_its_logit_where_a_grammar_has_masked():
         (("keep_near_top", 0), "finite number above 0"),
         (("keep_near_top", INF), "finite number above 0"),
         (("keep_near_top", math.nan), "finite number above 0"),
-        (("bias", [1], [-MAX_BIAS * 1.01]), "finite"),
+        (("bias", [1], [-MAX_BIAS * 1.01]), "got -10100.0"),
     ],
 )
 def test_an_edit_that_makes_no_sense_is_a_fault(call, message):
