@@ -405,12 +405,15 @@ def test_an_answer_that_was_cut_anywhere_goes_on_as_if_it_had_not_been(server, o
             part = {"output_ids": reply.output_ids[:cut]}
             cuts.append((attachment, part["output_ids"]))
             requests.append(resume(attachment, body(PROMPT, max_new_tokens=TOKENS), part))
+    checked = set()
     for start in range(0, len(requests), 24):
         batch = slice(start, start + 24)
         replies = answers(server, requests[batch])
         for (attachment, so_far), reply in zip(cuts[batch], replies, strict=True):
-            answer = [*so_far, *reply.output_ids]
-            oracle.check(PROMPT, answer, rule(attachment.processor, attachment.custom_params))
+            answer = (*so_far, *reply.output_ids)
+            if (id(attachment), answer) not in checked:  # most are equal, and a check takes long
+                checked.add((id(attachment), answer))
+                oracle.check(PROMPT, answer, rule(attachment.processor, attachment.custom_params))
             report = reply.body["meta_info"]["sglang_lp"]
             new = len(reply.output_ids)
             spans = [*report["forced_at"], *report["edited"]]
