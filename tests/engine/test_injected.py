@@ -129,9 +129,14 @@ CHOSEN = (
     "server.scheduler.report:report",
     "server.scheduler.sglang_host:SglangHost.look",
 )
-#: Functions that run for one request at a time, in a random order: in each process, the fault may
-#: end a request without a processor.
-OF_EACH = ("server.front.", "server.gate.guard:Guard.counting:")
+#: Functions that a server runs for each of its requests in a random order: the fault may end a
+#: request without a processor in each process.
+OF_EACH = (
+    "server.front.",
+    "server.gate.coded:Coded.of_reason:",
+    "server.gate.guard:Guard.counting:",
+    "trust.audit:safe_id:",
+)
 #: A function called at most this often raises at its first call; others, halfway.
 FEW = 4
 KINDS = [
