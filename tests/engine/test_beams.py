@@ -119,14 +119,14 @@ def best(prompt, attachment, model, **settings):
     return [(beam.tokens, beam.score) for beam in found]
 
 
-@on_servers("default", "no overlap, no radix cache")
+@on_a_server
 @pytest.mark.parametrize("width", [2, 5, 16, 64])
 def test_beams_are_those_of_a_search_in_float64(server, model, width):
     compare_with_a_search(server, model, width)
 
 
-@on_servers("two ranks")
-def test_beams_of_two_ranks_are_those_of_a_search_in_float64(server, model):
+@on_servers("no overlap, no radix cache", "two ranks")
+def test_beams_are_those_of_a_search_without_overlap_and_on_two_ranks(server, model):
     compare_with_a_search(server, model, 5)
 
 

@@ -164,4 +164,4 @@ def test_a_sampling_mask_is_refused_beside_a_bias(server, stream):
     request = body([5], ScheduledBiasLogitProcessor, params, top_k=1)
     reply = server.post("/generate", {**request, "return_sampling_mask": True, "stream": stream})
     assert reply.status == 400
-    assert "got ScheduledBiasLogitProcessor, which also changes how likely" in str(reply.body)
+    assert "got ScheduledBiasLogitProcessor, which also changes the relative" in str(reply.body)
