@@ -86,6 +86,7 @@ ENDS = {
     ("server/scheduler/beams/steps", "defer"),
     ("server/scheduler/beams/steps", "edit"),
     ("server/scheduler/beams/steps", "end_failed"),
+    ("server/scheduler/beams/steps", "end_failed_prefill"),
     ("server/scheduler/beams/steps", "grow"),
     ("server/scheduler/beams/steps", "score"),
     ("server/scheduler/chains", "accept_and_finalize"),
