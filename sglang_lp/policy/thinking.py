@@ -175,7 +175,8 @@ class ThinkingRules:
             links = [*links, fit_link(parse_link(*self._template, served), served)]
         link = self._with_budget(links[place], budget)
         if self._total is not None:
-            total = int(self._total.at_most)
+            # The closing of the block that spends the total counts as well.
+            total = max(0, int(self._total.at_most) - len(link.params.before_end))
             own = link.params.total_thinking_tokens
             # A number above the ceiling was lowered, or refused, as any other number.
             link = _replace(link, {TOTAL: total if own is None else min(own, total)})
@@ -252,8 +253,7 @@ class ThinkingRules:
             message = len(link.params.closing_token_ids)
             if message > most:
                 raise refusal(link.processor, "closing_token_ids", most, message)
-            newline = not message and link.params.new_line_token_id is not None
-            budget = max(0, min(budget, most - message - newline))
+            budget = max(0, min(budget, most - len(link.params.before_end)))
         return _with_budget(link, budget)
 
 

@@ -232,6 +232,20 @@ def test_a_total_has_a_ceiling_of_its_own():
         rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=1.5)})
 
 
+@pytest.mark.parametrize(
+    ("closing", "expected"),
+    [({}, 10), ({"new_line_token_id": 9}, 9), ({"closing_token_ids": [9] * 4}, 6)],
+)
+def test_a_ceiling_on_totals_counts_the_closing(closing, expected):
+    rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
+
+    decided = rules.decide(Asked(THINK, {**IDS, **closing}), SERVED).params
+    small = rules.decide(Asked(THINK, {**IDS, "closing_token_ids": [9] * 11}), SERVED).params
+
+    assert decided.total_thinking_tokens == expected
+    assert small.total_thinking_tokens == 0  # each block is closed by the end alone
+
+
 def test_a_ceiling_on_totals_that_refuses_says_so():
     ceiling = Ceiling(at_most=10, above="refuse")
     rules = rules_of(ceilings={"total_thinking_tokens": ceiling}, defaults=DEFAULT)

@@ -34,6 +34,7 @@ from sglang_lp.builtins.thinking.rules import (
     edit_inside,
     is_closing,
     quiet_tokens,
+    rest_of_closing,
     tokens_left,
 )
 from sglang_lp.builtins.thinking.served import delimiter_texts, served_finder
@@ -371,17 +372,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     def foresee(self, request: Request) -> Iterator[int]:
         """Name the rest of a closing that has to be written now."""
-        params, progress = request.params, request.state
-        if not is_closing(params, progress):
-            return
-        finder = progress.finder
-        closer, state = finder.closer, progress.begun
-        while True:
-            token_id = finder.next_token[state]
-            yield token_id
-            state = closer.children[state].get(token_id) or closer.children[0][token_id]
-            if closer.complete[state]:
-                return
+        if is_closing(request.params, request.state):
+            yield from rest_of_closing(request.params, request.state)
 
     def explain(self, request: Request) -> str:
         """Say which rule applied."""

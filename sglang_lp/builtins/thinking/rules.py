@@ -8,6 +8,8 @@ from sglang_lp.edits import LENGTH, NEVER
 from sglang_lp.text.characters import MOST_LACKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sglang_lp.builtins.thinking.params import BudgetParams
     from sglang_lp.builtins.thinking.progress import Progress
     from sglang_lp.edits import Edits
@@ -48,6 +50,24 @@ def is_closing(params: BudgetParams, progress: Progress) -> bool:
     return bool(progress.begun) and soft is not None and soft <= progress.inside
 
 
+def rest_of_closing(params: BudgetParams, progress: Progress) -> Iterator[int]:
+    """Yield the tokens that close the open block.
+
+    A block that opens after the total of all blocks is spent is closed by the end alone.
+    """
+    finder = progress.finder
+    if progress.spent >= params.total:
+        yield from finder.end[progress.of_end :]
+        return
+    closer, state = finder.closer, progress.begun
+    while True:
+        token_id = finder.next_token[state]
+        yield token_id
+        state = closer.children[state].get(token_id) or closer.children[0][token_id]
+        if closer.complete[state]:
+            return
+
+
 def close(request: Request, edits: Edits) -> None:
     """Close the block, or end the answer in it.
 
@@ -56,7 +76,7 @@ def close(request: Request, edits: Edits) -> None:
     progress = request.state
     finder = progress.finder
     if request.params.at_limit != "stop" or progress.looped:
-        edits.force(finder.next_token[progress.begun])
+        edits.force(next(rest_of_closing(request.params, progress)))
         return
     of_end = len(finder.end)
     if tokens_left(request.params, progress) < 0:

@@ -106,7 +106,10 @@ def test_a_block_that_opens_when_the_total_is_spent_is_closed_at_once():
 
     output = generated({"total_thinking_tokens": 2}, [START], script)
 
-    assert output == [5, 5, NEW_LINE, END, START, NEW_LINE, END, 5]
+    assert output == [5, 5, NEW_LINE, END, START, END, 5, 5]
+    ends = {"thinking_end_token_id": None, "thinking_end_token_ids": [6, END]}
+    output = generated({**ends, "total_thinking_tokens": 0}, [START], [5, 5, START, 5, 5, 5])
+    assert output == [6, END, START, 6, END, 5]
 
 
 def test_a_block_that_a_tool_call_interrupts_spends_one_budget_and_one_total():
@@ -137,24 +140,29 @@ def test_thoughts_in_the_prompt_count_for_the_budget_of_their_block_alone():
 
 @given(
     script=st.lists(st.sampled_from([START, END, 4, 5, 6]), min_size=1, max_size=60),
+    closing=st.sampled_from([(), (5,), (6, 4, 6)]),
     total=st.integers(0, 12),
     budget=st.integers(0, 8) | st.none(),
 )
-def test_no_answer_thinks_more_than_its_total(script, total, budget):
-    params = {"total_thinking_tokens": total, "thinking_budget": budget}
+def test_no_answer_thinks_more_than_its_total(script, closing, total, budget):
+    params = {
+        "total_thinking_tokens": total,
+        "thinking_budget": budget,
+        "closing_token_ids": closing,
+    }
 
     output = generated(params, [START], script)
 
-    inside, thought, blocks = True, 0, 1
+    inside, thought = True, 0
     for token in output:
         if inside and token == END:
             inside = False
         elif inside:
             thought += 1
         elif token == START:
-            inside, blocks = True, blocks + 1
-    # The newline before the end is markup: one for each block that was closed.
-    assert thought <= total + blocks
+            inside = True
+    # The closing comes on top in the block that spends the total, and in no later one.
+    assert thought <= total + max(1, len(closing))
 
 
 # Loops
