@@ -28,6 +28,9 @@ Found = Iterator[tuple[str, str]]
 MOST_GAP, MOST_STEP = 1.0, 0.1
 #: SGLang's own error where ``min_new_tokens`` or ``ignore_eos`` outlast a grammar.
 _OF_GRAMMAR = "Grammar accept_token failed"
+#: The operator's own rules contradict each other, for which the operator is paged: a prompt that
+#: leaves a long thought open is to begin with a forced text.
+_OF_POLICY = "no token is left by the processors of this server's operator"
 
 
 class Violation(NamedTuple):
@@ -330,7 +333,7 @@ def no_server_error(asked: Asked, _kind: Kind) -> Found:
         if "Misbehaving" in str(sent.body):
             continue
         for status, text in reply.errors():
-            if _OF_GRAMMAR in text:
+            if _OF_GRAMMAR in text or _OF_POLICY in text:
                 continue
             if not 400 <= status < 500:
                 # SGLang's events of responses say so of whatever it was.
@@ -344,6 +347,8 @@ def no_fault_counted(asked: Asked, _kind: Kind) -> Found:
     # That a canary fails is another rule's to tell.
     if asked.faults > 0 and not is_meant and not [*asked.canary[1].errors()]:
         errors = [one for reply in asked.replies for one in reply.errors()]
+        if any(_OF_POLICY in text for _, text in errors):
+            return
         sort = "told" if any(not 400 <= status < 500 for status, _ in errors) else "not told"
         yield sort, f"sglang_lp_faults_total grew by {asked.faults:.0f}: {errors}"[:600]
 

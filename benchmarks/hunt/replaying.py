@@ -36,13 +36,16 @@ def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:
     Args:
         wish: What the request asked for, built-ins without a chain.
         answer: With its tokens.
-        kind: Of the server; where it has ceilings, budgets are the operator's and not replayed.
+        kind: Of the server; what a ceiling holds for is not replayed as the request has it, and
+            where there are rules, budgets are the operator's.
     """
     if len(wish.processors) != 1:
         return
     ((name, params),) = wish.processors
     processor = getattr(builtins, name, None)
     if processor is None or (_BUDGET in name and kind.rules):
+        return
+    if any(kind.ceiling(parameter) is not None for parameter in params):
         return
     from benchmarks.hunt.tokens import encode
 

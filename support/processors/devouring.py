@@ -33,6 +33,12 @@ def _only(row: torch.Tensor, token_id: int) -> None:
     row[token_id] = 0.0
 
 
+def _taken(params: SamplingParams) -> list[int]:
+    """Take the list out of ``extra_args``; anything else there forces nothing."""
+    token_ids = (params.extra_args or {}).pop("token_ids", [])
+    return token_ids if isinstance(token_ids, list) else []
+
+
 class Popped(TransformersBase):
     """Transformers: pop from the list of a request."""
 
@@ -59,7 +65,7 @@ class Taken(AdapterLogitsProcessor):  # type: ignore[misc]
 
     def new_req_logits_processor(self, params: SamplingParams) -> Any:
         """Return a function that forces the tokens."""
-        left = params.extra_args.pop("token_ids", [])
+        left = _taken(params)
 
         def force(_output_ids: list[int], row: torch.Tensor) -> torch.Tensor:
             if left:
@@ -84,7 +90,7 @@ class Entry(LogitsProcessor):  # type: ignore[misc]
         process_dict_updates(
             self.rows,
             batch_update,
-            lambda params, _, output_ids: (params.extra_args.pop("token_ids", []), output_ids),
+            lambda params, _, output_ids: (_taken(params), output_ids),
         )
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
