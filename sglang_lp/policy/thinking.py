@@ -254,6 +254,8 @@ class ThinkingRules:
             if message > most:
                 raise refusal(link.processor, "closing_token_ids", most, message)
             budget = max(0, min(budget, most - len(link.params.before_end)))
+            if most == 0:
+                link = _replace(link, {TOTAL: 0})  # no newline: blocks are closed by the end alone
         return _with_budget(link, budget)
 
 

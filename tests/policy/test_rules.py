@@ -232,6 +232,14 @@ def test_a_total_has_a_ceiling_of_its_own():
         rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=1.5)})
 
 
+def test_a_ceiling_of_no_tokens_leaves_no_newline_either():
+    rules = rules_of(ceilings={"thinking_budget": Ceiling(at_most=0)}, defaults=DEFAULT)
+
+    decided = rules.decide(Asked(THINK, {**IDS, "new_line_token_id": 9}), SERVED).params
+
+    assert (decided.thinking_budget, decided.total_thinking_tokens) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("closing", "expected"),
     [({}, 10), ({"new_line_token_id": 9}, 9), ({"closing_token_ids": [9] * 4}, 6)],
