@@ -209,7 +209,8 @@ def own_choice(asked: Asked, _kind: Kind) -> Found:
             if told.wish.may_stop or "eos_token_ids" in params or _is_steered(told.wish):
                 continue
             ended = told.answer.finish == "stop" and told.is_whole
-            if not any(text == one if ended else one.startswith(text) for one in choices):
+            begun = text.rstrip("\ufffd")  # of a character that was cut
+            if not any(text == one if ended else one.startswith(begun) for one in choices):
                 yield name, f"{text!r} is none of {choices}"
 
 
