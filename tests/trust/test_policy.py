@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 import msgspec
 import pytest
 
-from sglang_lp import builtins, wire
+from sglang_lp import builtins, trust, wire
 from sglang_lp.errors import PayloadRefused, PolicyError, RefusalReason
 from sglang_lp.importing import parse_entry
+from sglang_lp.policy import file
 from sglang_lp.policy.stock import Stock
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.trust import Limits, Pin, Policy, Verifier
@@ -426,3 +427,9 @@ def test_the_stock_names_are_those_that_sglang_has():
         if isinstance(value, type) and issubclass(value, stock.CustomLogitProcessor)
     }
     assert processors == {*STOCK_NAMES, "CustomLogitProcessor", "ThinkingBudgetLogitProcessor"}
+
+
+def test_the_policy_is_public_in_the_trust_boundary_and_other_names_are_not():
+    assert trust.Policy is file.Policy
+    with pytest.raises(AttributeError, match=r"\.trust' has no attribute 'other'$"):
+        _ = trust.other

@@ -192,3 +192,9 @@ def test_arguments_are_shortened_and_escaped():
 
     assert listed[0].startswith("    0 BINUNICODE '\\x1b\\n")
     assert len(listed[0]) < 100
+
+
+def test_every_public_name_can_be_imported_and_no_other():
+    assert [name for name in wire.__all__ if not hasattr(wire, name)] == []
+    with pytest.raises(AttributeError, match=r"\.wire' has no attribute 'other'$"):
+        _ = wire.other

@@ -74,6 +74,14 @@ def test_a_request_without_a_processor_is_not_looked_at(guard, request_):
     assert vars(request_) == before
 
 
+def test_parameters_of_a_request_for_an_embedding_are_refused(guard):
+    request = tokenized(None, GOOD)
+    del request.custom_logit_processor  # SGLang's class for embeddings has no such field
+
+    with pytest.raises(RequestError, match="no processor of this request takes 'token_ids'"):
+        Admission(guard).admit(request, manager(), SimpleNamespace())
+
+
 @pytest.mark.parametrize("text", ["DisallowedTokensLogitsProcessor", PAYLOAD.replace(" ", "\n")])
 def test_from_here_on_only_the_operators_own_spelling_travels(guard, text):
     params = dict(GOOD)

@@ -19,6 +19,7 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.file import save
+from sglang_lp.catalogue.opened import Renewal
 from sglang_lp.errors import (
     InvalidParameter,
     PayloadRefused,
@@ -29,13 +30,14 @@ from sglang_lp.errors import (
 )
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
-from sglang_lp.served_model import ServedModel
+from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate import server as server_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Gate, Limits, Policy
+from support.models.vocabularies import one_token_a_byte
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
 BAN_NAME = "sglang_lp.builtins:DisallowedTokensLogitsProcessor"
@@ -321,6 +323,32 @@ def test_a_request_that_differs_is_decided_on_anew(guard, monkeypatch, payload, 
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("params", "other", "decisions"),
+    [
+        (PARAMS, {**PARAMS, "raw_logprobs": False}, 1),
+        ({**PARAMS, "raw_logprobs": False}, {"token_ids": [6], "raw_logprobs": False}, 2),
+    ],
+)
+def test_requests_are_copies_if_they_agree_in_what_their_processors_read(
+    guard, monkeypatch, params, other, decisions
+):
+    asked = counted(guard, monkeypatch)
+    admitted = [guard.admit(Intake(BAN, one)) for one in (params, other)]
+
+    assert len(asked) == decisions
+    assert [[*one.params.token_ids] for one in admitted] == [
+        params["token_ids"],
+        other["token_ids"],
+    ]
+
+
+def test_parameters_that_cannot_be_packed_are_equal_to_no_others():
+    one, other = (Intake(BAN, {"token_ids": [number]}) for number in (2**70, 2**71))
+
+    assert one != other
+
+
 def test_what_cannot_be_packed_is_no_copy_of_anything(guard, monkeypatch):
     asked = counted(guard, monkeypatch)
     for _ in range(2):
@@ -359,6 +387,14 @@ def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
     guard.server.diffusion = "LLaDA"
     with pytest.raises(Unsupported, match="expected none, got what the operator decided: this"):
         guard.admit(Intake(None, None))
+
+
+def test_a_thinking_budget_without_a_processor_is_named_so_where_it_cannot_run(guard):
+    guard.server.tokenizer, guard.server.vocab_size = one_token_a_byte("<think>", "</think>"), 400
+    guard.server.reasoning = ReasoningFormat("<think>", "</think>")
+    guard.server.diffusion = "LLaDA"
+    with pytest.raises(Unsupported, match="expected none, got a thinking budget: this"):
+        guard.admit(Intake(None, {"thinking_budget": 3}))
 
 
 @pytest.mark.parametrize(
@@ -492,7 +528,7 @@ def test_a_wrong_name_is_answered_with_the_nearest_that_the_server_allows(name, 
     with pytest.raises(PayloadRefused) as refused:
         guard.admit(Intake(name))
 
-    assert refused.value.reason == "unknown_name"
+    assert (refused.value.reason, refused.value.size) == ("unknown_name", len(name))
     hint = f"; did you mean '{suggested}'?" if suggested else "; correct the name, or ask the"
     assert hint in str(refused.value)
 
@@ -522,3 +558,28 @@ def test_ranks_that_have_to_agree_keep_the_version_of_a_catalogue(
         guard.learn(Gate.SCHEDULER, process(None, **ranks))
 
     assert followed == [guard.server.catalogues] * follows
+
+
+@pytest.mark.parametrize("writes_metrics", [True, False])
+def test_a_new_version_of_a_catalogue_is_counted_and_requests_are_decided_on_anew(
+    writes_metrics, tmp_path, monkeypatch
+):
+    save(build(np.array([[1, 2]], np.int32)), tmp_path / "items.cat")
+    (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
+    guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
+    watched, renewals = [], []
+    monkeypatch.setattr(guard_module, "watch", lambda _, renewed: watched.append(renewed))
+    metrics = SimpleNamespace(renew=lambda *given: renewals.append(given))
+    monkeypatch.setattr(guard_module, "writing", lambda: metrics if writes_metrics else None)
+    guard.learn(Gate.SCHEDULER, process(None))
+    asked, renewal = counted(guard, monkeypatch), Renewal("items")
+
+    (renewed,) = watched
+    for _ in range(2):
+        guard.admit(Intake(BAN, PARAMS))
+        renewed(renewal)
+    guard.admit(Intake(BAN, PARAMS))
+
+    assert len(asked) == 3
+    now = guard.server.catalogues.now["items"]
+    assert renewals == [(Gate.SCHEDULER, renewal, now)] * 2 * writes_metrics

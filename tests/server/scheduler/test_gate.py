@@ -23,12 +23,13 @@ from sglang_lp.builtins import (
     DRYLogitProcessor,
     LoopBreakerLogitProcessor,
 )
-from sglang_lp.errors import InstallError, PayloadRefused
+from sglang_lp.errors import InstallError, PayloadRefused, ProcessorFault
+from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import DECIDED, Guard
 from sglang_lp.server.gate.intake import Intake
-from sglang_lp.server.gate.reserved_keys import REFUSAL, add_own
+from sglang_lp.server.gate.reserved_keys import MAKING, REFUSAL, THOUGHT, add_own
 from sglang_lp.server.scheduler import gate
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.gate import (
@@ -38,7 +39,7 @@ from sglang_lp.server.scheduler.gate import (
     refuse_to_load,
 )
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.sglang_host import SglangHost
+from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate, Policy
 from support.fakes.requests import Req
 
@@ -275,16 +276,22 @@ def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
         row.processor.edit(row.request, None)
 
 
-def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard):
-    req = Req(None, add_own(None, REFUSAL, "n: expected less [invalid_parameter n]"))
+@pytest.mark.parametrize(
+    ("text", "coded"),
+    [
+        (
+            "n: expected less [invalid_parameter n]",
+            Coded("n: expected less", "invalid_parameter", "n"),
+        ),
+        ("expected less", Coded("expected less", "invalid_request", None)),
+    ],
+)
+def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard, text, coded):
+    req = Req(None, add_own(None, REFUSAL, text))
     admit(guard, req)
 
-    assert req.ended == ("n: expected less", 400, "BadRequestError")
-    assert Coded.of_reason(req.to_finish.to_json()) == (
-        "n: expected less",
-        "invalid_parameter",
-        "n",
-    )
+    assert req.ended == (coded.message, 400, "BadRequestError")
+    assert Coded.of_reason(req.to_finish.to_json()) == coded
 
 
 @pytest.fixture
@@ -306,6 +313,13 @@ def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
     everything = {"beam_width": 3, "sampled": False, "limit": 9}
     everything |= dict.fromkeys(("masked", "logprobs", "reasoning"), True)
     assert asked == [Intake(**one), Intake(**one, **everything)]
+
+
+@pytest.mark.parametrize(("own", "reasoning"), [({}, True), ({THOUGHT: True}, False)])
+def test_an_answer_whose_reasoning_has_ended_does_not_begin_with_it(guard, asked, own, reasoning):
+    admit(guard, Req(PAYLOAD, {"token_ids": [7], **own}, require_reasoning=True))
+
+    assert [one.reasoning for one in asked] == [reasoning]
 
 
 @pytest.mark.parametrize(
@@ -379,24 +393,53 @@ def test_a_class_that_reads_parameters_itself_reads_what_the_operator_left_of_th
 def test_a_row_knows_under_what_its_request_was_admitted(guard):
     guard.server.vocab_size, pending, started = 50, PendingResults(), []
     arrivals = SimpleNamespace(
-        start=lambda row, vocab_size, _making: started.append((row, vocab_size))
+        start=lambda row, vocab_size, making: started.append((row, vocab_size, making))
     )
     hosts = []
-    for generated, raw in ((0, False), (2, True)):
-        req = Req(PAYLOAD, {"token_ids": [7], "raw_logprobs": raw})
+    for generated, raw, own in ((0, False, {}), (2, True, {MAKING: 250})):
+        req = Req(PAYLOAD, {"token_ids": [7], "raw_logprobs": raw, **own})
         req.return_logprob = True
         req.output_ids = array("q", range(generated))
         SchedulerGate(guard, pending, arrivals).admit_req(None, req)
         (row,) = rows_of([req.sampling_params.custom_params])
         hosts.append(row.host)
         # An answer that goes on is not asked for its first edits.
-        assert started.pop() == (row, None if generated else 50)
+        assert started.pop() == (row, None if generated else 50, own.get(MAKING))
 
     for host in hosts:
         assert host._pending is pending
         assert host.names == ("DisallowedTokensLogitsProcessor",)
         assert host.policy == guard.fingerprint
     assert [type(host.raw) for host in hosts] == [type(None), RawLogprobs]
+
+
+DECIDES = Policy(
+    always=(Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7]}),)
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "payload", "params", "party"),
+    [
+        (Policy.default(), PAYLOAD, {"token_ids": [7]}, Contradicts.CLIENT),
+        (DECIDES, None, None, Contradicts.POLICY),
+        (DECIDES, PAYLOAD, {"token_ids": [8]}, Contradicts.BOTH),
+    ],
+)
+def test_whoever_chose_the_edits_is_at_fault_if_they_leave_no_token(policy, payload, params, party):
+    req = Req(payload, params)
+    admit(Guard(policy), req)
+
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.host.contradicts is party
+
+
+def test_a_class_of_the_operator_is_at_fault_if_its_edits_leave_no_token(allowing):
+    req = Req("any", {})
+    admit(allowing(Plus), req)
+
+    (row,) = rows_of([req.sampling_params.custom_params])
+    assert row.host.contradicts is Contradicts.CLASS
 
 
 def test_a_beam_search_whose_beams_cannot_be_followed_ends_alone(guard):
@@ -426,6 +469,8 @@ def test_with_pipeline_ranks_a_request_with_beam_width_records_what_it_decides(g
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.host.acts == []
+    row.edit_log.add(3, forced=True)
+    assert row.host.acts == [("add", 3, True)]
 
 
 def test_the_requests_vocabulary_is_checked_and_else_the_one_that_is_known(guard):
@@ -466,15 +511,24 @@ def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing)
     assert (row.processor.name, row.processor.foreign) == ("Plus", Plus)
 
 
+@pytest.fixture
+def failed(monkeypatch):
+    """Record the errors that metrics count as failures before a request began."""
+    failed = []
+    metrics = SimpleNamespace(begin=lambda _names: None, fail_early=failed.append)
+    monkeypatch.setattr(gate, "writing", lambda: metrics)
+    return failed
+
+
 # Construction 52.
 @pytest.mark.parametrize(
     "processor", [Unfinished, Unparsable, Unfitting, Unserved, Leaves, Unneeded]
 )
-def test_an_allowed_class_that_fails_early_ends_its_own_request_and_is_logged(
-    allowing, caplog, processor
+def test_an_allowed_class_that_fails_early_ends_its_own_request_is_logged_and_is_counted(
+    allowing, caplog, failed, processor
 ):
-    req = Req("any", {})
-    with caplog.at_level(logging.ERROR, logger="sglang_lp"):
+    req = Req("any", {}, rid="0" * 32)
+    with caplog.at_level(logging.WARNING, logger="sglang_lp"):
         admit(allowing(processor), req)
 
     message, *status = req.ended
@@ -482,13 +536,20 @@ def test_an_allowed_class_that_fails_early_ends_its_own_request_and_is_logged(
     assert message.startswith(f"{name} failed before its request began: ")
     assert "its own mistake" in message
     assert status == [500, "InternalServerError"]
+    assert Coded.of_reason(req.to_finish.to_json()) == (message, "processor_fault", None)
     assert req.custom_logit_processor is None
     assert "its own mistake" in caplog.text
+    assert caplog.messages[-1] == f"request {req.rid} ended: {message}"
+    assert [(type(error), error.processor) for error in failed] == [(ProcessorFault, name)]
 
 
-def test_a_mistake_in_the_gate_ends_its_own_request_and_is_logged(guard, monkeypatch, caplog):
+def test_a_mistake_in_the_gate_ends_its_own_request_is_logged_and_is_counted(
+    guard, monkeypatch, caplog, failed
+):
+    mistake = ZeroDivisionError("a mistake")
+
     def fail(*_args, **_kwargs):
-        raise ZeroDivisionError("a mistake")
+        raise mistake
 
     monkeypatch.setattr(guard, "admit", fail)
     req = Req(PAYLOAD, {"token_ids": [1]})
@@ -497,8 +558,10 @@ def test_a_mistake_in_the_gate_ends_its_own_request_and_is_logged(guard, monkeyp
     message, status, _ = req.ended
     assert message == "sglang-lp failed before its request began: 'ZeroDivisionError: a mistake'"
     assert status == 500
+    assert Coded.of_reason(req.to_finish.to_json()) == (message, "internal_error", None)
     assert req.custom_logit_processor is None
     assert "Traceback" in caplog.text
+    assert failed == [mistake]
 
 
 @pytest.mark.parametrize("params", [{"token_ids": [[1]]}, {"x": math.nan}, {"x": 2**63}])
