@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from contextlib import contextmanager
+from contextvars import copy_context
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +22,7 @@ from sglang_lp.builtins import (
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.front import admission, header
+from sglang_lp.server.front import admission, header, meta_info, places
 from sglang_lp.server.front.admission import Admission, supports_sampling_mask
 from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES
 from sglang_lp.server.gate.guard import Guard
@@ -29,6 +31,7 @@ from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
     EFFORT,
     MAX_KEYS,
+    THOUGHT,
     add_own,
     check_origin,
     check_shape,
@@ -123,17 +126,6 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
     assert request == tokenized(payload, params)
     counts = {reason: count for (_, reason), count in guard.audit.counts.items()}
     assert sum(counts.values()) == 1
-
-
-def test_a_field_in_the_wrong_place_is_counted_at_this_gate(guard, monkeypatch):
-    def refuse(_obj):
-        raise RequestError("custom_params: expected in sampling_params")
-
-    monkeypatch.setattr("sglang_lp.server.front.admission.check_generate", refuse)
-    with pytest.raises(RequestError):
-        Admission(guard).admit(tokenized(PAYLOAD, None), manager(), SimpleNamespace())
-
-    assert sum(guard.audit.counts.values()) == 1
 
 
 LOOPS = LoopBreakerLogitProcessor.to_str()
@@ -326,7 +318,7 @@ def test_a_stream_is_refused_before_its_status_is_sent(guard, payloads, sampling
     ],
 )
 def test_a_list_of_payloads_is_no_payload_of_a_single_stream(guard, prompt, status):
-    request = streaming([PAYLOAD, PAYLOAD], with_params(GOOD)[0], **prompt)
+    request = streaming([DRYLogitProcessor.to_str()] * 2, None, **prompt)
 
     assert answer(guard, request)[0] == status
 
@@ -518,6 +510,7 @@ def test_one_request_sends_the_scheduler_so_many_copies_of_its_prompt(guard):
 
     copies(128)
     copies(None, tokens=MAX_COPIED)
+    copies(MAX_COPIED + 1, tokens=0)
     copies(129, payload=None, params=None)
     with pytest.raises(RequestError, match=r"^n: expected at most 16777216 tokens"):
         copies(129)
@@ -596,6 +589,7 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, streame
     [
         (None, None, {}),
         (None, {"thinking_budget": -1}, {}),
+        (None, add_own(None, THOUGHT, True), {}),
         (PAYLOAD, GOOD, {"DisallowedTokensLogitsProcessor": None}),
     ],
 )
@@ -606,6 +600,23 @@ def test_an_answer_is_told_what_runs_on_it(guard, payload, params, names):
     header._answering.reset(before)
 
     assert told == [names]
+
+
+@pytest.mark.parametrize(
+    ("payload", "params", "expected"),
+    [
+        (None, None, {}),
+        (None, {"thinking_budget": -1}, {}),
+        (PAYLOAD, GOOD, {meta_info._RUNS: True}),
+    ],
+)
+def test_a_report_is_expected_with_an_answer_on_which_a_processor_runs(
+    guard, payload, params, expected
+):
+    obj = SimpleNamespace()
+    Admission(guard).admit(tokenized(payload, params), manager(), obj)
+
+    assert vars(obj) == expected
 
 
 def test_what_one_stream_asks_for_all_of_it_asks_for(guard, asked):
@@ -852,6 +863,46 @@ def test_where_processes_send_each_other_flat_values_only_others_are_refused(
         Admission(guard).admit(request, manager(), SimpleNamespace())
 
 
+def test_where_processes_send_each_other_objects_the_processor_decides_on_nested_values(
+    guard, asked
+):
+    from sglang.srt.environ import envs
+
+    with envs.SGLANG_USE_PICKLE_IPC.override(True):
+        Admission(guard).admit(tokenized(PAYLOAD, {"x": [[1]]}), manager(), SimpleNamespace())
+
+    assert asked == [asking(custom_params={"x": [[1]]}, prompt_tokens=0)]
+
+
+@pytest.mark.parametrize(
+    ("payload", "params", "strict", "field"),
+    [
+        (PAYLOAD, GOOD, {}, "custom_logit_processor"),
+        (PAYLOAD, GOOD, {"enable_strict_thinking": True}, "custom_logit_processor"),
+        (None, {"thinking_budget": -1}, {}, "custom_params"),
+        (None, {"thinking_budget": -1}, {"enable_strict_thinking": False}, "custom_params"),
+        # SGLang reads the budget itself.
+        (None, {"thinking_budget": -1}, {"enable_strict_thinking": True}, None),
+    ],
+)
+def test_a_server_without_custom_processors_names_the_field_and_the_option(
+    guard, payload, params, strict, field
+):
+    served = manager()
+    vars(served.server_args).update(enable_custom_logit_processor=False, **strict)
+    request = tokenized(payload, params)
+    if field is None:
+        Admission(guard).admit(request, served, SimpleNamespace())
+        return
+    with pytest.raises(Unsupported) as refusal:
+        Admission(guard).admit(request, served, SimpleNamespace())
+
+    assert str(refusal.value) == (
+        f"{field}: expected none, as this server takes no custom logit processors; ask its "
+        "operator to add --enable-custom-logit-processor"
+    )
+
+
 class Exits(LogitProcessor):
     def __init__(self):
         raise SystemExit("its own mistake")
@@ -860,9 +911,11 @@ class Exits(LogitProcessor):
         """Do nothing."""
 
 
-def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
+def test_a_class_that_fails_is_answered_500_named_and_counted(guard, monkeypatch):
     from fastapi import HTTPException
 
+    counted = []
+    monkeypatch.setattr(admission, "writing", lambda: SimpleNamespace(fail_early=counted.append))
     allowed = SimpleNamespace(name="m:Exits", processor=Exits, payload="p")
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
     with pytest.raises(HTTPException) as caught:
@@ -872,6 +925,62 @@ def test_a_class_that_fails_is_answered_500_and_named(guard, monkeypatch):
     assert caught.value.detail == (
         "m:Exits failed before its request began: 'SystemExit: its own mistake'"
     )
+    assert counted == [caught.value.__cause__]
+
+
+# The three ways in
+
+
+WAYS = ["tokenized", "list", "stream"]
+
+
+def enter(guard, way, payload, params, rid=None):
+    """Bring a request to the gate as SGLang does."""
+    (sampling,) = with_params(params)
+    body = streaming(payload, sampling)
+    body.rid = rid
+    if way == "stream":
+        Admission(guard).admit_stream(manager(), body)
+    elif way == "list":
+        list_check(guard)(manager(), listed([payload], [sampling]))
+    else:
+        request = tokenized(payload, params)
+        request.rid = rid
+        Admission(guard).admit(request, manager(), body)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_field_in_the_wrong_place_is_refused_and_counted_whichever_way_it_came(guard, way):
+    from fastapi import HTTPException
+
+    before = places._body.set([b'{"custom_params": {"a": 1}}'])
+    with pytest.raises((RequestError, HTTPException), match="expected in sampling_params on /gen"):
+        enter(guard, way, None, None)
+    places._body.reset(before)
+
+    assert guard.audit.counts == {("admission", "invalid_request"): 1}
+
+
+@pytest.mark.parametrize(
+    ("way", "rid", "named"),
+    [
+        *((way, "0" * 32, "0" * 32) for way in ("tokenized", "stream")),
+        *((way, "Bob", "sha256:cd9fb1e148ccd844") for way in ("tokenized", "stream")),
+        ("list", None, None),
+    ],
+)
+def test_the_line_of_a_refusal_names_the_route_and_the_request(guard, caplog, way, rid, named):
+    from fastapi import HTTPException
+
+    def refuse():
+        header._scope.set({"route": SimpleNamespace(path="/generate")})
+        with pytest.raises((RequestError, HTTPException)):
+            enter(guard, way, PAYLOAD, BAD, rid)
+
+    copy_context().run(refuse)
+
+    (line,) = map(json.loads, caplog.messages)
+    assert (line["endpoint"], line["rid"]) == ("/generate", named)
 
 
 # What SGLang asks about a payload

@@ -119,6 +119,8 @@ HELD = [
     {"t": [0, TEXT]},
     {"t": [[TEXT]]},
     {"t": {TEXT: 1}},
+    {"t": TEXT, "u": {"a": 1}},
+    {"t": TEXT, "u": ["a"]},
 ]
 
 
@@ -129,6 +131,12 @@ def test_characters_count_wherever_they_are_and_for_every_copy(params):
         check_entries([params], 129)
     with pytest.raises(RequestError, match=f"expected at most {MAX_CHARACTERS} characters in one"):
         check_entries([params] * 43, 3)
+
+
+def test_as_many_characters_as_the_limit_are_taken():
+    check_entries([{"t": TEXT[1:]}], 128)
+    with pytest.raises(RequestError, match=f"got {MAX_CHARACTERS + 128} over all"):
+        check_entries([{"t": TEXT}], 128)
 
 
 @pytest.mark.parametrize(("tokens", "copies"), [(0, 1), (MAX_COPIED, 1), (MAX_COPIED // 256, 256)])

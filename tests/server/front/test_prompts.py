@@ -60,6 +60,12 @@ def test_pad_values_of_images_pass():
     check_ids(SERVED, body(None, text="a", image_data=["image"]), array("q", pads))
 
 
+def test_a_tokenized_request_with_an_image_passes_the_gate_with_its_pad_values():
+    obj = body(None, text="a", image_data=["image"])
+    tokenized = SimpleNamespace(input_ids=array("q", [1, 1_000_003, -1]))
+    Admission(Guard(Policy())).admit(tokenized, SERVED, obj)
+
+
 def test_a_model_of_text_ignores_images_and_gets_no_other_ids_for_them():
     served = SimpleNamespace(**vars(SERVED), mm_processor=None)
     with pytest.raises(RequestError, match="got -1"):
