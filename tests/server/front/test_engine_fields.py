@@ -267,6 +267,10 @@ def test_the_operator_switches_a_field_off_by_name(field):
         Policy(fields={"bad_word": False})
 
 
+def test_fields_of_other_engines_alone_are_never_left_to_sglang_which_would_ignore_them():
+    assert found(ALL, Guard(Policy(builtins=False))).keys() == {*OTHERS} & ALL.keys()
+
+
 # Tool calls
 
 NONE = {"tool_choice": "none", "tools": TOOLS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -10,11 +11,13 @@ import pytest
 
 pytest.importorskip("sglang.srt")
 
-from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
+from sglang.srt.managers.io_struct import EmbeddingReqInput
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
 from sglang_lp import wire
-from sglang_lp.errors import RequestError
+from sglang_lp.errors import RequestError, shown
+from sglang_lp.params import MAX_INT
 from sglang_lp.policy import Asked, Rules
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.served_model import ServedModel
@@ -87,7 +90,8 @@ def test_every_name_of_the_table_is_unique_at_its_place():
 )
 def test_beams_are_refused_where_sglang_would_ignore_them(method, named):
     payload = named.get("custom_logit_processor")
-    with pytest.raises(RequestError, match=r"^beam_width: expected none"):
+    why = r"^beam_width: expected none .* leave it out, or send the request to /generate$"
+    with pytest.raises(RequestError, match=why):
         read({**named, "beam_width": 2}, method=method, payload=payload)
     read({**named, "beam_width": 1}, method=method, payload=payload)
     assert read({"beam_width": 2}, method=method) is None, "it is SGLang's to ignore"
@@ -105,6 +109,7 @@ def test_beams_are_refused_where_sglang_would_ignore_them(method, named):
         ({"thinking_budget": None}, None),
         ({"thinking_budget": 0}, 0),
         ({"thinking_budget": -1}, -1),
+        ({"thinking_budget": MAX_INT}, MAX_INT),
         ({"thinking_token_budget": 4}, 4),
         ({"thinking_budget_tokens": 4}, 4),
         ({"reasoning": {"max_tokens": 4, "effort": "low"}}, 4),
@@ -128,9 +133,10 @@ def test_a_budget_is_found_in_the_fields_of_clients(body, budget, method):
     assert (found or {}).get(BUDGET_FIELD) == budget
 
 
-@pytest.mark.parametrize("value", ["512", 1.5, True, [4], 2**80])
+@pytest.mark.parametrize("value", ["512", 1.5, True, [4], MAX_INT + 1, 2**80])
 def test_what_is_no_number_of_tokens_is_refused(value):
-    with pytest.raises(RequestError, match=r"thinking_token_budget: expected a whole number"):
+    why = f"expected a whole number of tokens, got {shown(value)}; give one, or leave it out"
+    with pytest.raises(RequestError, match=f"^{re.escape(f'thinking_token_budget: {why}')}$"):
         read({"thinking_token_budget": value})
     with pytest.raises(RequestError, match=r"reasoning.max_tokens: expected a whole number"):
         read({"reasoning": {"max_tokens": value}})
@@ -147,6 +153,10 @@ def test_a_request_without_a_processor_gets_the_budgets():
 
 def test_a_server_that_runs_no_processors_is_left_alone():
     assert read({"thinking_budget": 4}, enabled=False) is None
+    request, without = SimpleNamespace(custom_params=None, custom_logit_processor=None), serving()
+    without.tokenizer_manager.server_args = SimpleNamespace()
+    Reader(PLAIN).read_chat(without, request, SimpleNamespace(_json={"thinking_budget": 4}))
+    assert request.custom_params is None
 
 
 class Response(SimpleNamespace):
@@ -207,6 +217,16 @@ def test_processor_and_parameters_of_a_message_are_taken_from_its_body():
         check_origin(spoofed.custom_params)
 
 
+def test_a_chat_in_which_sglang_keeps_processor_and_parameters_is_left_as_it_is():
+    for params in ({"a": 1}, {EFFORT: "low"}):
+        chat = SimpleNamespace(custom_params={**params}, custom_logit_processor="X")
+        body = SimpleNamespace(_json={"custom_logit_processor": "X", "custom_params": params})
+        before = chat.custom_params
+        Reader(PLAIN).read_chat(serving(), chat, body)
+
+        assert chat.custom_params is before
+
+
 def test_the_wrong_budget_of_a_response_is_the_clients_fault():
     from fastapi import HTTPException
 
@@ -258,6 +278,24 @@ def test_max_thinking_tokens_is_taken_before_sglang_refuses_it():
         assert (obj.max_thinking_tokens, obj.sampling_params) == (tokens, samplings)
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_max_thinking_tokens_joins_the_parameters_of_each_text(many):
+    own = [{"top_p": 1, "custom_params": {"a": 1}}, {"custom_params": {"b": 2}}]
+    obj = SimpleNamespace(max_thinking_tokens=9, sampling_params=own if many else own[0])
+    take_max_thinking_tokens(served({"custom_params": {"dry_base": 2}}), obj)
+
+    first = {"top_p": 1, "custom_params": {"a": 1, BUDGET_FIELD: 9}}
+    second = {"custom_params": {"b": 2, BUDGET_FIELD: 9}}
+    assert obj.sampling_params == ([first, second] if many else first)
+
+
+def test_a_request_for_an_embedding_has_no_thinking_budget():
+    obj = EmbeddingReqInput(text="a")
+    take_max_thinking_tokens(served(), obj)
+
+    assert obj == EmbeddingReqInput(text="a")
+
+
 def test_parameters_that_the_server_prefers_stay_beside_a_budget_field():
     obj = SimpleNamespace(max_thinking_tokens=9, sampling_params={"top_p": 1})
     take_max_thinking_tokens(served({"custom_params": {"dry_base": 2}}), obj)
@@ -306,14 +344,14 @@ def test_completions_are_read_from_the_body_that_was_parsed(body, found):
 
 def test_the_effort_of_anthropics_clients_is_kept():
     message = SimpleNamespace(output_config=SimpleNamespace(effort="xhigh"))
-    made = SimpleNamespace(custom_params=None)
+    made = SimpleNamespace(custom_params={"a": 1})
     Reader(WITH_EFFORT).read_message(made, None, message)
 
-    assert made.custom_params == {EFFORT: "xhigh"}
+    assert made.custom_params == {"a": 1, EFFORT: "xhigh"}
     check_origin(made.custom_params)
     # What becomes of it in the chat endpoint does not replace it.
     chat = SimpleNamespace(reasoning_effort="max")
-    assert kept("read_chat_form", chat, custom_params=made.custom_params) == {EFFORT: "xhigh"}
+    assert kept("read_chat_form", chat, custom_params=made.custom_params) == made.custom_params
 
 
 # vLLM's field for parameters
@@ -365,7 +403,8 @@ def test_what_sglang_added_stays_sglangs_and_the_clients_own_does_not_become_so(
 
 
 def chat(content, *, role="assistant", **fields):
-    messages = [{"role": "user", "content": "?"}, {"role": role, "content": content}]
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "?"}]
+    messages = [*asked, {"role": role, "content": content}]
     fields = {"model": "m", "messages": messages, "continue_final_message": True, **fields}
     return ChatCompletionRequest(**fields)
 
@@ -398,6 +437,8 @@ def test_what_is_not_continued_is_left_alone():
     assert continued("a</think>", role="user") is None
     assert continued("a</think>", continue_final_message=False) is None
     assert continued("a</think>", parser=None) is None
+    assert continued("a", parser="kimi") is None, "it reads no text as reasoning without a start"
+    assert continued("", messages=[]) is None, "SGLang refuses it"
 
 
 # A parser may look for another end, or for none: a mark then would lift every ceiling.
@@ -433,16 +474,22 @@ def test_a_field_that_is_refused_is_counted_once():
 
 
 def test_the_audit_trail_names_the_endpoint_of_a_body_that_another_thread_reads(caplog):
-    reader = Reader(Guard(Policy.default()))
+    from fastapi import HTTPException
 
-    def read_in_thread(path):
+    reader = Reader(Guard(Policy.default()))
+    chat = SimpleNamespace(custom_params=None, custom_logit_processor=None)
+
+    def read_in_thread(path, method, request):
         raw = SimpleNamespace(_json={"bad_words": 5}, scope={"route": SimpleNamespace(path=path)})
-        request = SimpleNamespace(custom_params=None, custom_logit_processor=None)
-        with pytest.raises(RequestError):
-            thread.submit(reader.read_chat, serving(), request, raw).result()
+        with pytest.raises((RequestError, HTTPException)):
+            thread.submit(getattr(reader, method), serving(), request, raw).result()
         return thread.submit(asking.get).result()
 
-    paths = ["/v1/chat/completions", "/v1/messages"]
+    bodies = {
+        "/v1/chat/completions": ("read_chat", chat),
+        "/v1/messages": ("read_chat", chat),
+        "/v1/responses": ("keep_response", ResponsesRequest(input="a")),
+    }
     with ThreadPoolExecutor(1) as thread:
-        assert {*map(read_in_thread, paths)} == {Asking()}
-    assert [json.loads(line)["endpoint"] for line in caplog.messages] == paths
+        assert {read_in_thread(path, *body) for path, body in bodies.items()} == {Asking()}
+    assert [json.loads(line)["endpoint"] for line in caplog.messages] == [*bodies]
