@@ -464,6 +464,18 @@ def test_a_parser_that_does_not_look_back_is_counted_on():
     assert continued("a</ifm|think_faster>b", "k2_horizon", **other) == {THOUGHT: True}
 
 
+@pytest.mark.parametrize(("end", "found"), [("</think:own>", {THOUGHT: True}), ("</think>", None)])
+def test_the_end_of_thoughts_is_the_one_in_the_served_tokenizer(end, found):
+    tokenizer = SimpleNamespace(get_vocab=lambda: {"<think:own>": 1, "</think:own>": 2})
+    guard, server = Guard(Policy.default()), serving(reasoning_parser="hunyuan")
+    guard.server.reasoning = reasoning_format("hunyuan", tokenizer)
+    server.tokenizer_manager.tokenizer = tokenizer
+    request = chat(f"a{end}b")
+    Reader(guard).read_chat(server, request)
+
+    assert request.custom_params == found
+
+
 def test_a_field_that_is_refused_is_counted_once():
     guard = Guard(Policy.default())
     for body in ({"logit_processor": "X"}, {"bad_words": 5}):
