@@ -74,7 +74,10 @@ class Told(NamedTuple):
 def _told(asked: Asked) -> Iterator[Told]:
     for sent, reply in zip(asked.sent, asked.replies, strict=True):
         for place, answer in enumerate(answers_of(sent.path, reply)):
-            yield Told(sent, reply, answer, wish_of(sent, place))
+            wish = wish_of(sent, place)
+            if wish.searches_beams and answer.finish == "abort":
+                continue  # a beam search that failed has SGLang's placeholders for tokens
+            yield Told(sent, reply, answer, wish)
 
 
 # The operator's word
@@ -269,7 +272,8 @@ def own_beginning(asked: Asked, _kind: Kind) -> Found:
                 continue
             if text is None or told.wish.may_stop or _is_steered(told.wish):
                 continue
-            if not (text.startswith(begins) or begins.startswith(text)):
+            begun = text.rstrip("\ufffd")  # of a character that was cut
+            if not (text.startswith(begins) or begins.startswith(begun)):
                 yield name, f"{text!r} does not begin with {begins!r}"
 
 
