@@ -433,12 +433,3 @@ def test_the_policy_is_public_in_the_trust_boundary_and_other_names_are_not():
     assert trust.Policy is file.Policy
     with pytest.raises(AttributeError, match=r"\.trust' has no attribute 'other'$"):
         _ = trust.other
-
-
-def test_the_policy_is_public_beside_the_boundary_and_other_names_are_unknown():
-    from sglang_lp import trust
-    from sglang_lp.policy.file import Policy
-
-    assert trust.Policy is Policy
-    with pytest.raises(AttributeError, match=r"^module 'sglang_lp.trust' has no attribute 'othe"):
-        trust.other  # noqa: B018

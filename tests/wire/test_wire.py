@@ -19,15 +19,6 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 MODULES = st.lists(NAMES, min_size=1, max_size=4).map(".".join)
 
 
-def test_the_explanation_of_pickles_is_public_and_other_names_are_unknown():
-    from sglang_lp.wire import explain
-
-    for name in ("Description", "Kind", "describe", "opcodes"):
-        assert getattr(wire, name) is getattr(explain, name)
-    with pytest.raises(AttributeError, match=r"^module 'sglang_lp.wire' has no attribute 'other'$"):
-        wire.other  # noqa: B018
-
-
 @given(st.binary(max_size=200))
 def test_encode_writes_what_json_writes_and_decode_reads_it(pickled):
     text = wire.encode(pickled)
