@@ -5,7 +5,8 @@ ARG SGLANG=v0.5.23
 
 FROM python:3.12-slim AS router
 RUN pip install --no-cache-dir sglang-router==0.3.2
-USER nobody
+# nobody: Kubernetes and hosts resolve numbers only.
+USER 65534
 EXPOSE 30000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=1m \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:30000/liveness')"]
@@ -19,7 +20,7 @@ COPY sglang_lp ./sglang_lp
 RUN pip install --no-cache-dir . && sglang-lp doctor
 # Models and compiled kernels are kept in folders of this user.
 RUN useradd --create-home --uid 10001 sglang && install --directory --owner=sglang /models
-USER sglang
+USER 10001
 ENV HF_HOME=/models
 # What runs, and what is decided for requests; mount another one over it.
 COPY deploy/policy.toml /etc/sglang-lp/policy.toml
