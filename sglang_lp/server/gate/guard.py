@@ -52,7 +52,7 @@ _MOST_COPIED = 8
 #: Replaces the payload in SGLang's batch for a request that names no processor.
 DECIDED = "decided by the operator"
 #: What such a request runs if the operator decided nothing, for messages.
-_ASKED = "a thinking budget"
+_ASKED = "a field that asks for a processor"
 
 
 class Admitted(NamedTuple):
