@@ -393,7 +393,9 @@ def test_a_thinking_budget_without_a_processor_is_named_so_where_it_cannot_run(g
     guard.server.tokenizer, guard.server.vocab_size = one_token_a_byte("<think>", "</think>"), 400
     guard.server.reasoning = ReasoningFormat("<think>", "</think>")
     guard.server.diffusion = "LLaDA"
-    with pytest.raises(Unsupported, match="expected none, got a field that asks for a processor: this"):
+    with pytest.raises(
+        Unsupported, match="expected none, got a field that asks for a processor: this"
+    ):
         guard.admit(Intake(None, {"thinking_budget": 3}))
 
 
