@@ -158,7 +158,7 @@ SEEDED = [
 def told(reply):
     """Return tokens, finish reason and report of an answer, or its error."""
     if reply.status != 200:
-        return reply.status, reply.body["message"]
+        return reply.status, reply.body.get("error", reply.body)["message"]
     meta = reply.body["meta_info"]
     return reply.output_ids, meta["finish_reason"], meta.get("sglang_lp")
 
