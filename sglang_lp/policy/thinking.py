@@ -255,7 +255,7 @@ class ThinkingRules:
                 raise refusal(link.processor, "closing_token_ids", most, message)
             budget = max(0, min(budget, most - len(link.params.before_end)))
             if most == 0:
-                link = _replace(link, {TOTAL: 0})  # no newline: blocks are closed by the end alone
+                link = _replace(link, {TOTAL: 0})  # no newline: blocks are closed with the end only
         return _with_budget(link, budget)
 
 

@@ -251,7 +251,7 @@ def test_a_ceiling_on_totals_counts_the_closing(closing, expected):
     small = rules.decide(Asked(THINK, {**IDS, "closing_token_ids": [9] * 11}), SERVED).params
 
     assert decided.total_thinking_tokens == expected
-    assert small.total_thinking_tokens == 0  # each block is closed by the end alone
+    assert small.total_thinking_tokens == 0  # each block is closed with the end only
 
 
 def test_a_ceiling_on_totals_that_refuses_says_so():

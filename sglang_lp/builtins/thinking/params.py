@@ -46,7 +46,7 @@ class BudgetParams(Parameters, frozen=True):
         thinking_budget: Tokens that a block may have before it is closed. Left out, ``None``
             or negative: no limit.
         total_thinking_tokens: Tokens that all blocks of the answer may have together. When
-            they are spent, a block that opens is closed at once, by the end alone. ``None``: no
+            they are spent, a block that opens is closed at once, with the end only. ``None``: no
             limit.
         at_limit: What happens to a block whose budget is spent: ``"close"`` closes it,
             ``"stop"`` ends the answer with ``finish_reason`` ``length``. A block that opens after

@@ -53,7 +53,7 @@ def is_closing(params: BudgetParams, progress: Progress) -> bool:
 def rest_of_closing(params: BudgetParams, progress: Progress) -> Iterator[int]:
     """Yield the tokens that close the open block.
 
-    A block that opens after the total of all blocks is spent is closed by the end alone.
+    A block that opens after the total of all blocks is spent is closed with the end only.
     """
     finder = progress.finder
     if progress.spent >= params.total:
