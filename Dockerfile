@@ -5,7 +5,7 @@ ARG SGLANG=v0.5.23
 
 FROM python:3.12-slim AS router
 RUN pip install --no-cache-dir sglang-router==0.3.2
-# nobody: Kubernetes and hosts resolve numbers only.
+# nobody, by number: the host need not know the name.
 USER 65534
 EXPOSE 30000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=1m \

@@ -28,8 +28,8 @@ Found = Iterator[tuple[str, str]]
 MOST_GAP, MOST_STEP = 1.0, 0.1
 #: SGLang's own error where ``min_new_tokens`` or ``ignore_eos`` outlast a grammar.
 _OF_GRAMMAR = "Grammar accept_token failed"
-#: The operator's own rules contradict each other, for which the operator is paged: a prompt that
-#: leaves a long thought open is to begin with a forced text.
+#: The operator's own rules contradict each other, for which the operator is paged: a forced
+#: beginning, for example, and a default budget that the thoughts of the prompt have spent.
 _OF_POLICY = "no token is left by the processors of this server's operator"
 
 
@@ -352,9 +352,10 @@ def no_fault_counted(asked: Asked, _kind: Kind) -> Found:
     # That a canary fails is another rule's to tell.
     if asked.faults > 0 and not is_meant and not [*asked.canary[1].errors()]:
         errors = [one for reply in asked.replies for one in reply.errors()]
-        if any(_OF_POLICY in text for _, text in errors):
+        told = [text for status, text in errors if not 400 <= status < 500]
+        if told and all(_OF_POLICY in text for text in told):
             return
-        sort = "told" if any(not 400 <= status < 500 for status, _ in errors) else "not told"
+        sort = "told" if told else "not told"
         yield sort, f"sglang_lp_faults_total grew by {asked.faults:.0f}: {errors}"[:600]
 
 

@@ -30,14 +30,19 @@ def served() -> ServedModel:
     return load_model(str(ensure_model()))._replace(catalogues=opened(items=served_index()))
 
 
+def _is_lowered(value: object, most: int | None) -> bool:
+    """Tell whether a ceiling changes the value of a parameter; no number means no limit."""
+    return most is not None and not (isinstance(value, int | float) and value <= most)
+
+
 def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:
     """Yield how an answer contradicts its request.
 
     Args:
         wish: What the request asked for, built-ins without a chain.
         answer: With its tokens.
-        kind: Of the server; what a ceiling holds for is not replayed as the request has it, and
-            where there are rules, budgets are the operator's.
+        kind: Of the server; a number that a ceiling lowered is not replayed, nor is a budget where
+            there are rules, because both are the operator's.
     """
     if len(wish.processors) != 1:
         return
@@ -45,7 +50,7 @@ def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:
     processor = getattr(builtins, name, None)
     if processor is None or (_BUDGET in name and kind.rules):
         return
-    if any(kind.ceiling(parameter) is not None for parameter in params):
+    if any(_is_lowered(value, kind.ceiling(name)) for name, value in params.items()):
         return
     from benchmarks.hunt.tokens import encode
 

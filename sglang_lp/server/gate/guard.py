@@ -51,7 +51,7 @@ _MOST_COPIED = 8
 
 #: Replaces the payload in SGLang's batch for a request that names no processor.
 DECIDED = "decided by the operator"
-#: What such a request runs if the operator decided nothing, for messages.
+#: Why a processor runs for such a request if the operator decided nothing, for messages.
 _ASKED = "a field that asks for a processor"
 
 

@@ -389,7 +389,7 @@ def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
         guard.admit(Intake(None, None))
 
 
-def test_a_thinking_budget_without_a_processor_is_named_so_where_it_cannot_run(guard):
+def test_a_field_that_asks_for_a_processor_is_named_so_where_none_can_run(guard):
     guard.server.tokenizer, guard.server.vocab_size = one_token_a_byte("<think>", "</think>"), 400
     guard.server.reasoning = ReasoningFormat("<think>", "</think>")
     guard.server.diffusion = "LLaDA"
