@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sglang_lp.server.front.bounds import MAX_ENTRIES, MAX_LINKS, entries
+from sglang_lp.server.front.bounds import MAX_CHOICES, MAX_ENTRIES, MAX_LINKS, entries
 
 __all__ = ["BATCH", "LONGEST", "SETS", "VOCAB", "Dear", "dearest"]
 
@@ -336,24 +336,34 @@ def _sequences() -> list[Dear]:
 
 
 def _subset(copy: int) -> dict[str, Any]:
-    """Name half of the sets, other ones for each copy."""
-    half = random.Random(copy).sample(SETS, len(SETS) // 2)
+    """Name half of the sets, other ones for each of as many as one request may have."""
+    half = random.Random(copy % MAX_CHOICES).sample(SETS, len(SETS) // 2)
     return {"catalogue": "items", "subset": ["|".join(half)], "max_items": _EVER}
 
 
-def _subsets() -> list[Dear]:
+def _excluded(copy: int) -> dict[str, Any]:
+    """Exclude items, other ones for each of as many as one request may have."""
+    some = random.Random(copy % MAX_CHOICES).sample(range(200_000), MAX_ENTRIES // BATCH)
+    return {"catalogue": "items", "exclude": some, "max_items": _EVER}
+
+
+def _catalogues() -> list[Dear]:
     return [
         Dear(
-            f"catalogue-subset-x{copies}",
+            f"{key}-x{copies}",
             "CatalogueLogitProcessor",
-            _subset(0),
+            others(0),
             _short,
             _item,
             copies,
             texts=True,
-            others=_subset,
+            others=others,
         )
-        for copies in (1, BATCH)
+        for key, others in (
+            ("catalogue-subset", _subset),
+            ("catalogue-exclude-others", _excluded),
+        )
+        for copies in (1, MAX_CHOICES, BATCH)
     ]
 
 
@@ -737,7 +747,7 @@ def dearest() -> list[Dear]:
     return [
         *_lists(),
         *_sequences(),
-        *_subsets(),
+        *_catalogues(),
         *_repetitions(),
         *_ngrams(),
         *_thinking(),

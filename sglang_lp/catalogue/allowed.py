@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sglang_lp.catalogue.index import NOWHERE
+from sglang_lp.catalogue.index import NOWHERE, begins
 from sglang_lp.copies import KeptIds
 
 if TYPE_CHECKING:
@@ -58,16 +58,18 @@ class Allowed:
         self._alive: NDArray[np.int64] | None = None
         #: Nodes that ``left_out`` empties of members, ascending.
         self._dead: NDArray[np.int64] = none.astype(np.int64)
+        size = index.shape.items if members is None else members.total
         if only is not None:
             only = np.setdiff1d(only, left_out, assume_unique=True)
             only = only if members is None else only[members.has(only)]
             self._alive = _above(index, only)
             self.total = len(only)
-        else:
+        elif len(left_out):
             left_out = left_out if members is None else left_out[members.has(left_out)]
             self._dead = _emptied(index, members, left_out)
-            size = index.shape.items if members is None else members.total
             self.total = size - len(left_out)
+        else:
+            self.total = size
         self.is_all = self.total == index.shape.items
 
     def restrict(self, left_out: NDArray[Any], only: NDArray[Any] | None) -> Allowed:
@@ -145,15 +147,8 @@ def _above(index: Index, ranks: NDArray[Any]) -> NDArray[np.int64]:
     found = [np.zeros(0, dtype=np.int64)]
     for depth in range(1, index.shape.levels + 1):
         above = index.above(ranks, depth)
-        found.append(above[_begins(above) & (above > NOWHERE)])
+        found.append(above[begins(above) & (above > NOWHERE)])
     return np.concatenate(found)
-
-
-def _begins(nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell for each node whether it differs from the node before it."""
-    begins = np.ones(len(nodes), dtype=np.bool_)
-    np.not_equal(nodes[1:], nodes[:-1], out=begins[1:])
-    return begins
 
 
 def _emptied(index: Index, members: Members | None, ranks: NDArray[Any]) -> NDArray[np.int64]:
@@ -167,8 +162,8 @@ def _emptied(index: Index, members: Members | None, ranks: NDArray[Any]) -> NDAr
     found = [np.zeros(0, dtype=np.int64)]
     for depth in range(index.shape.levels, 0, -1):
         above = index.above(ranks, depth)
-        (begins,) = _begins(above).nonzero()
-        nodes, lost = above[begins], np.diff(begins, append=len(above))
+        (starts,) = begins(above).nonzero()
+        nodes, lost = above[starts], np.diff(starts, append=len(above))
         low, high = index.spans(nodes, depth)
         has = high - low if members is None else members.below(high) - members.below(low)
         is_shorter = nodes == NOWHERE

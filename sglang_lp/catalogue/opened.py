@@ -23,6 +23,9 @@ __all__ = ["Catalogue", "Catalogues", "Renewal"]
 #: Most combinations of sets whose counts a catalogue keeps: 0.2 bytes an item each.
 _COMBINATIONS = 32
 
+#: Most choices that a catalogue keeps: as many as one HTTP request may have.
+_CHOICES = 32
+
 
 class Catalogue:
     """One version of a catalogue, with the operator's rules for it.
@@ -33,6 +36,8 @@ class Catalogue:
         written: Unix time in seconds at which its file was written.
         sets: Names of the sets that requests may name.
         users: One object for each running request of this version.
+        chosen: The latest choices of requests, filled by the caller: the items, and the number of
+            unknown ids.
     """
 
     def __init__(self, name: str, index: Index, source: Source, written: float) -> None:
@@ -49,6 +54,7 @@ class Catalogue:
         #: Groups of one set each, which hold for every request.
         self._always = frozenset(frozenset((name,)) for name in source.always)
         self._joined: Latest[Allowed] = Latest(_COMBINATIONS)
+        self.chosen: Latest[tuple[Allowed, int]] = Latest(_CHOICES)
         missing = sorted({*(source.sets or ()), *source.always} - {*index.sets})
         if missing:
             raise CatalogueError(

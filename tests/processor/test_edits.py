@@ -367,6 +367,8 @@ def test_edits_are_those_of_the_reference_bit_for_bit(layout, dtype, batch):
         patch.object(biases_module, "LONG", 1 + seed % 5),
         patch.object(builder_module, "WIDE", 1 + seed % 6),
         patch.object(compiled_module, "WIDE", 1 + seed % 6),
+        patch.object(cpu, "_FEW", 1 + seed % 5),
+        patch.object(cpu, "_MANY_ROWS", 1 + seed % 3),
     ):
         calls = sharing(calls, seed)
         now = recorded(vocab, [c for i, c in enumerate(calls) if i not in for_good])
@@ -556,6 +558,22 @@ def test_a_long_list_is_banned_alike_whenever_it_comes_again(dtype, rows):
         expected = before.clone()
         for row in rows:
             expected[row, 50:-50] = -INF
+        assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 15, 16, 20])
+@pytest.mark.parametrize("count", [WIDE, 16_384, 16_385])
+def test_a_long_list_is_allowed_alike_in_few_and_many_rows(dtype, rows, count):
+    allowed = lasting(range(50, 50 + count))
+    for _ in range(2):
+        before = torch.randn(rows, count + 100).to(dtype)
+        logits = before.clone()
+        calls = [(row, "allow_only", allowed) for row in range(rows)]
+        planned(logits, recorded(count + 100, calls)).apply(logits)
+
+        expected = torch.full_like(before, -INF)
+        expected[:, 50:-50] = before[:, 50:-50]
         assert torch.equal(logits, expected)
 
 

@@ -97,6 +97,7 @@ BOUNDS = [
     [bounds.MAX_CHARACTERS],
     [bounds.MAX_LINKS],
     [bounds.MAX_COPIED, bounds.MAX_COPIED / (1 << 17)],
+    [bounds.MAX_CHOICES],
     [bounds.MAX_DIFFERENT],
     [bounds.MAX_STREAMED],
     [lists._SLICE],

@@ -20,6 +20,10 @@ _MINUS_INF = -math.inf
 #: Types of integers by their size in bytes.
 _INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
 
+#: Most allowed ids of a row that are copied without a mask, and adjacent rows from which on masks
+#: are worth making (``make bench PART=bounds``, ``catalogue-subset``).
+_FEW, _MANY_ROWS = 16_384, 16
+
 #: Dtype of the logits that were masked last: a server's never changes.
 _latest_dtype: torch.dtype | None = None
 
@@ -70,7 +74,14 @@ def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
     dtype = _latest_dtype = rows.dtype
     masks = edits.device_masks.get(dtype)
     if masks is None:
-        if edits.is_fresh and edits.allowed is None and len(rows) == 1:
+        allowed = edits.allowed
+        if allowed is not None and len(allowed) <= _FEW and len(rows) < _MANY_ROWS:
+            places = tensor_of(allowed)
+            for row in rows:
+                kept = row.index_select(0, places)
+                row.fill_(_MINUS_INF).index_copy_(0, places, kept)
+            return
+        if edits.is_fresh and allowed is None and len(rows) == 1:
             # It may be the only use. A second one is worth the masks.
             edits.is_fresh = False
             for ids in edits.banned:
@@ -84,6 +95,8 @@ def mask_rows(rows: torch.Tensor, edits: CompiledEdits) -> None:
 
 def precompute_mask(edits: CompiledEdits) -> None:
     """Make the masks that :func:`mask_rows` needs, if the dtype of the logits is known."""
+    if edits.allowed is not None and len(edits.allowed) <= _FEW:
+        return  # masks are worth making for many rows only
     if _latest_dtype is not None and _latest_dtype not in edits.device_masks:
         edits.device_masks[_latest_dtype] = _bit_masks(edits, _latest_dtype)
 
@@ -104,16 +117,18 @@ def scale(logits: torch.Tensor, factors: torch.Tensor) -> None:
 def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
     """In some rows, set the logits far below the row's largest to ``-inf``."""
     import numpy as np
+    import torch
     from torch.nn.functional import threshold
 
     least: dict[int, float] = {}
+    room = torch.empty(logits.shape[-1])
     for rows, sigmas in kept:
         for row, count in zip(rows.tolist(), sigmas.view(-1).tolist(), strict=True):
             least[row] = min(count, least.get(row, math.inf))
     for row, count in least.items():
         own = logits[row]
         numbers = own.float()
-        lowest = np.float32(_lowest_near_top(numbers, count))
+        lowest = np.float32(_lowest_near_top(numbers, count, room))
         if numbers is own:  # threshold is faster, and masks logits that equal its bound
             below = float(np.nextafter(lowest, np.float32(_MINUS_INF)))
             threshold(own, below, _MINUS_INF, inplace=True)
@@ -121,19 +136,25 @@ def keep_near_top(logits: torch.Tensor, kept: Sequence[NearTop]) -> None:
             own.masked_fill_(numbers < float(lowest), _MINUS_INF)
 
 
-def _lowest_near_top(numbers: torch.Tensor, sigmas: float) -> float:
-    """Return the smallest logit of a row that stays; NaN if the row has NaN or ``+inf``."""
+def _lowest_near_top(numbers: torch.Tensor, sigmas: float, room: torch.Tensor) -> float:
+    """Return the smallest logit of a row that stays; NaN if the row has NaN or ``+inf``.
+
+    Args:
+        numbers: The logits of the row, float32.
+        sigmas: How many standard deviations below the largest logit a logit may be.
+        room: Overwritten; as large as a row, float32.
+    """
     import torch
 
-    highest, total = float(numbers.amax()), float(numbers.sum())
+    array = numbers.numpy()  # which finds the largest logit faster than torch
+    highest, total = float(array.max()), float(numbers.sum())
     if total == _MINUS_INF and highest > _MINUS_INF:
         # Some tokens are masked. numpy leaves them out faster than torch.
-        array = numbers.numpy()
         numbers = torch.from_numpy(array[array > _MINUS_INF])
         total = float(numbers.sum())
     count = len(numbers)
-    off = float(torch.linalg.vector_norm(numbers - total / count))
-    return highest - sigmas * off / math.sqrt(count)
+    off = torch.sub(numbers, total / count, out=room[:count])
+    return highest - sigmas * math.sqrt(float(off.dot(off)) / count)
 
 
 def _bit_masks(edits: CompiledEdits, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

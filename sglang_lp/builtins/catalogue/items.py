@@ -259,15 +259,26 @@ class CatalogueLogitProcessor(LogitProcessor):
                     f"expected sets that requests may name in {catalogue.name}, which has "
                     f"{_listed(catalogue.sets)}, got {shown(name)}",
                 )
-        allowed = catalogue.within(groups)
+        key = *(frozenset(group) for group in groups), params.exclude, params.only
+        found = catalogue.chosen.get(key)
+        if found is None:
+            found = cls._restricted(params, catalogue, catalogue.within(groups))
+            catalogue.chosen.keep(key, found)
+        return Choice(catalogue, *found)
+
+    @classmethod
+    def _restricted(
+        cls, params: Any, catalogue: Catalogue, allowed: Allowed
+    ) -> tuple[Allowed, int]:
+        """Return the items that ``exclude`` and ``only`` leave, and the number of unknown ids."""
         if not params.exclude and params.only is None:
-            return Choice(catalogue, allowed, 0)
+            return allowed, 0
         left_out, unknown = cls._ranks("exclude", params.exclude, catalogue)
         chosen = None
         if params.only is not None:
             chosen, missing = cls._ranks("only", params.only, catalogue)
             unknown += missing
-        return Choice(catalogue, allowed.restrict(left_out, chosen), unknown)
+        return allowed.restrict(left_out, chosen), unknown
 
     @classmethod
     def _ranks(cls, name: str, ids: tuple[int | str, ...], catalogue: Catalogue) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sglang_lp.copies import packed
 from sglang_lp.errors import RequestError
@@ -19,6 +19,10 @@ MAX_LINKS = 384
 #: Most entries and characters of the parameters that differ between the texts of one HTTP
 #: request: one list of the greatest length. Equal parameters are prepared once.
 MAX_DIFFERENT = 65_536
+
+#: Most different choices of catalogue items in one HTTP request. The items of each are looked up
+#: before the request begins.
+MAX_CHOICES = 32
 
 #: Most tokens of the prompts of all copies (``n``) of one text: 128 copies of the longest prompt.
 #: The scheduler gets every copy, and compares them to find that they are equal.
@@ -38,6 +42,10 @@ MAX_MAKING = 2.0
 MAX_STREAMED = 1_024
 
 
+#: Parameters that choose items of a catalogue.
+_RULES = ("subset", "exclude", "only")
+
+
 def entries(custom_params: object) -> int:
     """Return the entries of one request's lists plus the characters of the texts in them."""
     if not isinstance(custom_params, dict):
@@ -54,8 +62,8 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         copies: Number of copies of each text (``n``).
 
     Raises:
-        RequestError: The total exceeds ``MAX_ENTRIES``, ``MAX_LINKS`` or ``MAX_CHARACTERS``, or
-            the parameters that differ exceed ``MAX_DIFFERENT``.
+        RequestError: The total exceeds ``MAX_ENTRIES``, ``MAX_LINKS`` or ``MAX_CHARACTERS``, the
+            parameters that differ exceed ``MAX_DIFFERENT``, or its choices ``MAX_CHOICES``.
     """
     listed = [entries(params) for params in texts]
     total = copies * sum(listed)
@@ -76,6 +84,13 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         raise RequestError(
             f"custom_params: expected at most {MAX_CHARACTERS} characters in one HTTP request, got "
             f"{characters} over all of its texts and copies (n); send several requests"
+        )
+    choices = {one for params in texts for one in _choices(params)}
+    if len(choices) > MAX_CHOICES:
+        raise RequestError(
+            f"catalogue: expected at most {MAX_CHOICES} different choices of items (by subset, "
+            f"exclude and only) in one HTTP request, got {len(choices)} over all of its texts; "
+            "send several requests"
         )
     # The work of preparing each text's parameters.
     weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
@@ -150,6 +165,18 @@ def _links(custom_params: object) -> int:
     """Return the number of links of one request's chain."""
     chain = custom_params.get("chain") if isinstance(custom_params, dict) else None
     return len(chain) if isinstance(chain, list) else 0
+
+
+def _choices(custom_params: object) -> Iterator[bytes | None]:
+    """Yield a key for each of one request's choices of some items of a catalogue."""
+    if not isinstance(custom_params, dict):
+        return
+    for name, value in custom_params.items():
+        if isinstance(value, str) and f".{name}".endswith(".catalogue"):
+            link = name.removesuffix("catalogue")
+            rules = {rule: custom_params.get(link + rule) for rule in _RULES}
+            if any(rules.values()):
+                yield packed({"catalogue": value, **rules})
 
 
 def _in_texts(custom_params: object) -> int:

@@ -6,6 +6,7 @@ from sglang_lp.errors import RequestError
 from sglang_lp.server.front import bounds
 from sglang_lp.server.front.bounds import (
     MAX_CHARACTERS,
+    MAX_CHOICES,
     MAX_COPIED,
     MAX_DIFFERENT,
     MAX_ENTRIES,
@@ -109,6 +110,36 @@ def test_as_many_links_as_the_limit_are_taken(texts, copies):
 def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
     with pytest.raises(RequestError, match=f"at most {MAX_LINKS} links"):
         check_entries(texts, copies)
+
+
+def choosing(number, link=""):
+    return {f"{link}catalogue": "items", f"{link}exclude": [number]}
+
+
+@pytest.mark.parametrize("link", ["", "1."])
+def test_different_choices_of_catalogue_items_are_limited(link):
+    most = [choosing(number, link) for number in range(MAX_CHOICES)]
+    check_entries(most * 3 + [{f"{link}catalogue": "items", f"{link}subset": []}], 4)
+    with pytest.raises(RequestError, match=f"at most {MAX_CHOICES} different choices of items"):
+        check_entries([*most, choosing(MAX_CHOICES, link)])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"catalogue": "others", "exclude": [0]},
+        {"catalogue": "items", "only": [0]},
+        {"catalogue": "items", "subset": ["a"], "exclude": [0]},
+    ],
+)
+def test_every_rule_and_the_catalogue_make_a_choice(more):
+    with pytest.raises(RequestError, match="different choices"):
+        check_entries([*map(choosing, range(MAX_CHOICES)), more])
+
+
+def test_lists_without_a_catalogue_are_no_choices():
+    check_entries([{"exclude": [number]} for number in range(MAX_CHOICES + 1)])
+    check_entries([{"catalogue": 7, "exclude": [number]} for number in range(MAX_CHOICES + 1)])
 
 
 TEXT = "a" * (MAX_CHARACTERS // 128)
