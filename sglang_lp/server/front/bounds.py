@@ -42,6 +42,9 @@ MAX_MAKING = 2.0
 MAX_STREAMED = 1_024
 
 
+#: Types of entries without characters.
+_NUMBERS = frozenset((int, float, bool, type(None)))
+
 #: Parameters that choose items of a catalogue.
 _RULES = ("subset", "exclude", "only")
 
@@ -195,8 +198,8 @@ def _all_characters(custom_params: object) -> int:
             total += len(value)
         elif isinstance(value, dict):
             left += [*value, *value.values()]
-        elif isinstance(value, list):
-            left += [one for one in value if not isinstance(one, int | float)]
+        elif isinstance(value, list) and not _NUMBERS.issuperset(map(type, value)):
+            left += value
     return total
 
 
