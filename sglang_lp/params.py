@@ -71,6 +71,9 @@ RESUMED = "resumed_tokens"
 #: of edited tokens.
 RAW = "raw_logprobs"
 
+#: Types of entries that no processor can change.
+_PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
+
 _PRIVATE = "__sglang_reasoning_", "__sglang_lp_"
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT, extra={"token_id": True})]
@@ -254,6 +257,8 @@ def unshared(params: Any) -> Any:
     if isinstance(params, dict):
         return {key: unshared(value) for key, value in params.items()}
     if type(params) in {list, tuple}:
+        if _PLAIN.issuperset(map(type, params)):  # usual, and possibly long
+            return params[:]
         return type(params)(map(unshared, params))
     return copy.copy(params) if isinstance(params, set | bytearray) else params
 

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import KeptIds
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.bans import for_each_text, sorted_texts
 from sglang_lp.text.encoding import served_vocabulary, without
@@ -62,8 +62,13 @@ def banned_texts(  # noqa: PLR0913 - most have a default
             texts,
             ignore_case=ignore_case,
             spared=spared,
-            meets_names=vocabulary.meets_names(map(str.encode, texts), ignore_case=ignore_case),
+            meets_names=_meets_names(vocabulary, texts, ignore_case=ignore_case),
         )
+
+
+@shared_by_copies
+def _meets_names(vocabulary: Vocabulary, texts: tuple[str, ...], *, ignore_case: bool) -> bool:
+    return vocabulary.meets_names(map(str.encode, texts), ignore_case=ignore_case)
 
 
 class BannedTexts:
