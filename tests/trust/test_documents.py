@@ -12,6 +12,7 @@ from sglang_lp.builtins.catalogue import items
 from sglang_lp.builtins.repetition import no_repeat_ngram
 from sglang_lp.builtins.thinking import rules as thinking
 from sglang_lp.builtins.words import trigger_phrase
+from sglang_lp.catalogue import opened
 from sglang_lp.catalogue.source import Source
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
@@ -118,6 +119,7 @@ BOUNDS = [
         guard._MOST_COPIED,
         copies.shared_by_copies(len).cache_parameters()["maxsize"],
         copies._MAX_KEPT,
+        opened._CHOICES,
     ],
     [],
     [arrivals._MOST_TOKENS, arrivals._COPIES_PER_READ],

@@ -170,8 +170,8 @@ def _links(custom_params: object) -> int:
     return len(chain) if isinstance(chain, list) else 0
 
 
-def _choices(custom_params: object) -> Iterator[bytes | None]:
-    """Yield a key for each of one request's choices of some items of a catalogue."""
+def _choices(custom_params: object) -> Iterator[bytes | int]:
+    """Yield a key for each of one request's choices of some items of a catalogue that it names."""
     if not isinstance(custom_params, dict):
         return
     for name, value in custom_params.items():
@@ -179,7 +179,7 @@ def _choices(custom_params: object) -> Iterator[bytes | None]:
             link = name.removesuffix("catalogue")
             rules = {rule: custom_params.get(link + rule) for rule in _RULES}
             if any(rules.values()):
-                yield packed({"catalogue": value, **rules})
+                yield packed({"catalogue": value, **rules}) or id(custom_params)
 
 
 def _in_texts(custom_params: object) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sglang_lp.catalogue import opened
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front import bounds
 from sglang_lp.server.front.bounds import (
@@ -135,6 +136,15 @@ def test_different_choices_of_catalogue_items_are_limited(link):
 def test_every_rule_and_the_catalogue_make_a_choice(more):
     with pytest.raises(RequestError, match="different choices"):
         check_entries([*map(choosing, range(MAX_CHOICES)), more])
+
+
+def test_choices_with_numbers_too_large_to_compare_count_each():
+    with pytest.raises(RequestError, match="different choices"):
+        check_entries([choosing(2**70 + number) for number in range(MAX_CHOICES + 1)])
+
+
+def test_a_catalogue_keeps_as_many_choices_as_one_request_may_have():
+    assert opened._CHOICES == MAX_CHOICES
 
 
 def test_lists_without_a_catalogue_are_no_choices():
