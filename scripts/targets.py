@@ -131,6 +131,8 @@ SUITES = {
     ),
 }
 
+#: ``docs/scale.md`` is calculated from the results of two benchmarks.
+PAGES = _python("pages that use several results", "benchmarks.renew")
 PARTS = {
     "adapters": Choice(
         "what adapting a class of another engine adds to a step",
@@ -154,6 +156,7 @@ PARTS = {
             *ENV,
             _python("what a verify step adds", "benchmarks.drafts.measure"),
             _python("every processor on drafts", "benchmarks.drafts.at_work"),
+            PAGES,
         ),
     ),
     "rules": Choice(
@@ -205,6 +208,7 @@ TARGETS = {
             _python("batches that sleep", "benchmarks.cost.sleep"),
             _python("sampling masks and raw logprobs", "benchmarks.cost.rollouts"),
             _python("budgets that watch for loops", "benchmarks.cost.watch"),
+            PAGES,
         ),
         "PART",
         PARTS,

@@ -58,12 +58,14 @@ def page_block(results: Mapping[str, Any]) -> str:
         "host, ms a step",
         *(f"added to a step of {step['step_ms']} ms" for step in steps),
     ]
+    worked = at_work.PART.stored()
     rows = []
-    for name, host in lines(results, at_work.PART.stored(), sleep.PART.stored()):
+    for name, host in lines(results, worked, sleep.PART.stored()):
         added = [max(0.0, host - step["step_ms"]) for step in steps]
         cells = ["nothing" if not one else f"{one:.1f} ms" for one in added]
         rows.append([name, f"{host:.3g}", *cells])
-    return "\n".join(table(head, rows))
+    on = f"Host: one core of this CPU: {worked['machine']['cpu']}."
+    return "\n".join([on, "", *table(head, rows)])
 
 
 def measure(case: Case, device: Any, results: Mapping[str, Any]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.devices import scale
 from benchmarks.devices.device import Device
 
-WORKED = {"processors": [{"name": "a rule", "ms": 12.8}]}
+WORKED = {"machine": {"cpu": "Z80"}, "processors": [{"name": "a rule", "ms": 12.8}]}
 SLEPT = {
     "cases": [
         {"rows": rows, "history": 1024, "drafts": drafts, "cold_us": rows + drafts}
@@ -31,6 +31,7 @@ def test_what_is_longer_than_the_forward_is_added(monkeypatch):
 
     block = scale.page_block({**RANK, "steps": steps})
 
+    assert block.splitlines()[0] == "Host: one core of this CPU: Z80."
     assert block.splitlines()[-1] == "| a rule | 23 | nothing | 3.0 ms |"
 
 
