@@ -5,7 +5,8 @@ copies and as streams; they hang up, and they send requests that are refused and
 The KV cache is so small that requests wait for room and some are retracted. Every answer is checked
 by its tokens, against :mod:`support.oracles.definitions` for the processors defined there. The same
 load without processors comes first: no step of the scheduler may take 100 ms more than its longest
-one. Stores ``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
+one. Python's garbage collector is frozen before, as ``docs/operating.md`` advises: looking through
+all objects of SGLang takes 400 ms, in whichever step it happens. Stores ``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -329,6 +330,7 @@ def main() -> int:
         variables = {"SGLANG_LP_POLICY": str(with_catalogue(POLICY, Path(folder)))}
         with launch(model, Path(folder), ARGUMENTS, paths=[PROBES], variables=variables) as server:
             play(server, 5, clients=8, seed=-1)  # warms up what is made once
+            server.post("/freeze_gc", {})
             print(f"{WITHOUT * given.seconds:.0f} s without processors ...", flush=True)
             _, without = play(
                 server, WITHOUT * given.seconds, with_processors=False, seed=given.seed
