@@ -6,7 +6,8 @@ The KV cache is so small that requests wait for room and some are retracted. Eve
 by its tokens, against :mod:`support.oracles.definitions` for the processors defined there. The same
 load without processors comes first: no step of the scheduler may take 100 ms more than its longest
 one. Python's garbage collector is frozen before, as ``docs/operating.md`` advises: looking through
-all objects of SGLang takes 400 ms, in whichever step it happens. Stores ``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
+all objects of SGLang takes 400 ms, in whichever step it happens. Stores
+``benchmarks/results/soak.json``; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations

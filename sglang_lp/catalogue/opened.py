@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from sglang_lp.catalogue.allowed import Allowed
@@ -36,8 +36,7 @@ class Catalogue:
         written: Unix time in seconds at which its file was written.
         sets: Names of the sets that requests may name.
         users: One object for each running request of this version.
-        chosen: The latest choices of requests, filled by the caller: the items, and the number of
-            unknown ids.
+        chosen: The latest choices of requests, filled by the caller.
     """
 
     def __init__(self, name: str, index: Index, source: Source, written: float) -> None:
@@ -54,7 +53,7 @@ class Catalogue:
         #: Groups of one set each, which hold for every request.
         self._always = frozenset(frozenset((name,)) for name in source.always)
         self._joined: Latest[Allowed] = Latest(_COMBINATIONS)
-        self.chosen: Latest[tuple[Allowed, int]] = Latest(_CHOICES)
+        self.chosen: Latest[Any] = Latest(_CHOICES)
         missing = sorted({*(source.sets or ()), *source.always} - {*index.sets})
         if missing:
             raise CatalogueError(

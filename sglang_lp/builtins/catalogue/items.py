@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -53,11 +53,13 @@ class Choice(NamedTuple):
         catalogue: The version that it gets them from.
         allowed: The items.
         unknown: Number of ids of the request that this version lacks.
+        rules: Name of the catalogue, the groups of ``subset``, ``exclude`` and ``only``.
     """
 
     catalogue: Catalogue
     allowed: Allowed
     unknown: int
+    rules: tuple[Hashable, ...]
 
 
 class _Progress:
@@ -259,12 +261,14 @@ class CatalogueLogitProcessor(LogitProcessor):
                     f"expected sets that requests may name in {catalogue.name}, which has "
                     f"{_listed(catalogue.sets)}, got {shown(name)}",
                 )
-        key = *(frozenset(group) for group in groups), params.exclude, params.only
-        found = catalogue.chosen.get(key)
+        wanted = frozenset(map(frozenset, groups))
+        rules = catalogue.name, wanted, params.exclude, params.only
+        found: Choice | None = catalogue.chosen.get(rules)
         if found is None:
-            found = cls._restricted(params, catalogue, catalogue.within(groups))
-            catalogue.chosen.keep(key, found)
-        return Choice(catalogue, *found)
+            left = cls._restricted(params, catalogue, catalogue.within(wanted))
+            found = Choice(catalogue, *left, rules)
+            catalogue.chosen.keep(rules, found)
+        return found
 
     @classmethod
     def _restricted(

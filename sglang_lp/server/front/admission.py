@@ -12,6 +12,7 @@ from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
 from sglang_lp.flat_json import read_flat
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.bounds import (
+    check_choices,
     check_copies,
     check_entries,
     check_making,
@@ -30,7 +31,7 @@ from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking, safe_id
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 
     from sglang_lp.server.gate.guard import Admitted, Guard
 
@@ -180,6 +181,7 @@ class Admission:
             streamed: Whether the check goes through them in one go.
         """
         seconds, objects = 0.0, 0
+        choices: set[Hashable] = set()
         intakes = yield from self._intakes(manager, obj, texts, copies)
         if streamed:
             with self._guard.counting():
@@ -187,7 +189,12 @@ class Admission:
         for intake, count in intakes.items():
             yield
             admitted = self._admit(manager, intake)
-            if admitted is not None and admitted.making:
+            if admitted is None:
+                continue
+            choices |= admitted.choices
+            with self._guard.counting():
+                check_choices(choices)
+            if admitted.making:
                 seconds += admitted.making * count * copies
                 objects += count * copies
                 with self._guard.counting():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from sglang_lp.copies import packed
 from sglang_lp.errors import RequestError
@@ -45,9 +45,6 @@ MAX_STREAMED = 1_024
 #: Types of entries without characters.
 _NUMBERS = frozenset((int, float, bool, type(None)))
 
-#: Parameters that choose items of a catalogue.
-_RULES = ("subset", "exclude", "only")
-
 
 def entries(custom_params: object) -> int:
     """Return the entries of one request's lists plus the characters of the texts in them."""
@@ -65,8 +62,8 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         copies: Number of copies of each text (``n``).
 
     Raises:
-        RequestError: The total exceeds ``MAX_ENTRIES``, ``MAX_LINKS`` or ``MAX_CHARACTERS``, the
-            parameters that differ exceed ``MAX_DIFFERENT``, or its choices ``MAX_CHOICES``.
+        RequestError: The total exceeds ``MAX_ENTRIES``, ``MAX_LINKS`` or ``MAX_CHARACTERS``, or
+            the parameters that differ exceed ``MAX_DIFFERENT``.
     """
     listed = [entries(params) for params in texts]
     total = copies * sum(listed)
@@ -87,13 +84,6 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
         raise RequestError(
             f"custom_params: expected at most {MAX_CHARACTERS} characters in one HTTP request, got "
             f"{characters} over all of its texts and copies (n); send several requests"
-        )
-    choices = {one for params in texts for one in _choices(params)}
-    if len(choices) > MAX_CHOICES:
-        raise RequestError(
-            f"catalogue: expected at most {MAX_CHOICES} different choices of items (by subset, "
-            f"exclude and only) in one HTTP request, got {len(choices)} over all of its texts; "
-            "send several requests"
         )
     # The work of preparing each text's parameters.
     weights = [own + _in_texts(params) for own, params in zip(listed, texts, strict=True)]
@@ -148,6 +138,23 @@ def check_making(seconds: float, objects: int) -> None:
         )
 
 
+def check_choices(choices: Collection[Hashable]) -> None:
+    """Check how many choices of catalogue items one HTTP request has.
+
+    Args:
+        choices: The different ones of the texts that are checked so far.
+
+    Raises:
+        RequestError: More than ``MAX_CHOICES``.
+    """
+    if len(choices) > MAX_CHOICES:
+        raise RequestError(
+            f"catalogue: expected at most {MAX_CHOICES} different choices of items (catalogue, "
+            f"subset, exclude and only) in one HTTP request, got {len(choices)} in its first "
+            "texts; send several requests"
+        )
+
+
 def check_streamed(different: int) -> None:
     """Check how many requests one streamed HTTP request has that are not equal.
 
@@ -168,18 +175,6 @@ def _links(custom_params: object) -> int:
     """Return the number of links of one request's chain."""
     chain = custom_params.get("chain") if isinstance(custom_params, dict) else None
     return len(chain) if isinstance(chain, list) else 0
-
-
-def _choices(custom_params: object) -> Iterator[bytes | int]:
-    """Yield a key for each of one request's choices of some items of a catalogue that it names."""
-    if not isinstance(custom_params, dict):
-        return
-    for name, value in custom_params.items():
-        if isinstance(value, str) and f".{name}".endswith(".catalogue"):
-            link = name.removesuffix("catalogue")
-            rules = {rule: custom_params.get(link + rule) for rule in _RULES}
-            if any(rules.values()):
-                yield packed({"catalogue": value, **rules}) or id(custom_params)
 
 
 def _in_texts(custom_params: object) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from sglang_lp.adapters import as_processor
 from sglang_lp.adapters.arguments import Arguments
-from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.builtins import CatalogueLogitProcessor, ChainLogitProcessor
 from sglang_lp.catalogue.index import CatalogueError
 from sglang_lp.catalogue.watching import watch
 from sglang_lp.copies import Latest, packed
@@ -38,7 +38,7 @@ from sglang_lp.text.vocabulary import vocabulary_of
 from sglang_lp.trust import Audit, Gate, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from sglang_lp.catalogue.opened import Renewal
     from sglang_lp.params import Parameters
@@ -80,6 +80,15 @@ class Admitted(NamedTuple):
         """Seconds of the constructors of adapted classes, where they were tried."""
         links = parts(Link(type(self.processor), self.params))
         return sum(link.params.seconds for link in links if isinstance(link.params, Arguments))
+
+    @property
+    def choices(self) -> frozenset[Hashable]:
+        """The different choices of catalogue items."""
+        links = parts(Link(type(self.processor), self.params))
+        found = CatalogueLogitProcessor.Fitted
+        return frozenset(
+            link.params.choice.rules for link in links if isinstance(link.params, found)
+        )
 
     @property
     def thinks(self) -> bool:

@@ -1,10 +1,16 @@
 """How much one HTTP request may list, in all of its texts and copies together."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from sglang_lp.catalogue import opened
+from sglang_lp.catalogue.build import build
+from sglang_lp.catalogue.file import save
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front import bounds
+from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import (
     MAX_CHARACTERS,
     MAX_CHOICES,
@@ -16,6 +22,8 @@ from sglang_lp.server.front.bounds import (
     check_entries,
     entries,
 )
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.trust import Policy
 
 
 def test_entries_are_those_of_lists_and_objects_and_characters_of_their_texts():
@@ -113,43 +121,87 @@ def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
         check_entries(texts, copies)
 
 
-def choosing(number, link=""):
-    return {f"{link}catalogue": "items", f"{link}exclude": [number]}
+#: A catalogue that requests name, and one that the operator names.
+SHOP = """
+[catalogues.items]
+file = "items.cat"
+
+[profiles.shop]
+may_set = ["subset", "exclude", "only"]
+
+[[profiles.shop.processors]]
+processor = "CatalogueLogitProcessor"
+params = { catalogue = "items", ends_answer = false }
+"""
 
 
-@pytest.mark.parametrize("link", ["", "1."])
-def test_different_choices_of_catalogue_items_are_limited(link):
-    most = [choosing(number, link) for number in range(MAX_CHOICES)]
-    check_entries(most * 3 + [{f"{link}catalogue": "items", f"{link}subset": []}], 4)
-    with pytest.raises(RequestError, match=f"at most {MAX_CHOICES} different choices of items"):
-        check_entries([*most, choosing(MAX_CHOICES, link)])
+@pytest.fixture
+def choose(tmp_path):
+    """Return a function that checks one HTTP request with some rules for items."""
+    items = np.arange(80, dtype=np.int32).reshape(-1, 2)
+    save(build(items, sets={"few": np.arange(40) < 20}), tmp_path / "items.cat")
+    (tmp_path / "policy.toml").write_text(SHOP)
+    guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
+    served = SimpleNamespace(
+        model_config=SimpleNamespace(vocab_size=128, hf_eos_token_id={2}),
+        server_args=SimpleNamespace(speculative_algorithm=None),
+        preferred_sampling_params=None,
+    )
+
+    def choosing(name, params, copies=1):
+        texts = [(name, {"custom_params": one}) for one in params]
+        obj = SimpleNamespace(max_thinking_tokens=None, input_ids=None)
+        for _ in Admission(guard)._check_body(served, obj, texts, copies):
+            guard.server.catalogues.now["items"].chosen.keep(object(), None)  # by other requests
+
+    return choosing
+
+
+def alone(rules):
+    return {"catalogue": "items", **rules}
+
+
+def chained(*links):
+    given = {f"{at}.{key}": one for at, own in enumerate(links) for key, one in alone(own).items()}
+    return {"chain": ["CatalogueLogitProcessor"] * len(links), **given}
+
+
+MOST = [{"exclude": [number]} for number in range(MAX_CHOICES)]
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("name", "given"),
     [
-        {"catalogue": "others", "exclude": [0]},
-        {"catalogue": "items", "only": [0]},
-        {"catalogue": "items", "subset": ["a"], "exclude": [0]},
+        ("CatalogueLogitProcessor", alone),
+        ("ChainLogitProcessor", chained),
+        ("shop", lambda rules: rules),
     ],
+    ids=["alone", "chained", "profile"],
 )
-def test_every_rule_and_the_catalogue_make_a_choice(more):
-    with pytest.raises(RequestError, match="different choices"):
-        check_entries([*map(choosing, range(MAX_CHOICES)), more])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"only": [0]}, {"subset": ["few"]}, {"subset": ["few"], "exclude": [0]}],
+    ids=["none", "only", "subset", "two"],
+)
+def test_different_choices_of_catalogue_items_are_limited_whoever_names_the_catalogue(
+    choose, more, name, given
+):
+    most = [*map(given, MOST)]
+    choose(name, most * 2, copies=4)
+    with pytest.raises(RequestError, match=f"at most {MAX_CHOICES} different choices of items"):
+        choose(name, [*most, given(more)])
 
 
-def test_choices_with_numbers_too_large_to_compare_count_each():
+def test_the_limit_on_choices_holds_for_the_links_of_all_chains_together(choose):
+    both = [chained({"exclude": [number]}, {"only": [number]}) for number in range(MAX_CHOICES)]
+
+    choose("ChainLogitProcessor", both[: MAX_CHOICES // 2])
     with pytest.raises(RequestError, match="different choices"):
-        check_entries([choosing(2**70 + number) for number in range(MAX_CHOICES + 1)])
+        choose("ChainLogitProcessor", both[: MAX_CHOICES // 2 + 1])
 
 
 def test_a_catalogue_keeps_as_many_choices_as_one_request_may_have():
     assert opened._CHOICES == MAX_CHOICES
-
-
-def test_lists_without_a_catalogue_are_no_choices():
-    check_entries([{"exclude": [number]} for number in range(MAX_CHOICES + 1)])
-    check_entries([{"catalogue": 7, "exclude": [number]} for number in range(MAX_CHOICES + 1)])
 
 
 TEXT = "a" * (MAX_CHARACTERS // 128)

@@ -20,7 +20,9 @@ def admission(guard, monkeypatch):
 
     def admit(intake):
         seconds = intake.custom_params["seconds"]
-        return SimpleNamespace(payload=intake.payload, names=(), making=seconds)
+        return SimpleNamespace(
+            payload=intake.payload, names=(), making=seconds, choices=frozenset()
+        )
 
     monkeypatch.setattr(guard, "learn", lambda *_: None)
     monkeypatch.setattr(guard, "admit", admit)
