@@ -78,6 +78,21 @@ class Speculation(NamedTuple):
         Raises:
             Unsupported: With the reason.
         """
+        why = self.obstacle(processor, sampled=sampled)
+        if why is not None:
+            raise Unsupported(
+                "custom_logit_processor: expected one that is exact with this server's speculative "
+                f"decoding ({self.algorithm}), got {name}: {why}; send the request to a server "
+                "without it"
+            )
+
+    def obstacle(self, processor: LogitProcessor, *, sampled: bool) -> str | None:
+        """Return why a processor could not be exact, or ``None``.
+
+        Args:
+            processor: Serves a request.
+            sampled: Whether the request's tokens are sampled.
+        """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
         fixed = processor.needs is History.NONE
         if why is None and self.simulated:
@@ -91,9 +106,4 @@ class Speculation(NamedTuple):
                 f"it was started with {self.lossy}, which accepts drafted tokens that the edited "
                 "distribution does not give; expected 1.0, or a request with temperature 0"
             )
-        if why is not None:
-            raise Unsupported(
-                "custom_logit_processor: expected one that is exact with this server's speculative "
-                f"decoding ({self.algorithm}), got {name}: {why}; send the request to a server "
-                "without it"
-            )
+        return why

@@ -26,7 +26,7 @@ from sglang_lp.errors import (
 from sglang_lp.faults import as_fault
 from sglang_lp.params import Beside, take_beside
 from sglang_lp.parsed import forget
-from sglang_lp.policy import Decided, Rules
+from sglang_lp.policy import Asked, Decided, Rules
 from sglang_lp.policy.chosen import fields_of
 from sglang_lp.policy.links import Link, parts
 from sglang_lp.policy.thinking import thinks
@@ -159,6 +159,28 @@ class Guard:
             with self.policy.named():
                 server.check_decisions(process)
                 self.rules.fit(server.model)
+                self._check_plain_requests()
+
+    def _check_plain_requests(self) -> None:
+        """Refuse a server that would refuse each request for the operator's own processors.
+
+        Raises:
+            PolicyError: A processor of ``[defaults]`` or ``[[always]]`` cannot run here.
+        """
+        decided = self.rules.decide(Asked(None), self.server.model)
+        speculation = self.server.speculation
+        if decided is None or speculation is None:
+            return
+        for link in parts(Link(decided.processor, decided.params)):
+            serving, _ = serve(link.processor(), link.params, None)
+            why = speculation.obstacle(serving, sampled=False)
+            if why is not None:
+                raise PolicyError(
+                    f"expected processors of [defaults] and [[always]] that are exact with this "
+                    f"server's speculative decoding ({speculation.algorithm}), got "
+                    f"{link.processor.__name__}: {why}; leave it out, or start the server without "
+                    "--speculative-algorithm"
+                )
 
     def _follow_catalogues(self) -> None:
         """Check the catalogues against the served model, and follow their files from now on.

@@ -30,6 +30,7 @@ from sglang_lp.errors import (
 )
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.server.gate import guard as guard_module
 from sglang_lp.server.gate import server as server_module
@@ -126,7 +127,7 @@ def test_a_guard_learns_what_the_server_is(guard, monkeypatch):
     monkeypatch.setattr(Warm, "warmed", [])
     allowed = [SimpleNamespace(processor=kind) for kind in (Foreign, Warm)]
     guard.verifier = SimpleNamespace(allowed=allowed)
-    guard.rules = SimpleNamespace(is_empty=False, fit=fitted.append)
+    guard.rules = SimpleNamespace(is_empty=False, fit=fitted.append, decide=lambda *_given: None)
 
     guard.learn(Gate.SCHEDULER, process(None))
     assert (guard.server.apart, guard.server.longest, guard.server.vocab_size) == (False, 77, 9)
@@ -387,6 +388,45 @@ def test_what_the_operator_decided_is_named_so_where_it_cannot_run():
     guard.server.diffusion = "LLaDA"
     with pytest.raises(Unsupported, match="expected none, got what the operator decided: this"):
         guard.admit(Intake(None, None))
+
+
+class Unforked(LogitProcessor):
+    """Counts its tokens in an object that cannot be copied."""
+
+    can_fork = False
+
+    def edit(self, request, edits):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("decisions", "algorithm", "starts"),
+    [
+        ({"always": (Chosen(processor=f"{__name__}:Unforked"),)}, "EAGLE", False),
+        ({"defaults": Chosen(processor=f"{__name__}:Unforked")}, "EAGLE", False),
+        ({"always": (Chosen(processor=f"{__name__}:Unforked"),)}, None, True),
+        ({"always": (Chosen(processor=BAN_NAME, params=PARAMS),)}, "EAGLE", True),
+        ({"always": (Chosen(processor=BAN_NAME, params=PARAMS),)}, "UNO", False),
+        # Only requests that name it would be refused.
+        (
+            {"profiles": {"a": Profile(processors=(Chosen(processor=f"{__name__}:Unforked"),))}},
+            "EAGLE",
+            True,
+        ),
+    ],
+    ids=["always", "default", "no drafts", "a ban", "never exact", "a profile"],
+)
+def test_a_server_whose_own_processors_cannot_follow_drafts_does_not_start(
+    decisions, algorithm, starts
+):
+    guard = Guard(Policy(**decisions))
+    served = process(None)
+    served.server_args.speculative_algorithm = algorithm
+    if starts:
+        guard.learn(Gate.SCHEDULER, served)
+        return
+    with pytest.raises(PolicyError, match=rf"\[defaults\] and \[\[always\]\].*{algorithm}.*leave"):
+        guard.learn(Gate.SCHEDULER, served)
 
 
 def test_a_field_that_asks_for_a_processor_is_named_so_where_none_can_run(guard):
