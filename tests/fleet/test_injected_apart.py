@@ -23,6 +23,7 @@ from tests.engine.test_injected import (
 )
 
 pytestmark = [
+    pytest.mark.engine,  # after tests/engine: functions that raised there raise once only
     pytest.mark.fleet,
     pytest.mark.timeout(7200),
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
