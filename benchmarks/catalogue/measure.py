@@ -202,6 +202,18 @@ def goals(results: Mapping[str, Any]) -> list[Goal]:
     ]
 
 
+def _extrapolated(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return a sentence about an index of 100 million items, from those of two sizes."""
+    share = (100_000_000 - other["items"]) / (other["items"] - one["items"])
+    seconds, gib = (
+        other[figure] + share * (other[figure] - one[figure]) for figure in ("build_s", "peak_gib")
+    )
+    return (
+        "Extrapolated from the last two sizes, building an index of 100 million items takes about "
+        f"{seconds:.0f} s and {gib:.1f} GiB, the table of items included."
+    )
+
+
 def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
     sizes = (
@@ -230,7 +242,8 @@ def page_block(results: Mapping[str, Any]) -> str:
         for (vocabulary, rows, rule), found in by_key.items()
     )
     columns = ("vocabulary", "rows", "rule", "`fill_`", "1st token", "2nd token", "3rd token")
-    kinds = (FREE, STATIC, *RULES)
+    measured = {one["rule"] for one in results["beams"]}
+    kinds = [kind for kind in (FREE, STATIC, *RULES) if kind in measured]
     cells: dict[tuple[int, int], dict[str, Any]] = {}
     for one in results["beams"]:
         cells.setdefault((one["vocabulary"], one["depth"]), {})[one["rule"]] = one["us"]
@@ -238,7 +251,7 @@ def page_block(results: Mapping[str, Any]) -> str:
         (
             f"{vocabulary:,}",
             ("2nd", "3rd")[depth - 1],
-            *(duration(found[kind]) if kind in found else "" for kind in kinds),
+            *(duration(found[kind]) for kind in kinds),
         )
         for (vocabulary, depth), found in sorted(cells.items())
     )
@@ -251,9 +264,14 @@ def page_block(results: Mapping[str, Any]) -> str:
         )
         for goal in goals(results)
     )
+    on = results["machine"]
     return "\n".join(
         [
+            f"Measured on: {on['cpu']}; Python {on['python']}, torch {on['torch']}, one thread.",
+            "",
             *table(head, sizes),
+            "",
+            _extrapolated(*results["index"][-2:]),
             "",
             *table(columns, lines),
             "",
