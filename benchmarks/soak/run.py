@@ -47,7 +47,7 @@ from support.servers.server import Server, launch
 if TYPE_CHECKING:
     from support.plugins.steps import Steps
 
-__all__ = ["Answer", "Checks", "Seen", "play", "problems", "sums"]
+__all__ = ["Answer", "Checks", "Seen", "play", "problems", "sums", "warm"]
 
 CLIENTS = 32
 SECONDS = 600.0
@@ -146,6 +146,12 @@ def play(
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(client, range(clients)))
     return seen, steps.read(server.record, begin)
+
+
+def warm(server: Server, seconds: float) -> None:
+    """Let a server make what it makes once, and keep the garbage collector from looking at it."""
+    play(server, seconds, clients=8, seed=-1)
+    server.post("/freeze_gc", {})
 
 
 def _left(rng: random.Random) -> Sent:
@@ -330,8 +336,7 @@ def main() -> int:
         model = tiny_model.make(Path(folder) / "model")
         variables = {"SGLANG_LP_POLICY": str(with_catalogue(POLICY, Path(folder)))}
         with launch(model, Path(folder), ARGUMENTS, paths=[PROBES], variables=variables) as server:
-            play(server, 5, clients=8, seed=-1)  # warms up what is made once
-            server.post("/freeze_gc", {})
+            warm(server, 5)
             print(f"{WITHOUT * given.seconds:.0f} s without processors ...", flush=True)
             _, without = play(
                 server, WITHOUT * given.seconds, with_processors=False, seed=given.seed

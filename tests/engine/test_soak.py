@@ -1,4 +1,4 @@
-"""Half a minute of ``make soak`` on a server that the other tests start too."""
+"""Some seconds of ``make soak`` on a server that the other tests start too."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), on_servers("squeezed
 
 
 def test_a_server_under_everything_at_once_answers_right_and_in_time(server):
-    soak.play(server, 2, seed=-1)  # warms up what is made once
+    soak.warm(server, 2)
     _, without = soak.play(server, 6, with_processors=False)
-    seen, steps = soak.play(server, 14)
+    seen, steps = soak.play(server, 10)
 
     assert soak.problems(server, seen, steps, without) == []
     checks = soak.Checks(server.arguments["model_path"])
