@@ -111,6 +111,7 @@ ENDS = {
     ("server/scheduler/speculation", "capture"),
     ("server/scheduler/speculation", "verify"),
     ("server/scheduler/waiting_queue", "hold"),
+    ("server/scheduler/waiting_queue", "hold_prebuilt"),
     ("server/startup/ngram_worker", "foresee_found"),
 }
 #: What runs in nearly every step, and for every request: those of the short form.
