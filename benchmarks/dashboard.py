@@ -1,10 +1,10 @@
 """Draws the Grafana dashboard from the metrics of a real server under load.
 
-Run it as ``make bench PART=dashboard``. It starts two servers with different policies, asks both
-for a minute in changing ways, scrapes their metrics, and draws every panel of ``docs/grafana.json``
-into ``docs/plots/dashboard.svg``, with all servers selected. The queries are evaluated here as
-Prometheus does, for the forms that the dashboard has: rates, their sums by label, ratios of sums,
-quantiles of a histogram, counts and ages of gauges by label, and a lower bound.
+Run it as ``make bench PART=dashboard``. It starts two servers, one with thinking budgets and one
+with a catalogue, asks both for a minute, scrapes their metrics, and draws every panel of
+``docs/grafana.json`` into ``docs/plots/dashboard.svg``, with all servers selected. The queries are
+evaluated here as Prometheus does, for the forms that the dashboard has: rates, their sums by label,
+ratios of sums, quantiles of a histogram, counts and ages of gauges by label, and a lower bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ import orjson
 
 from benchmarks.stored import FOLDER, store
 from benchmarks.svg import save
+from sglang_lp.catalogue.file import save as save_catalogue
+from support.catalogues import served_index
 from support.models import tiny_model
 from support.servers.configurations import DECIDED, SERVERS
 from support.servers.server import Server, launch
@@ -37,6 +39,8 @@ PANELS = ROOT / "docs" / "grafana.json"
 PICTURE = ROOT / "docs" / "plots" / "dashboard.svg"
 RESULTS = FOLDER / "dashboard.json"
 SECONDS, EVERY, CLIENTS = 60, 2.5, 4
+#: Share of contradictions among the requests for a catalogue.
+CONTRADICTING = 0.05
 #: Of ``rate``: samples before the newest that count.
 WINDOW = 5
 
@@ -48,6 +52,10 @@ _AGE = re.compile(r"time\(\) - min by \(([^)]*)\) \((\w+)\)$")
 _COUNT = re.compile(r"count by \(([^)]*)\) \((\w+)\)$")
 
 
+#: Makes the body of a request by chance.
+Request = Callable[[random.Random], dict[str, Any]]
+
+
 class Scrape(NamedTuple):
     """One reading of ``/metrics``: seconds since the first reading, and the samples."""
 
@@ -55,39 +63,74 @@ class Scrape(NamedTuple):
     samples: dict[str, float]
 
 
-def ask(server: Server, seed: int, until: float) -> None:
-    """Ask in changing ways, good and bad."""
-    random_ = random.Random(seed)
+def thinking(chosen: random.Random) -> dict[str, Any]:
+    """Return a request for the server with thinking budgets, good or bad."""
+    sampling: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 60}
+    body: dict[str, Any] = {"input_ids": [4], "sampling_params": sampling}
+    match chosen.randrange(6):
+        case 0:
+            body["custom_logit_processor"] = "calm"
+        case 1:
+            body["custom_logit_processor"] = "DRYLogitProcessor"
+            sampling["custom_params"] = {"dry_multiplier": chosen.choice([0.8, 0.8, 3.0])}
+        case 2:
+            body["max_thinking_tokens"] = chosen.randrange(2, 30)
+        case 3 if chosen.random() < 0.2:
+            body["custom_logit_processor"] = '{"callable": "00"}'
+        case 4:  # a thought that the model ends
+            body["input_ids"] = [4, 50, 5]
+    return body
+
+
+def choosing(chosen: random.Random) -> dict[str, Any]:
+    """Return a request for the server with a catalogue: items, beams, or a contradiction."""
+    sampling: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 60}
+    body: dict[str, Any] = {"input_ids": [chosen.randrange(2, 1024)], "sampling_params": sampling}
+    if chosen.random() < CONTRADICTING:
+        body["custom_logit_processor"] = "ChainLogitProcessor"
+        links = ["DisallowedTokensLogitsProcessor", "ForcedSequenceLogitProcessor"]
+        sampling["custom_params"] = {"chain": links, "0.token_ids": [7], "1.token_ids": [7]}
+        return body
+    body["custom_logit_processor"] = "CatalogueLogitProcessor"
+    params: dict[str, Any] = {"catalogue": "items", "max_items": chosen.randrange(1, 5)}
+    if chosen.random() < 0.5:
+        params |= {"max_items": 1, "ends_answer": False}
+        # Few items are in the set, so some beams end without a token that leads to one.
+        params["subset"] = chosen.choice([[], ["few"]])
+        sampling |= {"temperature": 0, "max_new_tokens": 3, "beam_width": 8, "n": 2}
+    sampling["custom_params"] = params
+    return body
+
+
+def ask(server: Server, request: Request, seed: int, until: float) -> None:
+    """Send requests one after another."""
+    chosen = random.Random(seed)
     while time.monotonic() < until:
-        sampling: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 60}
-        body: dict[str, Any] = {"input_ids": [4], "sampling_params": sampling}
-        match random_.randrange(6):
-            case 0:
-                body["custom_logit_processor"] = "calm"
-            case 1:
-                body["custom_logit_processor"] = "DRYLogitProcessor"
-                sampling["custom_params"] = {"dry_multiplier": random_.choice([0.8, 0.8, 3.0])}
-            case 2:
-                body["max_thinking_tokens"] = random_.randrange(2, 30)
-            case 3 if random_.random() < 0.2:
-                body["custom_logit_processor"] = '{"callable": "00"}'
-            case 4:  # a thought that the model ends
-                body["input_ids"] = [4, 50, 5]
-        server.post("/generate", body)
+        server.post("/generate", request(chosen))
 
 
-def scrape(instance: str, url: str) -> dict[str, float]:
-    """Return a server's samples, each with the label ``instance``, which Prometheus adds."""
+def scrape(instance: str, url: str, epoch: float) -> dict[str, float]:
+    """Return a server's samples, each with the label ``instance``, which Prometheus adds.
+
+    Args:
+        instance: Name of the server.
+        url: Of the server.
+        epoch: Unix time from which timestamps are counted, as the times of readings are.
+    """
     text = httpx.get(f"{url}/metrics/", trust_env=False).text
-    found = (_SAMPLE.match(line) for line in text.splitlines())
-    return {f'{one[1]}|instance="{instance}",{one[2] or ""}': float(one[3]) for one in found if one}
+    return {
+        f'{one[1]}|instance="{instance}",{one[2] or ""}': float(one[3])
+        - epoch * one[1].endswith("_timestamp_seconds")
+        for line in text.splitlines()
+        if (one := _SAMPLE.match(line))
+    }
 
 
-def _second_policy(folder: Path) -> Path:
-    """Return the policy of the second server: the first server's, with another ceiling."""
-    path = folder / "second.toml"
-    ceiling = "thinking_budget = { at_most = 20 }"
-    path.write_text(DECIDED.read_text().replace(ceiling, "thinking_budget = { at_most = 10 }"))
+def _with_catalogue(folder: Path) -> Path:
+    """Return a policy with a catalogue."""
+    path = folder / "shop.toml"
+    path.write_text('[catalogues.items]\nfile = "items.cat"\n')
+    save_catalogue(served_index(), folder / "items.cat")
     return path
 
 
@@ -96,26 +139,31 @@ def record() -> list[Scrape]:
     arguments, variables = SERVERS["decided"]
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         model = tiny_model.make(Path(scratch) / "model")
+        kinds = {"first": (DECIDED, thinking), "second": (_with_catalogue(Path(scratch)), choosing)}
         servers = {}
-        for name, policy in (("first", DECIDED), ("second", _second_policy(Path(scratch)))):
+        for name, (policy, _) in kinds.items():
             folder = Path(scratch) / name
             folder.mkdir()
             decides = {**variables, "SGLANG_LP_POLICY": str(policy)}
             servers[name] = stack.enter_context(launch(model, folder, arguments, variables=decides))
-        began = time.monotonic()
+        began, epoch = time.monotonic(), time.time()
         clients = [
-            threading.Thread(target=ask, args=(server, seed, began + SECONDS))
-            for server in servers.values()
+            threading.Thread(target=ask, args=(servers[name], request, seed, began + SECONDS))
+            for name, (_, request) in kinds.items()
             for seed in range(CLIENTS)
         ]
+        replaced = threading.Timer(
+            SECONDS / 2, save_catalogue, (served_index(1), Path(scratch) / "items.cat")
+        )
+        replaced.start()
         for client in clients:
             client.start()
         scrapes = []
         while time.monotonic() < began + SECONDS:
-            samples = [scrape(name, server.url) for name, server in servers.items()]
+            samples = [scrape(name, server.url, epoch) for name, server in servers.items()]
             scrapes.append(Scrape(time.monotonic() - began, {**samples[0], **samples[1]}))
             time.sleep(EVERY)
-        for client in clients:
+        for client in [*clients, replaced]:
             client.join()
         return scrapes
 
@@ -207,13 +255,8 @@ def quantiles(q: float, by_bound: Mapping[str, list[float]]) -> list[float]:
 
 
 def draw(scrapes: Sequence[Scrape], file: Path) -> None:
-    """Draw every panel at its place, apart from those on metrics that the servers lack."""
-    metrics = {key.partition("|")[0] for one in scrapes for key in one.samples}
-    panels = [
-        panel
-        for panel in orjson.loads(PANELS.read_bytes())["panels"]
-        if metrics & {*re.findall(r"sglang_lp_\w+", panel["targets"][0]["expr"])}
-    ]
+    """Draw every panel at its place."""
+    panels = orjson.loads(PANELS.read_bytes())["panels"]
     times = [one.at for one in scrapes[WINDOW:]]
     plt.rcParams.update({"font.size": 7, "svg.hashsalt": "sglang-lp"})
     rows = -(-len(panels) // 2)
