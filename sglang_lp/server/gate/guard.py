@@ -172,7 +172,7 @@ class Guard:
         if decided is None or speculation is None:
             return
         for link in parts(Link(decided.processor, decided.params)):
-            serving, _ = serve(link.processor(), link.params, None)
+            serving, _ = serve(link.processor(), link.params)
             why = speculation.obstacle(serving, sampled=False)
             if why is not None:
                 raise PolicyError(

@@ -188,8 +188,13 @@ def test_different_choices_of_catalogue_items_are_limited_whoever_names_the_cata
 ):
     most = [*map(given, MOST)]
     choose(name, most * 2, copies=4)
-    with pytest.raises(RequestError, match=f"at most {MAX_CHOICES} different choices of items"):
+    with pytest.raises(RequestError) as refusal:
         choose(name, [*most, given(more)])
+    assert str(refusal.value) == (
+        f"catalogue: expected at most {MAX_CHOICES} different choices of items (catalogue, subset, "
+        f"exclude and only) in one HTTP request, got {MAX_CHOICES + 1} in its first texts; send "
+        "several requests"
+    )
 
 
 def test_the_limit_on_choices_holds_for_the_links_of_all_chains_together(choose):

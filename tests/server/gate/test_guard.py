@@ -422,11 +422,19 @@ def test_a_server_whose_own_processors_cannot_follow_drafts_does_not_start(
     guard = Guard(Policy(**decisions))
     served = process(None)
     served.server_args.speculative_algorithm = algorithm
+    served.server_args.speculative_accept_threshold_acc = 0.5  # concerns sampled requests only
     if starts:
         guard.learn(Gate.SCHEDULER, served)
         return
-    with pytest.raises(PolicyError, match=rf"\[defaults\] and \[\[always\]\].*{algorithm}.*leave"):
+    with pytest.raises(PolicyError) as refused:
         guard.learn(Gate.SCHEDULER, served)
+    before, _, after = str(refused.value).partition(", got ")
+    assert before == (
+        "policy in code: expected processors of [defaults] and [[always]] that are exact with this "
+        f"server's speculative decoding ({algorithm})"
+    )
+    assert after.startswith(("Unforked: its state", "DisallowedTokensLogitsProcessor: SGLang"))
+    assert after.endswith("; leave it out, or start the server without --speculative-algorithm")
 
 
 def test_a_field_that_asks_for_a_processor_is_named_so_where_none_can_run(guard):
