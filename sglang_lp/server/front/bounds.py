@@ -142,7 +142,7 @@ def check_choices(choices: Collection[Hashable]) -> None:
     """Check how many choices of catalogue items one HTTP request has.
 
     Args:
-        choices: The different ones of the texts that are checked so far.
+        choices: The different choices of the texts that are checked so far.
 
     Raises:
         RequestError: More than ``MAX_CHOICES``.

@@ -162,7 +162,7 @@ class Guard:
                 self._check_plain_requests()
 
     def _check_plain_requests(self) -> None:
-        """Refuse a server that would refuse each request for the operator's own processors.
+        """Refuse a server that would refuse every request that names no processor.
 
         Raises:
             PolicyError: A processor of ``[defaults]`` or ``[[always]]`` cannot run here.

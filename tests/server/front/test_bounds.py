@@ -121,9 +121,12 @@ def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
         check_entries(texts, copies)
 
 
-#: A catalogue that requests name, and one that the operator names.
+#: Catalogues that requests name, and a profile that names one itself.
 SHOP = """
 [catalogues.items]
+file = "items.cat"
+
+[catalogues.others]
 file = "items.cat"
 
 [profiles.shop]
@@ -195,6 +198,13 @@ def test_different_choices_of_catalogue_items_are_limited_whoever_names_the_cata
         f"exclude and only) in one HTTP request, got {MAX_CHOICES + 1} in its first texts; send "
         "several requests"
     )
+
+
+def test_the_same_rule_for_another_catalogue_is_another_choice(choose):
+    more = alone({"catalogue": "others", **MOST[0]})
+
+    with pytest.raises(RequestError, match="different choices"):
+        choose("CatalogueLogitProcessor", [*map(alone, MOST), more])
 
 
 def test_the_limit_on_choices_holds_for_the_links_of_all_chains_together(choose):
