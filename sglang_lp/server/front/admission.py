@@ -22,7 +22,6 @@ from sglang_lp.server.front.fields import take_max_thinking_tokens
 from sglang_lp.server.front.header import find_endpoint, record_ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
-from sglang_lp.server.front.places import check_generate
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
@@ -55,7 +54,6 @@ class Admission:
         _note(getattr(tokenized, "rid", None))
         with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
-                check_generate(obj)
                 check_ids(manager, obj, getattr(tokenized, "input_ids", None))
             if self._admit_tokenized(manager, tokenized):
                 expect(obj)
@@ -70,7 +68,6 @@ class Admission:
         _note(None)  # each of its requests has an id of its own
         with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
-                check_generate(obj)
                 yield from check_prompts(manager, obj)
             yield from self._check_list(manager, obj)
 
@@ -101,7 +98,6 @@ class Admission:
         try:
             with noting(), sending_placeholder(manager, obj):
                 with self._guard.counting():
-                    check_generate(obj)
                     for _ in check_prompts(manager, obj):
                         pass
                 self._admit_stream(manager, obj)

@@ -17,6 +17,7 @@ import orjson
 
 from sglang_lp.errors import NotRun, ProcessorFault, SglangLpError
 from sglang_lp.server.front.reports import begins_stream, send_whole
+from sglang_lp.server.front.routes import OLLAMA, find
 from sglang_lp.server.gate.coded import Coded
 
 #: Key of the ASGI scope that holds the errors, for functions that SGLang runs in other threads.
@@ -131,10 +132,12 @@ class AnswerErrors:
             if held:
                 held.append(message)
                 if not message.get("more_body"):
-                    await send_whole(held, partial(_completed, noted), send)
+                    change = _in_ollamas_form if _is_ollama(scope) else _completed
+                    await send_whole(held, partial(change, noted), send)
             elif message["type"] == "http.response.start":
                 streams = begins_stream(message)
-                if noted and not streams and message["status"] >= HTTPStatus.BAD_REQUEST:
+                is_error = not streams and message["status"] >= HTTPStatus.BAD_REQUEST
+                if is_error and (noted or _is_ollama(scope)):
                     held.append(message)
                 else:
                     await send(message)
@@ -159,6 +162,8 @@ def _in_events(body: bytes, noted: _Noted) -> bytes:
     for index, line in enumerate(lines):
         if line.startswith(_DATA + b"{"):
             lines[index] = _DATA + _completed(noted, line.removeprefix(_DATA))
+        elif line.startswith(b'{"error"'):  # Ollama's lines
+            lines[index] = _in_ollamas_form(noted, line)
     return b"\n".join(lines)
 
 
@@ -176,6 +181,23 @@ def _completed(noted: _Noted, text: bytes) -> bytes:
         return orjson.dumps(answer)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it reads deeper than it writes
         return text
+
+
+def _is_ollama(scope: Mapping[str, Any]) -> bool:
+    route = find(scope)
+    return route is not None and route.shape is OLLAMA
+
+
+def _in_ollamas_form(noted: _Noted, text: bytes) -> bytes:
+    """Return an error in the form of Ollama's: its message as ``error``, with code and field."""
+    try:
+        answer = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    error = answer.get("error", answer) if isinstance(answer, dict) else answer
+    message = str(error.get("message", error) if isinstance(error, dict) else error)
+    coded = noted.find(message)
+    return orjson.dumps({"error": message, **(coded.entries if coded is not None else {})})
 
 
 def _error_of(answer: Any) -> dict[str, Any] | None:

@@ -38,7 +38,8 @@ from sglang_lp.server.front.engine_fields import (
     to_token_ids,
 )
 from sglang_lp.server.front.header import find_endpoint
-from sglang_lp.server.front.places import check_openai
+from sglang_lp.server.front.native_types import check_types
+from sglang_lp.server.front.places import PARAMS, PROCESSOR
 from sglang_lp.server.gate.reasoning_parser import may_begin_inside
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
@@ -62,6 +63,7 @@ class At(Enum):
     CHAT = "the body of a chat"
     COMPLETION = "the body of a completion"
     RESPONSE = "the body of a response"
+    OLLAMA = "the options of a body of Ollama's, with its level of thinking"
     CHAT_FORM = "SGLang's form of a chat, which it makes sampling parameters of"
     RESPONSE_FORM = "SGLang's form of a response, which it makes sampling parameters of"
     MESSAGE_FORM = "SGLang's form of a message of Anthropic's, which it makes a chat of"
@@ -89,16 +91,13 @@ class Field(NamedTuple):
 
 XARGS = "vllm_xargs"
 
-#: The two fields of a request for a processor.
-_PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
-
 _BAD_WORDS = FIELD_KEYS["bad_words"]
 _NO_CALLS, _ONE_CALL = FIELD_KEYS["tool_choice"], FIELD_KEYS["parallel_tool_calls"]
 #: Keys of fields that a server without processors leaves to SGLang.
 _READ = frozenset({BUDGET_FIELD, *FIELD_KEYS.values()})
 
 #: Attribute that holds the fields found in its body on SGLang's form of a response, which refuses
-#: unknown fields.
+#: unknown fields; and option of a body of Ollama's.
 _KEPT = "sglang_lp_found"
 
 
@@ -191,7 +190,8 @@ def _adapts_vllm(guard: Guard) -> bool:
 
 
 _BODIES = At.CHAT, At.COMPLETION
-_BUDGETS = *_BODIES, At.RESPONSE
+_BUDGETS = *_BODIES, At.RESPONSE, At.OLLAMA
+_NAMED = At.RESPONSE, At.OLLAMA
 
 FIELDS = (
     Field(f"metadata.{wire.ENTRY}", (*_BODIES, At.RESPONSE_FORM), ROUTED, _get, _always),
@@ -201,22 +201,29 @@ FIELDS = (
     Field("thinking_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking_token_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking_budget_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
-    Field("reasoning.max_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
-    Field("thinking.budget_tokens", _BUDGETS, BUDGET_FIELD, _enabled_tokens, _reads_fields),
+    Field("reasoning.max_tokens", (*_BODIES, At.RESPONSE), BUDGET_FIELD, _tokens, _reads_fields),
+    Field(
+        "thinking.budget_tokens",
+        (*_BODIES, At.RESPONSE),
+        BUDGET_FIELD,
+        _enabled_tokens,
+        _reads_fields,
+    ),
     _engine_field("bad_words", to_bad_words, _BUDGETS),
     _engine_field("allowed_token_ids", to_token_ids, _BUDGETS),
     _engine_field("no_repeat_ngram_size", to_count, _BUDGETS),
     _engine_field("repetition_detection", to_repetition, _BUDGETS),
     _engine_field("top_n_sigma", to_sigmas, _BUDGETS),
     # SGLang has it in chats and completions; a chat may be an Anthropic message.
-    _engine_field("min_tokens", to_count, (At.CHAT, At.RESPONSE)),
+    _engine_field("min_tokens", to_count, (At.CHAT, *_NAMED)),
     _engine_field("tool_choice", to_no_calls, (At.CHAT, At.RESPONSE)),
     _engine_field("parallel_tool_calls", to_one_call, (At.CHAT, At.RESPONSE)),
-    # SGLang's form of a response has no such fields.
-    Field(_PROCESSOR, (At.RESPONSE,), _PROCESSOR, _parameters, _always),
-    Field(_PARAMS, (At.RESPONSE,), _PARAMS, _parameters, _always),
-    Field("beam_width", _BUDGETS, "beam_width", _no_beams, _always),
+    # SGLang's forms of these have no such fields.
+    Field(PROCESSOR, _NAMED, PROCESSOR, _parameters, _always),
+    Field(PARAMS, _NAMED, PARAMS, _parameters, _always),
+    Field("beam_width", (*_BODIES, At.RESPONSE), "beam_width", _no_beams, _always),
     Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
+    Field("think", (At.OLLAMA,), EFFORT, _level, _reads_effort),
     Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),
     # SGLang's form of a chat has "max" for "xhigh".
     Field("output_config.effort", (At.MESSAGE_FORM,), EFFORT, _level, _reads_effort),
@@ -255,7 +262,7 @@ class Reader:
         """Keep the fields in the body of a response for :meth:`read_response_form`."""
         try:
             with self._refusing(raw_request):
-                found = self._found_in_body(At.RESPONSE, serving, request, raw_request)
+                found = self._found_in_body(At.RESPONSE, serving, request, _body(raw_request))
                 _check_given(found, request)
         except RequestError as error:  # SGLang would answer it with HTTP 500 here
             from fastapi import HTTPException
@@ -269,13 +276,41 @@ class Reader:
     ) -> None:
         """Read a response after SGLang has built its sampling parameters."""
         found = {**self._found(At.RESPONSE_FORM, request), **getattr(request, _KEPT, {})}
-        if _PARAMS in found:
-            given, known = found.pop(_PARAMS), sampling.get("custom_params")
-            sampling["custom_params"] = _with(given, known or {})
-        if _PROCESSOR in found:
-            found[ROUTED] = found.pop(_PROCESSOR)
-        if found:
-            sampling["custom_params"] = _with(sampling.get("custom_params"), found)
+        _pass_on(sampling, found)
+
+    def keep_options(self, serving: Any, request: Any, raw_request: Any = None) -> None:
+        """Keep the fields in a body of Ollama's for :meth:`read_options`.
+
+        Raises:
+            RequestError: A value is wrong, or a field is not in ``options``.
+        """
+        body, options = _body(raw_request), request.options or {}
+        with self._refusing(raw_request):
+            self._check_options(body)
+            source = {**options, "think": getattr(request, "think", None)}
+            found = self._found_in_body(At.OLLAMA, serving, request, source)
+            _check_given(found, request)
+        request.options = {**options, _KEPT: found}
+
+    def _check_options(self, body: Any) -> None:
+        """Refuse fields at the top of a body of Ollama's: its clients have them in ``options``."""
+        for field in self._fields[At.OLLAMA]:
+            name = field.name
+            if name != "think" and isinstance(body, Mapping) and body.get(name) is not None:
+                raise RequestError(
+                    f"{name}: expected in options on this endpoint, got it at the top of the body; "
+                    "move it into options"
+                )
+
+    def read_options(self, sampling: dict[str, Any], _serving: Any, options: Any = None) -> None:
+        """Read the options of Ollama's after SGLang has built its sampling parameters.
+
+        Raises:
+            RequestError: An option has another type than SGLang's parameter.
+        """
+        with self._refusing(None):
+            check_types({"text": "", "sampling_params": sampling})
+        _pass_on(sampling, {**(options or {}).get(_KEPT, {})})
 
     def read_chat_form(
         self, sampling: dict[str, Any], request: Any, *_args: Any, **_kwargs: Any
@@ -316,7 +351,7 @@ class Reader:
     def _read_body(self, at: At, serving: Any, request: Any, raw_request: Any) -> None:
         body = _body(raw_request)
         with self._refusing(raw_request):
-            found = self._found_in_body(at, serving, request, raw_request)
+            found = self._found_in_body(at, serving, request, body)
             if isinstance(body, Mapping):
                 _take_dropped(request, body)
             if XARGS in found:
@@ -325,21 +360,17 @@ class Reader:
         if found:
             request.custom_params = _with(request.custom_params, found)
 
-    def _found_in_body(
-        self, at: At, serving: Any, request: Any, raw_request: Any
-    ) -> dict[str, Any]:
+    def _found_in_body(self, at: At, serving: Any, request: Any, body: Any) -> dict[str, Any]:
         """Return the values of the fields found in a body, by their keys.
 
         Raises:
-            RequestError: A value is wrong, or a field is misspelled or in the wrong place.
+            RequestError: A value is wrong.
         """
-        body = _body(raw_request)
         keeps = isinstance(body, Mapping) and bool(getattr(request, "min_tokens", 0))
         # SGLang keeps the minimum of a chat, and drops that of a message.
         found = self._found(at, {**body, "min_tokens": None} if keeps else body)
         if not _runs_processors(serving):  # SGLang alone reads the request
             return {key: value for key, value in found.items() if key not in _READ}
-        check_openai(body)
         form = self._guard.server.tool_calls
         for key, is_known in ((_NO_CALLS, form), (_ONE_CALL, form and form.end)):
             if not is_known:  # SGLang alone reads the field
@@ -360,15 +391,31 @@ class Reader:
 
 
 def _check_given(found: Mapping[str, Any], request: Any) -> None:
-    """Check the processor and the parameters in the body of a response.
+    """Check the processor and the parameters in a body whose form has no such fields.
 
     Raises:
         RequestError: The parameters are no object, or ``metadata`` names a processor as well.
     """
-    if _PROCESSOR in found and _get(getattr(request, "metadata", None), wire.ENTRY) is not MISSING:
+    if PROCESSOR in found and _get(getattr(request, "metadata", None), wire.ENTRY) is not MISSING:
         raise RequestError(GIVEN_TWICE)
-    if not isinstance(found.get(_PARAMS, {}), Mapping):
-        raise RequestError(f"{_PARAMS}: expected an object, got {shown(found[_PARAMS])}")
+    if not isinstance(found.get(PARAMS, {}), Mapping):
+        raise RequestError(f"{PARAMS}: expected an object, got {shown(found[PARAMS])}")
+
+
+def _pass_on(sampling: dict[str, Any], found: dict[str, Any]) -> None:
+    """Write what was found in a body into SGLang's sampling parameters.
+
+    Args:
+        sampling: The parameters that SGLang has built.
+        found: Values by the keys of :data:`FIELDS`; taken apart.
+    """
+    if PARAMS in found:
+        given, known = found.pop(PARAMS), sampling.get("custom_params")
+        sampling["custom_params"] = _with(given, known or {})
+    if PROCESSOR in found:
+        found[ROUTED] = found.pop(PROCESSOR)
+    if found:
+        sampling["custom_params"] = _with(sampling.get("custom_params"), found)
 
 
 def _take_dropped(request: Any, body: Mapping[str, Any]) -> None:
@@ -379,8 +426,8 @@ def _take_dropped(request: Any, body: Mapping[str, Any]) -> None:
         body: The body of the message.
     """
     if request.custom_logit_processor is None:
-        request.custom_logit_processor = body.get(_PROCESSOR)
-    given, known = body.get(_PARAMS), request.custom_params
+        request.custom_logit_processor = body.get(PROCESSOR)
+    given, known = body.get(PARAMS), request.custom_params
     is_taken = (
         isinstance(given, Mapping) and isinstance(known, Mapping) and given.items() <= known.items()
     )

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from typing import Any
 
 from sglang_lp.server.front.answer_errors import AnswerErrors, refusal
-from sglang_lp.server.front.places import BodyKeeper
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
 from sglang_lp.wire.names import HEADER, POLICY_HEADER
@@ -119,7 +118,7 @@ class AnswerHeader:
 
 
 def add_middleware(app: Any, fingerprint: str) -> None:
-    """Add headers, reports and codes of errors to the answers of SGLang's HTTP app; keep bodies.
+    """Add headers, reports and codes of errors to the answers of SGLang's HTTP app.
 
     Args:
         app: SGLang's app, not yet running: a running app takes no middleware.
@@ -128,4 +127,3 @@ def add_middleware(app: Any, fingerprint: str) -> None:
     app.add_middleware(AnswerHeader, fingerprint=fingerprint)
     app.add_middleware(AnswerReports)
     app.add_middleware(AnswerErrors)
-    app.add_middleware(BodyKeeper)

@@ -1,152 +1,154 @@
-"""Fields that a client misspells or puts in the wrong place: SGLang would drop them silently."""
+"""Checks of parsed bodies: fields that a client misspells or puts in the wrong place.
+
+SGLang would drop them silently. Keys are compared as SGLang has parsed them.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sglang_lp.errors import RequestError
-from sglang_lp.params import is_private
+from sglang_lp.errors import RequestError, shown
+from sglang_lp.wire.names import ENTRY
 
-_PROCESSOR, _PARAMS = "custom_logit_processor", "custom_params"
-#: Names that clients write in place of a field's name.
-_MISSPELLED = {
-    **dict.fromkeys(
-        (
-            "custom_logit_processors",
-            "custom_logits_processor",
-            "custom_logits_processors",
-            "logit_processor",
-            "logit_processors",
-            "logits_processor",
-            "logits_processors",
-        ),
-        _PROCESSOR,
-    ),
-    **dict.fromkeys(("custom_param", "custom_parameter", "custom_parameters"), _PARAMS),
+PROCESSOR, PARAMS = "custom_logit_processor", "custom_params"
+_EXTRA_BODY, _SAMPLING, _OPTIONS = "extra_body", "sampling_params", "options"
+
+
+def _squeeze(name: str) -> str:
+    """Return a name without what clients write differently: case, hyphens and plurals."""
+    return name.lower().replace("_", "").replace("-", "").replace("s", "")
+
+
+#: The fields that clients mean, by their squeezed names and those of other engines' fields.
+_MEANT = {
+    **{_squeeze(name): PROCESSOR for name in (PROCESSOR, "logit_processor")},
+    **{_squeeze(name): PARAMS for name in (PARAMS, "custom_parameter")},
 }
-_EXTRA_BODY = "extra_body"
-#: A body without these, and with each right field once, is not parsed a second time.
-_MARKS = tuple(f'"{name}"'.encode() for name in (*_MISSPELLED, _EXTRA_BODY))
+#: Parts of all of these names: other keys are not squeezed.
+_PARTS = "proc", "param"
+#: Most characters of a name that is compared; messages show the name.
+_LONGEST = 40
 
-#: The body of the ``/generate`` request that is being answered, until it has been checked.
-_body: ContextVar[list[bytes] | None] = ContextVar("sglang_lp_body", default=None)
+
+def meant_by(name: str) -> str | None:
+    """Return the field for a processor that a client means by a key; ``None`` for other keys."""
+    low = name[: _LONGEST + 1].lower()
+    if len(low) > _LONGEST or not any(part in low for part in _PARTS):
+        return None
+    return _MEANT.get(_squeeze(low))
 
 
 def check_openai(body: Any) -> None:
-    """Check the body of a chat, a completion, a response or an Anthropic message.
+    """Check a body with both fields at its top: a chat, a completion, a response or a message.
 
     Raises:
         RequestError: A field is misspelled or in the wrong place. The message says which is right.
     """
     if not isinstance(body, Mapping):
-        return
+        return  # SGLang refuses it
     _check_names(body)
-    sampling = body.get("sampling_params")
-    for name in (_PROCESSOR, _PARAMS):
-        if isinstance(sampling, Mapping) and sampling.get(name) is not None:
+    sampling = body.get(_SAMPLING)
+    if isinstance(sampling, Mapping):
+        for name, _ in named(sampling):
             raise RequestError(
                 f"{name}: expected at the top of the body on this endpoint, got it in "
                 "sampling_params, which only /generate has; move it to the top"
             )
 
 
-def check_generate(obj: Any) -> None:
-    """Check the body of the ``/generate`` request that is being answered, once.
-
-    Args:
-        obj: SGLang's ``GenerateReqInput``, which has only the fields that SGLang knows.
+def check_generate(body: Any) -> None:
+    """Check a body of ``/generate``: the processor at its top, parameters in ``sampling_params``.
 
     Raises:
         RequestError: As :func:`check_openai`.
     """
-    parts = _body.get()
-    if not parts:
+    if not isinstance(body, Mapping):
         return
-    raw = b"".join(parts)
-    parts.clear()
-    samplings = obj.sampling_params
-    many = samplings if isinstance(samplings, list) else [samplings]
-    known = {
-        # SGLang gives all texts of a list the same object if the body has only one.
-        _PARAMS: len({id(one) for one in many if _gives_params(one)}),
-        _PROCESSOR: int(bool(obj.custom_logit_processor)),
-    }
-    has_more = any(raw.count(f'"{name}"'.encode()) > has for name, has in known.items())
-    if not has_more and not any(mark in raw for mark in _MARKS):
-        return
-    try:
-        # As SGLang has read it: orjson refuses NaN and half a surrogate pair.
-        body = json.loads(raw)
-    except RecursionError:  # SGLang read it with fewer calls on the stack
-        raise RequestError("the body: expected JSON with fewer levels; nest it less") from None
     _check_names(body)
-    if body.get(_PARAMS) is not None:
+    if body.get(PARAMS) is not None:
         raise RequestError(
-            f"{_PARAMS}: expected in sampling_params on /generate, got it at the top of the body; "
+            f"{PARAMS}: expected in sampling_params on /generate, got it at the top of the body; "
             "move it into sampling_params"
         )
-    samplings = body.get("sampling_params")
+    samplings = body.get(_SAMPLING)
     for one in samplings if isinstance(samplings, list) else [samplings]:
-        if isinstance(one, dict) and one.get(_PROCESSOR) is not None:
+        if not isinstance(one, Mapping):
+            continue
+        _check_names(one)
+        if one.get(PROCESSOR) is not None:
             raise RequestError(
-                f"{_PROCESSOR}: expected at the top of the body on /generate, got it in "
+                f"{PROCESSOR}: expected at the top of the body on /generate, got it in "
                 "sampling_params; move it to the top"
             )
 
 
-def _gives_params(sampling: Any) -> bool:
-    """Tell whether the client gave sampling parameters the field of a processor's parameters."""
-    given = sampling.get(_PARAMS) if isinstance(sampling, dict) else None
-    if isinstance(given, dict):  # perhaps ours, with the budget of ``max_thinking_tokens``
-        return not all(map(is_private, given))
-    return bool(given)
+def check_ollama(body: Any) -> None:
+    """Check a body of Ollama's endpoints: both fields in ``options``, which its clients can set.
+
+    Raises:
+        RequestError: As :func:`check_openai`.
+    """
+    if not isinstance(body, Mapping):
+        return
+    options = body.get(_OPTIONS)
+    if isinstance(options, Mapping):
+        _check_names(options)
+    for place in (body, body.get(_EXTRA_BODY), body.get(_SAMPLING)):
+        for name, meant in named(place):
+            raise RequestError(
+                f"{name}: expected {meant} in options on this endpoint, got it elsewhere in the "
+                "body; move it into options"
+            )
+
+
+def refuse_named(body: Any, path: str, why: str) -> None:
+    """Refuse a body that names a processor, on an endpoint that does not run any.
+
+    Args:
+        body: As SGLang has parsed it; a form's fields as a mapping.
+        path: The endpoint, for the message.
+        why: Why the endpoint runs none, as a relative clause.
+
+    Raises:
+        RequestError: It names a processor or has parameters for one. The message says where to
+            send it.
+    """
+    if not isinstance(body, Mapping):
+        return
+    metadata = body.get("metadata")
+    if isinstance(metadata, Mapping) and metadata.get(ENTRY) is not None:
+        raise _no_processor(f"metadata.{ENTRY}", path, why)
+    for place in (body, *(body.get(key) for key in (_SAMPLING, _OPTIONS, _EXTRA_BODY, "session"))):
+        for name, _ in named(place):
+            raise _no_processor(name, path, why)
+
+
+def _no_processor(name: str, path: str, why: str) -> RequestError:
+    return RequestError(
+        f"{name}: expected no custom logit processor on {path}, {why}; send the request to "
+        "/generate or /v1/chat/completions, or leave it out"
+    )
+
+
+def named(place: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys of an object that mean a field for a processor, and the fields' names."""
+    if not isinstance(place, Mapping):
+        return
+    for name, value in place.items():
+        if value is not None and isinstance(name, str):
+            meant = meant_by(name)
+            if meant is not None:
+                yield name, meant
 
 
 def _check_names(body: Mapping[str, Any]) -> None:
     """Refuse misspelled fields, and the openai client's argument as a field."""
-    for name in body.keys() & _MISSPELLED.keys():
-        if body[name] is not None:
-            raise RequestError(f"{name}: no such field; did you mean {_MISSPELLED[name]!r}?")
+    for name, meant in named(body):
+        if name != meant:
+            raise RequestError(f"{shown(name)[1:-1]}: no such field; did you mean {meant!r}?")
     if body.get(_EXTRA_BODY):
         raise RequestError(
             f"{_EXTRA_BODY}: no field, but an argument of the openai client, which puts its "
             "entries at the top of the body; put them there"
         )
-
-
-class BodyKeeper:
-    """ASGI middleware that keeps the body of a ``/generate`` request for :func:`check_generate`.
-
-    SGLang parses the body into an object without the fields that it does not know, and hands
-    only that object to the functions that refuse a request.
-
-    Args:
-        app: The ASGI app.
-    """
-
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self._app = app
-
-    async def __call__(
-        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any
-    ) -> None:
-        """Answer a request."""
-        if scope["type"] != "http" or not scope["path"].endswith("/generate"):
-            await self._app(scope, receive, send)
-            return
-        parts: list[bytes] = []
-
-        async def receiving() -> Any:
-            message = await receive()
-            if message["type"] == "http.request":
-                parts.append(message.get("body", b""))
-            return message
-
-        token = _body.set(parts)
-        try:
-            await self._app(scope, receiving, send)
-        finally:
-            _body.reset(token)

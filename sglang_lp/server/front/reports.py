@@ -16,6 +16,7 @@ import orjson
 
 from sglang_lp.wire.names import REPORT
 
+_STREAMS = b"text/event-stream", b"application/x-ndjson"
 #: Entries of SGLang's ``meta_info`` that are written into answers: ``loss_mask`` needs both.
 _WRITTEN = (REPORT, "completion_tokens")
 
@@ -65,9 +66,9 @@ async def _collecting(answers: Any, reports: dict[int, Any]) -> AsyncIterator[An
 
 
 def begins_stream(message: dict[str, Any]) -> bool:
-    """Tell whether an ASGI message begins a stream of events."""
+    """Tell whether an ASGI message begins a stream, of events or of Ollama's lines of JSON."""
     return message["type"] == "http.response.start" and any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        name.lower() == b"content-type" and value.startswith(_STREAMS)
         for name, value in message.get("headers", ())
     )
 

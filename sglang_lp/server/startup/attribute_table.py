@@ -31,6 +31,10 @@ _DRAFTS = ("draft_token", "draft_token_num", "retrieve_next_sibling", "retrieve_
 #: Attributes of NGRAM's worker that hooks use; checked when SGLang chooses the worker.
 OF_NGRAM = ("_prepare_draft_tokens", "draft_token_num", "prev_accept_lens")
 
+#: The class of requests in SGLang's HTTP module, whose bodies are checked; looked up once the app
+#: exists, because an ``Engine`` has none.
+OF_APP = "ORJSONRequest"
+
 
 class Uses(NamedTuple):
     """Attributes that hooks use of the instances of one of SGLang's classes.

@@ -11,7 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.history.arrivals import Arrivals
-from sglang_lp.server.front import admission, fields, lists, meta_info, reports, span_attributes
+from sglang_lp.server.front import (
+    admission,
+    bodies,
+    fields,
+    lists,
+    meta_info,
+    ollama,
+    reports,
+    span_attributes,
+)
 from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
@@ -41,6 +50,7 @@ from sglang_lp.server.startup.sglang_names import (
     ENGINE,
     GROUP,
     MANAGER,
+    OLLAMA,
     OPENAI,
     PARAMS,
     REQUEST,
@@ -65,7 +75,9 @@ class Shared:
         pending, arrivals = PendingResults(), Arrivals()
         self.launch = launch.Launch(guard, pending)
         # In the HTTP process.
+        self.bodies = bodies.Bodies(guard)
         self.reader = fields.Reader(guard)
+        self.ollama = ollama.Ollama(self.reader)
         self.admission = admission.Admission(guard)
         self.lists = lists.Lists(self.admission)
         # In the scheduler.
@@ -178,6 +190,19 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda shared: shared.reader.read_message,
         serves=partial(is_read, At.MESSAGE_FORM),
+    ),
+    Hook(OLLAMA + "handle_chat", "around", lambda shared: shared.ollama.answer),
+    Hook(OLLAMA + "handle_generate", "around", lambda shared: shared.ollama.answer),
+    Hook(
+        OLLAMA + "_convert_options_to_sampling_params",
+        "after",
+        lambda shared: shared.reader.read_options,
+    ),
+    # Bodies of HTTP requests are checked where SGLang's app parses them.
+    Hook(
+        OPENAI + "realtime.session._parse_client_event",
+        "before",
+        lambda shared: shared.bodies.check_event,
     ),
     Hook(
         MANAGER + "generate_request",

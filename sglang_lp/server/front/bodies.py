@@ -1,0 +1,95 @@
+"""The check of every body that SGLang's HTTP app parses, by the table of routes.
+
+It runs where SGLang has just parsed a body, before anything else reads it. So a body is parsed
+once, the check and SGLang read the same keys, and a refusal is the whole answer, for a stream too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import wraps
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.errors import RequestError
+from sglang_lp.server.front import routes
+from sglang_lp.server.front.answer_errors import noting
+from sglang_lp.server.front.header import find_endpoint
+from sglang_lp.trust import Gate
+from sglang_lp.trust.audit import Asking, asking
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+
+class Bodies:
+    """Checks bodies. ``check_event`` is a hook.
+
+    Args:
+        guard: The guard of this process.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def watch(self, request: Any) -> None:
+        """Check the bodies that requests of SGLang's app parse.
+
+        Args:
+            request: Class of the requests. Its methods ``json`` and ``form`` are replaced.
+        """
+        parse, read = request.json, request.form
+
+        @wraps(parse)
+        async def json(one: Any) -> Any:
+            is_new = not hasattr(one, "_json")
+            body = await parse(one)
+            if is_new:
+                self._check(one.scope, body)
+            return body
+
+        @wraps(read)
+        async def form(one: Any, **limits: Any) -> Any:
+            fields = await read(one, **limits)
+            self._check(one.scope, fields)
+            return fields
+
+        request.json, request.form = json, form
+
+    def check_event(self, raw: Any) -> None:
+        """Check an event of a WebSocket session.
+
+        Raises:
+            ValidationError: Pydantic's, which SGLang answers with an error event.
+        """
+        try:
+            routes.check_event(raw)
+        except RequestError as error:
+            self._tell(error)
+            from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+            detail = PydanticCustomError("refused", "{why}", {"why": str(error)})
+            wrong = InitErrorDetails(type=detail, loc=("session",), input=None)
+            raise ValidationError.from_exception_data("event", [wrong]) from error
+
+    def _check(self, scope: Mapping[str, Any], body: Any) -> None:
+        """Check a body.
+
+        Raises:
+            HTTPException: It is refused; SGLang writes the answer in the form of its route.
+        """
+        try:
+            routes.check(scope, body)
+        except RequestError as error:
+            from fastapi import HTTPException
+
+            self._tell(error)
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    def _tell(self, error: RequestError) -> None:
+        """Count a refusal, and note it for the audit trail and the answer."""
+        asking.set(Asking(find_endpoint()))
+        self._guard.gate = Gate.ADMISSION
+        with suppress(RequestError), noting(), self._guard.counting():
+            raise error
