@@ -190,7 +190,8 @@ def _adapts_vllm(guard: Guard) -> bool:
 
 
 _BODIES = At.CHAT, At.COMPLETION
-_BUDGETS = *_BODIES, At.RESPONSE, At.OLLAMA
+_OPENAI = *_BODIES, At.RESPONSE
+_BUDGETS = *_OPENAI, At.OLLAMA
 _NAMED = At.RESPONSE, At.OLLAMA
 
 FIELDS = (
@@ -201,10 +202,10 @@ FIELDS = (
     Field("thinking_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking_token_budget", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
     Field("thinking_budget_tokens", _BUDGETS, BUDGET_FIELD, _tokens, _reads_fields),
-    Field("reasoning.max_tokens", (*_BODIES, At.RESPONSE), BUDGET_FIELD, _tokens, _reads_fields),
+    Field("reasoning.max_tokens", _OPENAI, BUDGET_FIELD, _tokens, _reads_fields),
     Field(
         "thinking.budget_tokens",
-        (*_BODIES, At.RESPONSE),
+        _OPENAI,
         BUDGET_FIELD,
         _enabled_tokens,
         _reads_fields,
@@ -221,7 +222,7 @@ FIELDS = (
     # SGLang's forms of these have no such fields.
     Field(PROCESSOR, _NAMED, PROCESSOR, _parameters, _always),
     Field(PARAMS, _NAMED, PARAMS, _parameters, _always),
-    Field("beam_width", (*_BODIES, At.RESPONSE), "beam_width", _no_beams, _always),
+    Field("beam_width", _OPENAI, "beam_width", _no_beams, _always),
     Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
     Field("think", (At.OLLAMA,), EFFORT, _level, _reads_effort),
     Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),

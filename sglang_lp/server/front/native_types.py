@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from inspect import signature
 from typing import Any
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
@@ -20,10 +21,9 @@ def check_types(body: Mapping[str, Any]) -> None:
     """
     from pydantic import ValidationError
 
-    request = _request()
-    known = request.__dataclass_fields__
+    known = _names()
     for name in body:
-        if name not in known or not known[name].init:
+        if name not in known:
             hint = did_you_mean(name, known) or "; leave it out"
             raise RequestError(f"{shown(name)[1:-1]}: no such field{hint}")
     try:
@@ -40,6 +40,11 @@ def _request() -> Any:
     from sglang.srt.managers.io_struct import GenerateReqInput
 
     return GenerateReqInput
+
+
+@cache
+def _names() -> list[str]:
+    return [*signature(_request()).parameters]
 
 
 @cache

@@ -257,7 +257,7 @@ def _check(route: Route, body: Any) -> None:
         refuse_named(body, route.path, route.why)
 
 
-def walk(app: Any) -> Iterator[tuple[str, Any]]:
+def walk(app: Any) -> Iterator[tuple[str | None, Any]]:
     """Yield path and function of each route of SGLang's app, those of included routers as well."""
     from fastapi.routing import iter_route_contexts
 

@@ -71,7 +71,7 @@ def test_a_place_is_read_where_the_policy_needs_a_field_of_it():
     def places(guard):
         return {at for at in At if is_read(at, guard)}
 
-    always = {At.CHAT, At.COMPLETION, At.RESPONSE, At.RESPONSE_FORM}
+    always = {At.CHAT, At.COMPLETION, At.RESPONSE, At.RESPONSE_FORM, At.OLLAMA}
     silent = Guard(Policy(effort={"fields": False}))
     assert places(silent) == always
     assert places(PLAIN) == always
@@ -188,7 +188,6 @@ def test_processor_and_parameters_of_a_response_reach_its_sampling_parameters():
     [
         ({"custom_logit_processor": "X"}, {"sglang_lp": "Y"}, "expected one processor, got anoth"),
         ({"custom_params": [1]}, None, "custom_params: expected an object, got list of 1"),
-        ({"extra_body": {"a": 1}}, None, "extra_body: no field"),
     ],
 )
 def test_a_response_that_says_something_else_is_refused(body, metadata, why):
@@ -478,7 +477,7 @@ def test_the_end_of_thoughts_is_the_one_in_the_served_tokenizer(end, found):
 
 def test_a_field_that_is_refused_is_counted_once():
     guard = Guard(Policy.default())
-    for body in ({"logit_processor": "X"}, {"bad_words": 5}):
+    for body in ({"min_tokens": "a"}, {"bad_words": 5}):
         with pytest.raises(RequestError):
             read(body, guard=guard)
 

@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from types import SimpleNamespace
+import itertools
 
 import pytest
 
 from sglang_lp.errors import RequestError
-from sglang_lp.server.front import places
-from sglang_lp.server.front.places import BodyKeeper, check_generate, check_openai
-from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD
+from sglang_lp.server.front.places import (
+    PARAMS,
+    PROCESSOR,
+    check_generate,
+    check_ollama,
+    check_openai,
+    meant_by,
+    refuse_named,
+)
 
 NAMES = [
-    ("custom_logits_processor", "custom_logit_processor"),
-    ("logit_processor", "custom_logit_processor"),
-    ("logits_processors", "custom_logit_processor"),
-    ("custom_param", "custom_params"),
+    *itertools.product(
+        (
+            *("custom_logits_processor", "custom_logit_processors", "custom_logits_processors"),
+            *("logit_processor", "logit_processors", "logits_processor", "logits_processors"),
+            *("customLogitProcessor", "Custom-Logit-Processor", "custom_logit_procesor"),
+        ),
+        [PROCESSOR],
+    ),
+    *itertools.product(
+        ("custom_param", "custom_parameter", "custom_parameters", "customParams"), [PARAMS]
+    ),
 ]
-
-
-def generated(body, path="/generate", **made):
-    """Check the body of a request to ``/generate``.
-
-    Args:
-        body: As the client sends it.
-        path: Of the endpoint.
-        made: Fields that SGLang or the gate changed before the check.
-    """
-    parts = json.dumps(body).encode()
-    messages = [
-        {"type": "http.request", "body": parts[:9], "more_body": True},
-        {"type": "http.request", "body": parts[9:]},
-    ]
-
-    async def app(_scope, receive, _send):
-        while (await receive()).get("more_body"):
-            pass
-        known = {"custom_logit_processor": None, "sampling_params": None, **body, **made}
-        check_generate(SimpleNamespace(**known))
-
-    async def receive():
-        return messages.pop(0)
-
-    asyncio.run(BodyKeeper(app)({"type": "http", "path": path}, receive, None))
 
 
 @pytest.mark.parametrize(("wrong", "right"), NAMES)
 def test_a_misspelled_field_is_refused_with_its_name(wrong, right):
-    for check in (check_openai, generated):
+    for check in (check_openai, check_generate):
         with pytest.raises(RequestError, match=f"{wrong}: no such field; did you mean '{right}'"):
             check({"text": "a", wrong: "X"})
         check({"text": f"write {wrong}", wrong: None})
+    for inside, check in (("sampling_params", check_generate), ("options", check_ollama)):
+        with pytest.raises(RequestError, match=f"{wrong}: no such field; did you mean '{right}'"):
+            check({inside: {wrong: "X"}})
+
+
+def test_no_other_field_of_sglangs_is_taken_for_a_misspelled_one(sglang):
+    from sglang.srt.entrypoints.ollama import protocol as ollama
+    from sglang.srt.entrypoints.openai import protocol
+    from sglang.srt.managers.io_struct import EmbeddingReqInput, GenerateReqInput
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    names = {*GenerateReqInput.__dataclass_fields__, *EmbeddingReqInput.__dataclass_fields__}
+    names |= {*SamplingParams.__struct_fields__}
+    for module in (protocol, ollama):
+        for kind in vars(module).values():
+            names |= {*getattr(kind, "model_fields", ())}
+
+    assert {name for name in names if meant_by(name) not in {None, name}} == set()
+    assert {meant_by(name) for name in names} == {None, PROCESSOR, PARAMS}
+
+
+def test_a_long_key_costs_no_more_than_a_short_one():
+    assert meant_by("custom_" + "_" * 1_000_000 + "params") is None
+    check_openai({"custom_" + "_" * 1_000_000 + "params": 1})
 
 
 def test_the_argument_of_the_openai_client_is_no_field():
-    for check in (check_openai, generated):
+    for check in (check_openai, check_generate):
         with pytest.raises(RequestError, match="extra_body: no field, but an argument"):
             check({"extra_body": {"custom_params": {}}})
         check({"extra_body": {}})
@@ -69,86 +78,33 @@ def test_fields_in_the_wrong_place_are_refused_with_the_right_one():
             check_openai(inside)
     check_openai({"custom_params": {}, "sampling_params": {"top_p": 1}})
     with pytest.raises(RequestError, match="custom_params: expected in sampling_params on /gen"):
-        generated({"custom_params": {"a": 1}})
-    beside = {"sampling_params": [{"custom_params": {"b": 1}}, {}], "custom_params": {"a": 1}}
+        check_generate({"custom_params": {"a": 1}})
+    both = {"sampling_params": [{"custom_params": {"b": 1}}, {}], "custom_params": {"a": 1}}
     with pytest.raises(RequestError, match="custom_params: expected in sampling_params on /gen"):
-        generated(beside)
+        check_generate(both)
     for many in (inside, {"sampling_params": [{}, inside["sampling_params"]]}):
         with pytest.raises(RequestError, match="custom_logit_processor: expected at the top of"):
-            generated(many)
+            check_generate(many)
+    for body in ({"custom_params": {}}, {"sampling_params": {"logits_processors": "X"}}):
+        with pytest.raises(RequestError, match="in options on this endpoint"):
+            check_ollama(body)
 
 
 def test_a_body_with_everything_in_its_place_passes():
-    generated({"custom_logit_processor": "X", "sampling_params": {"custom_params": {"a": 1}}})
-    generated({"text": ["a"], "sampling_params": [{"custom_params": {"a": 1}}, None]})
-    generated({"custom_logits_processor": "X"}, path="/v1/other")
-    for body in (None, [1], {}):
-        check_openai(body)
-    check_generate(SimpleNamespace())  # an engine without HTTP
+    check_generate({"custom_logit_processor": "X", "sampling_params": {"custom_params": {"a": 1}}})
+    check_generate({"text": ["a"], "sampling_params": [{"custom_params": {"a": 1}}, None]})
+    check_ollama({"options": {"custom_logit_processor": "X", "custom_params": {"a": 1}}})
+    for check in (check_openai, check_generate, check_ollama):
+        for body in (None, [1], {}, {"sampling_params": 5, "options": [1]}, {"text": {PARAMS: 1}}):
+            check(body)
 
 
-@pytest.mark.parametrize("odd", [float("nan"), float("-inf"), "\ud83d"])
-def test_a_body_is_read_as_sglang_reads_it(odd):
-    generated({"text": odd, "custom_param": None})
-    with pytest.raises(RequestError, match="extra_body"):
-        generated({"text": odd, "extra_body": {"a": 1}})
-
-
-@pytest.mark.parametrize(
-    "samplings",
-    [
-        {"custom_params": {"a": 1}},
-        [{"custom_params": {"a": n}} for n in (1, 2, 3)],
-        [{"custom_params": {"a": 1}}, {"top_p": 1}, None],
-        [{"custom_params": [1]}, {"custom_params": {"a": 1}}],
-    ],
-)
-def test_a_list_with_all_parameters_in_their_place_is_parsed_once(samplings, monkeypatch):
-    def parsed(_raw):
-        pytest.fail("the body was parsed a second time")
-
-    body = {"input_ids": [[1, 2], [3]], "custom_logit_processor": ["X"]}
-    with monkeypatch.context() as patched:
-        patched.setattr(places.json, "loads", parsed)
-        generated({**body, "sampling_params": samplings})
-    with pytest.raises(RequestError, match="custom_params: expected in sampling_params on /gen"):
-        generated({**body, "sampling_params": samplings, "custom_params": {"a": 1}})
-
-
-def test_parameters_in_the_wrong_place_are_found_in_what_sglang_and_the_gate_have_written():
-    wrong = {"custom_params": {"a": 1}}
-    one = {"custom_params": {"b": 1}}
-    budget = {"custom_params": {BUDGET_FIELD: 5}}
-    for sent, made in ((one, [one] * 4), (None, budget), ([{}, {}], [budget, {**budget}])):
-        with pytest.raises(RequestError, match="custom_params: expected in sampling_params on"):
-            generated({**wrong, "sampling_params": sent}, sampling_params=made)
-
-
-def test_a_body_is_checked_once():
-    async def app(_scope, receive, _send):
-        await receive()
-        obj = SimpleNamespace(custom_logit_processor=None, sampling_params={})
-        with pytest.raises(RequestError):
-            check_generate(obj)
-        check_generate(obj)  # of another text of the same body
-
-    async def receive():
-        return {"type": "http.request", "body": b'{"extra_body": {"a": 1}}'}
-
-    asyncio.run(BodyKeeper(app)({"type": "http", "path": "/generate"}, receive, None))
-
-
-def test_a_body_with_too_many_levels_is_the_fault_of_the_client():
-    deep = 100_000
-    body = b'{"extra_body": ' + b"[" * deep + b"]" * deep + b"}"
-
-    async def app(_scope, receive, _send):
-        await receive()
-        obj = SimpleNamespace(custom_logit_processor=None, sampling_params={})
-        with pytest.raises(RequestError, match="expected JSON with fewer levels"):
-            check_generate(obj)
-
-    async def receive():
-        return {"type": "http.request", "body": body}
-
-    asyncio.run(BodyKeeper(app)({"type": "http", "path": "/generate"}, receive, None))
+@pytest.mark.parametrize("place", [None, "sampling_params", "options", "extra_body", "session"])
+@pytest.mark.parametrize("name", [PROCESSOR, PARAMS, "logits_processors"])
+def test_a_named_processor_is_refused_where_none_runs(place, name):
+    body = {name: {"a": 1}}
+    with pytest.raises(RequestError, match=f"{name}: expected no .* on /v1/score, which scores"):
+        refuse_named({place: body} if place else body, "/v1/score", "which scores")
+    refuse_named({place: {name: None}, "text": name, name: None}, "/v1/score", "which scores")
+    with pytest.raises(RequestError, match=r"metadata\.sglang_lp: expected no custom logit"):
+        refuse_named({"metadata": {"sglang_lp": "X"}}, "/v1/score", "which scores")

@@ -20,6 +20,9 @@ import pytest
 import requests
 import torch
 from aiohttp import web
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from starlette.applications import Starlette
@@ -37,7 +40,8 @@ OTHERS = (
     *(asyncio.AbstractEventLoop, asyncio.Task, logging.Logger, hashlib.sha256(), msgspec.msgpack),
     *(torch.Tensor, torch.cpu, torch.Event, prometheus_client.Counter, set, ContextVar),
     *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
-    *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor),
+    *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter),
+    *(FastAPI().router, APIRoute),
 )
 
 
