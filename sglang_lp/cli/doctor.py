@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Results of a check, as a person and as a program reads them.
-_RESULTS = {"ok": "ok", "--": "skipped", "FAILED": "failed"}
+_RESULTS = {"ok": "ok", "--": "skipped", "!!": "warning", "FAILED": "failed"}
 
 
 def add(verbs: Any) -> None:
@@ -103,6 +103,8 @@ def _report(
             result, text = "ok", check()
         except server_checks.Skipped as why:
             result, text = "--", str(why)
+        except server_checks.Warned as why:
+            result, text = "!!", str(why)
         except SglangLpError as error:
             result, text = "FAILED", str(error)
             failed = True

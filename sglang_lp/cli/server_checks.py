@@ -19,6 +19,8 @@ from sglang_lp.wire.names import HEADER, POLICY_HEADER, REPORT
 #: The text that is forced, and looked for in the answer.
 _WORDS = "The doctor was here."
 _OK, _BAD_REQUEST = 200, 400
+#: Statuses of a route that needs another key.
+_CLOSED = 401, 403
 #: Tokens that a request asks for: room for the text and for a thinking budget that leaves room for
 #: the answer. The text ends the answer where the endpoint has stop strings.
 _TOKENS = 512
@@ -39,10 +41,15 @@ class Skipped(Exception):
     """A check cannot be made on this server. The message says why."""
 
 
+class Warned(Exception):
+    """A check found what an operator may have meant. The message says what."""
+
+
 def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     """Return the checks of a server: names, and functions that return the finding as text.
 
-    The functions raise ``SglangLpError`` if a check fails, ``Skipped`` if it cannot be made.
+    The functions raise ``SglangLpError`` if a check fails, ``Skipped`` if it cannot be made, and
+    ``Warned`` for something that is no failure.
 
     Args:
         url: URL of the server, or of a router or proxy in front of it.
@@ -60,6 +67,7 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
             for path, ask in _ENDPOINTS.items()
         ),
         ("/generate thinking budget", partial(_check_budget, url, guarded)),
+        ("administrators' routes", partial(_check_closed, url)),
     ]
 
 
@@ -214,6 +222,19 @@ def _check_budget(url: str, guarded: Callable[[], bool]) -> str:
     if ended != "budget":
         raise SglangLpError(f"a budget of 0 did not end the open block: {shown(str(block), 200)}")
     return "a budget of 0 ends an open block at once"
+
+
+def _check_closed(url: str) -> str:
+    """Ask an administrator's route as a client: without a rank it does nothing."""
+    answer = request("GET", url, "/remote_instance_transfer_engine_info")
+    if answer.status in _CLOSED:
+        return "closed to clients"
+    if answer.status == _BAD_REQUEST and "rank" in str(answer.body):
+        raise Warned(
+            "open to every client: one request to /release_memory_occupation ends the server, one "
+            "to /pause_generation stops it; start it with --admin-api-key"
+        )
+    raise Skipped(f"not checked: a router or proxy answered HTTP {answer.status}")
 
 
 #: Ends an answer with the forced text, which stays in it.

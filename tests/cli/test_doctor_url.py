@@ -24,6 +24,7 @@ class Guarded:
     pair = True
     models = ("m",)
     policies = ("0123456789abcdef",)
+    open_routes = (401, {"error": "Unauthorized"})
     asked = 0
     routed = 0
 
@@ -34,6 +35,8 @@ class Guarded:
             self.routed += 1
         if path == "/v1/models":
             return 200, {"data": [{"id": name} for name in self.models]}
+        if path == "/remote_instance_transfer_engine_info":
+            return self.open_routes
         payload = body.get("custom_logit_processor") or ""
         if "thinking_budget" in payload:
             return self.thought()
@@ -103,7 +106,7 @@ def test_a_guarded_server_passes(asked, monkeypatch):
 
     code, said = asked(server)
 
-    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 7)
+    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 8)
     assert said[1] == "ok      policy: 0123456789ab"
     assert server.key == "Bearer k"
 
@@ -172,7 +175,7 @@ def test_rules_of_the_operator_that_contradict_the_text_are_no_failure(asked):
     code, said = asked(changed(forced=lambda *_, **__: (400, refused)))
 
     assert code == 0
-    assert [line[:2] for line in said] == ["ok", "ok", *["--"] * 4, "ok"]
+    assert [line[:2] for line in said] == ["ok", "ok", *["--"] * 4, "ok", "ok"]
     assert "its text contradicts what this server's operator decided" in said[2]
 
 
@@ -184,6 +187,22 @@ def test_what_is_lost_but_in_the_routed_form_is_told_and_no_failure(asked):
         "ok      /v1/chat/completions forced text: comes back in the routed form"
     )
     assert "a router or proxy dropped it" in said[4]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((400, {"error": {"message": "Missing or invalid rank parameter"}}), "!!      administr"),
+        ((404, {"detail": "Not Found"}), "--      administrators' routes: not checked: a router"),
+        ((403, b""), "ok      administrators' routes: closed to clients"),
+    ],
+)
+def test_administrators_routes_that_clients_may_ask_are_told_and_no_failure(asked, answer, said):
+    code, lines = asked(changed(open_routes=answer))
+
+    assert code == 0
+    assert lines[-1].startswith(said)
+    assert ("--admin-api-key" in lines[-1]) == said.startswith("!!")
 
 
 def test_several_servers_are_compared(asked):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from sglang_lp.server.front.reports import ask_in
+
 if TYPE_CHECKING:
     from sglang_lp.server.front.fields import Reader
 
@@ -40,6 +42,7 @@ class Ollama:
 
         try:
             self._reader.keep_options(serving, request, raw_request)
+            ask_in(request.options)
             response = await original(serving, request, raw_request)
             lines = getattr(response, "body_iterator", None)
             if lines is not None:

@@ -1,4 +1,4 @@
-"""The report in answers of OpenAI's endpoints, for requests with ``return_meta_info``.
+"""The report in answers of OpenAI's and Ollama's endpoints, for requests with ``return_meta_info``.
 
 SGLang itself writes ``meta_info`` only into chats that are not streamed. Its entries stay as
 SGLang writes them.
@@ -47,6 +47,13 @@ def ask(_serving: Any, request: Any, raw_request: Any = None) -> None:
         request.return_meta_info = False  # SGLang refuses it with a stream
 
 
+def ask_in(options: Mapping[str, Any]) -> None:
+    """Record whether the options of a request to Ollama's endpoints ask for its report."""
+    asked = _asked.get()
+    if asked is not None and options.get("return_meta_info") is True:
+        asked.reports = {}
+
+
 def collect(original: Callable[..., AsyncIterator[Any]], *args: Any, **kwargs: Any) -> Any:
     """Keep the reports of a request's answers: a hook around SGLang's generation."""
     asked, answers = _asked.get(), original(*args, **kwargs)
@@ -78,7 +85,8 @@ class AnswerReports:
 
     A whole answer has a report as ``meta_info`` of each choice. A stream has the reports in a
     separate event before its last event. A response (``/v1/responses``) has no choices, so its
-    report is ``meta_info`` of the response itself.
+    report is ``meta_info`` of the response itself; so is that of Ollama's answers, whose streams
+    have it in their last line.
 
     Args:
         app: The ASGI app that answers.
@@ -142,7 +150,7 @@ def _reported(reports: Mapping[int, Any], body: bytes) -> bytes:
 
 def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[str, Any]:
     """Write reports into a whole answer."""
-    if answer.get("object") == "response":
+    if answer.get("object") == "response" or answer.get("done"):
         return {**answer, "meta_info": reports[0]}
     for choice in answer.get("choices", ()):
         if choice["index"] in reports:
@@ -158,6 +166,8 @@ def _in_event(asked: _Asked, reports: Mapping[int, Any], body: bytes) -> bytes:
         if event["type"] in ("response.completed", "response.incomplete"):
             event["response"] = _with_reports(event["response"], reports)
             return b"%s\ndata: %s\n\n" % (name, orjson.dumps(event))
+    elif reports and body.startswith(b"{") and b'"done":true' in body:  # a line of Ollama's
+        return orjson.dumps(_with_reports(orjson.loads(body), reports)) + b"\n"
     elif reports and body.startswith(b"data: [DONE]") and b'"error"' not in asked.event[:16]:
         return b"data: %s\n\n%s" % (orjson.dumps(_last_event(asked.event, reports)), body)
     asked.event = body

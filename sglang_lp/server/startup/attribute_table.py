@@ -57,7 +57,8 @@ ATTRIBUTES = (
     Uses(
         ARGS + "ServerArgs",
         (
-            *("disaggregation_mode", "enable_custom_logit_processor", "encoder_only", "grpc_mode"),
+            *("admin_api_key", "disaggregation_mode", "enable_custom_logit_processor"),
+            *("encoder_only", "grpc_mode"),
             *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
             *("tokenizer_worker_num", "tp_size", "use_ray"),
         ),

@@ -67,6 +67,11 @@ REFUSED = (
         lambda server_args: server_args.tokenizer_worker_num > 1 and not can_be_guarded(),
     ),
     Refused(
+        "--admin-api-key with --tokenizer-worker-num above 1",
+        "SGLang checks no key in tokenizer workers, so the key would protect nothing",
+        lambda server_args: server_args.tokenizer_worker_num > 1 and server_args.admin_api_key,
+    ),
+    Refused(
         "--use-ray",
         "SGLang loads no plugin in Ray's actors",
         lambda server_args: server_args.use_ray,
@@ -164,7 +169,7 @@ class Launch:
     ) -> Any:
         """Start the scheduler processes through :func:`run_guarded`."""
         installation.schedulers_are_guarded = True
-        logger.info("%s", describe_start(self._guard))
+        logger.info("%s", describe_start(self._guard, server_args))
         # A single rank may begin with a newer version of a catalogue than its parent.
         ranks = server_args.tp_size * server_args.pp_size
         versions = self._guard.server.catalogues.versions if ranks > 1 else None

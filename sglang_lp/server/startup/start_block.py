@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sglang_lp import builtins
 from sglang_lp.server.startup import installation
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 _BUILTINS = builtins.__name__
 
 
-def describe_start(guard: Guard) -> str:
+def describe_start(guard: Guard, server_args: Any) -> str:
     """Return the guard of a server, its policy and the state of its hooks, as one log message.
 
     Args:
         guard: The guard of the process that starts the schedulers.
+        server_args: SGLang's arguments.
     """
-    return "\n    ".join(_lines(guard))
+    return "\n    ".join([*_lines(guard), *_open_routes(server_args)])
 
 
 def _lines(guard: Guard) -> Iterator[str]:
@@ -48,3 +49,19 @@ def _lines(guard: Guard) -> Iterator[str]:
         yield f"effort: {', '.join(f'{name} {budget}' for name, budget in policy.levels.items())}"
     states = [*installation.status().values()]
     yield f"hooks: {states.count('live')} of {len(states)} live"
+
+
+def _open_routes(server_args: Any) -> Iterator[str]:
+    """Yield a warning if clients may ask what SGLang leaves open without an administrator's key."""
+    if server_args.admin_api_key:
+        return
+    # SGLang checks no key in tokenizer workers, where it refuses --api-key itself.
+    close = (
+        "close them with a proxy"
+        if server_args.tokenizer_worker_num > 1
+        else "start with --admin-api-key to close them"
+    )
+    yield (
+        "open to every client: /release_memory_occupation, /pause_generation and SGLang's other "
+        f"administrators' routes (docs/routes.md); {close}"
+    )

@@ -68,6 +68,10 @@ def test_an_engine_without_actors_starts(module):
 
 ASKED = {
     "--tokenizer-worker-num above 1": ({"tokenizer_worker_num": 2}, {}),
+    "--admin-api-key with --tokenizer-worker-num above 1": (
+        {"tokenizer_worker_num": 2, "admin_api_key": "key"},
+        {},
+    ),
     "--use-ray": ({"use_ray": True}, {}),
     "SGLANG_RUST_SERVER=1": ({}, {"SGLANG_RUST_SERVER": "1"}),
     "--smg-grpc-mode": ({"grpc_mode": True}, {}),
@@ -97,7 +101,7 @@ ASKED = {
 @pytest.mark.parametrize("check", [check_launch, check_parsed])
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.way)
 def test_a_way_to_start_that_is_refused_is_named(monkeypatch, capfd, arguments, refused, check):
-    monkeypatch.setattr(launch, "can_be_guarded", lambda: False)
+    monkeypatch.setattr(launch, "can_be_guarded", lambda: "key" in refused.way)
     given, variables = ASKED[refused.way]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -111,6 +115,7 @@ def test_a_way_to_start_that_is_refused_is_named(monkeypatch, capfd, arguments, 
 #: Refused in part: the documents have them as served, with a note.
 IN_PART = {
     "--tokenizer-worker-num above 1",
+    "--admin-api-key with --tokenizer-worker-num above 1",
     "--disaggregation-mode without --enable-custom-logit-processor",
     "--pp-size above 1 with --speculative-algorithm and --enable-custom-logit-processor",
     "--pp-size above 1 with --disaggregation-mode",
@@ -228,7 +233,7 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(
 
     monkeypatch.setattr(launch, "run_guarded", guarded)
     around = Launch(guard, PendingResults()).start_schedulers
-    server_args = SimpleNamespace(tp_size=tp, pp_size=pp)
+    server_args = SimpleNamespace(tp_size=tp, pp_size=pp, admin_api_key="key")
     result = around(sglangs, ENGINE, server_args, "port", run, "more", placement_group="group")
 
     assert result == (ENGINE, server_args, "port", ("more",), {"placement_group": "group"})

@@ -1,6 +1,7 @@
 """The first log message of a guarded server names its guard, its policy and its hooks."""
 
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from sglang_lp.server.startup.start_block import describe_start
 from sglang_lp.trust import Policy
 
 BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [1]})
+KEPT = SimpleNamespace(admin_api_key="key", tokenizer_worker_num=1)
 OWN = "support.processors.recording:Census"
 
 
@@ -33,7 +35,7 @@ def test_the_block_names_the_guard_the_policy_and_all_that_it_decides():
     )
     guard = Guard(policy)
 
-    assert describe_start(guard).split("\n    ") == [
+    assert describe_start(guard, KEPT).split("\n    ") == [
         f"sglang-lp {version('sglang-lp')} guards this server, SGLang {version('sglang')}",
         f"policy: /etc/policy.toml, fingerprint {guard.fingerprint}",
         f"allowed: built-ins, SGLang's own processors: upgrade, {OWN}",
@@ -48,4 +50,15 @@ def test_the_block_names_the_guard_the_policy_and_all_that_it_decides():
 
 @pytest.mark.usefixtures("_installed")
 def test_without_decisions_the_block_has_four_lines():
-    assert len(describe_start(Guard(Policy.default())).splitlines()) == 4
+    assert len(describe_start(Guard(Policy.default()), KEPT).splitlines()) == 4
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize(("workers", "close"), [(1, "start with --admin-api-key"), (2, "a proxy")])
+@pytest.mark.parametrize("key", [None, ""])
+def test_without_an_administrators_key_the_block_says_in_a_line_what_is_open(key, workers, close):
+    arguments = SimpleNamespace(admin_api_key=key, tokenizer_worker_num=workers)
+    *_, last = describe_start(Guard(Policy.default()), arguments).splitlines()
+
+    assert last.startswith("    open to every client: /release_memory_occupation, ")
+    assert close in last
