@@ -34,7 +34,8 @@ class Move(NamedTuple):
     """One row of the table.
 
     Attributes:
-        kind: ``"function"``, ``"attribute"``, ``"algorithm"``, ``"processor"`` or ``"test"``.
+        kind: ``"function"``, ``"attribute"``, ``"algorithm"``, ``"processor"``, ``"route"`` or
+            ``"test"``.
         name: Name of what moved.
         state: What happened to it, in Markdown.
         breaks: Whether it keeps a guarded server from starting, or a test from passing.
@@ -123,7 +124,8 @@ def moved(tested: Any, tried: Any) -> list[Move]:
         for name, exists in tried["attributes"].items()
         if not exists
     ]
-    for kind, names in (("algorithm", "algorithms"), ("processor", "processors")):
+    kinds = ("algorithm", "algorithms"), ("processor", "processors"), ("route", "routes")
+    for kind, names in kinds:
         moves += [Move(kind, name, "new") for name in _not_in(tried[names], tested[names])]
         moves += [Move(kind, name, "gone") for name in _not_in(tested[names], tried[names])]
     return sorted(moves, key=lambda move: not move.breaks)

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
+from sglang_lp.server.front.routes import walk
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.startup.attribute_table import ATTRIBUTES
 from sglang_lp.server.startup.attributes import has_attribute
@@ -26,10 +27,11 @@ __all__ = ["found"]
 
 
 def found() -> dict[str, Any]:
-    """Return functions and attributes that hooks need, and SGLang's algorithms and processors.
+    """Return functions and attributes that hooks need, SGLang's algorithms and processors, routes.
 
     Rows of the tables with ``until`` are for older releases and left out.
     """
+    from sglang.srt.entrypoints.http_server import app
     from sglang.srt.sampling import custom_logit_processor as stock
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -56,6 +58,7 @@ def found() -> dict[str, Any]:
         },
         "algorithms": sorted(one.name for one in SpeculativeAlgorithm),
         "processors": sorted(processors),
+        "routes": sorted({f"{path} {endpoint.__name__}" for path, endpoint in walk(app)}),
     }
 
 

@@ -115,6 +115,7 @@ def test_a_refusal_of_ollamas_is_whole_and_in_its_form(server, path, stream):
         "not an option": OURS,
         "type of an option": {"options": {"temperature": "a"}},
         "value of an option": {"options": {"top_p": 7}},
+        "type of a seed": {"options": {"seed": "a"}},
         "type of a field": {"options": 5},
     }
     for why, more in bodies.items():
@@ -143,7 +144,7 @@ def test_an_answer_of_ollamas_has_its_report_if_it_is_asked_for(server, path, st
     answer = ask(server, path, {**OLLAMA[path], "stream": stream, "options": options})
 
     last = lines(answer)[-1]
-    assert last["meta_info"][REPORT]["ran"] == [NAME]
+    assert last["meta_info"][REPORT]["processors"] == [NAME]
 
 
 def test_an_instance_of_vertex_is_checked_as_a_body_of_generate(server):
@@ -182,6 +183,13 @@ def test_a_route_without_processors_answers_who_names_none(server):
     assert ask(server, "/tokenize", {"model": "tiny", "prompt": "a"}).status_code == 200
     for path in REFUSED:
         assert "custom logit processor on" not in ask(server, path, {"model": "tiny"}).text
+
+
+def test_a_seed_of_ollamas_is_the_seed_of_sglang(server):
+    options = {"num_predict": 2, "seed": 5}
+    answer = ask(server, "/api/chat", {**CHAT, "stream": False, "options": options})
+
+    assert answer.status_code == 200, answer.text
 
 
 def test_a_payload_is_taken_as_a_name_is(server):

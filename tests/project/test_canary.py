@@ -27,12 +27,13 @@ CHANGED = (
 )
 
 
-def side(functions, algorithms=("EAGLE",), processors=("A",), attributes=()):
+def side(functions, algorithms=("EAGLE",), processors=("A",), attributes=(), routes=("/a a",)):
     return {
         "functions": functions,
         "attributes": dict(attributes),
         "algorithms": [*algorithms],
         "processors": [*processors],
+        "routes": [*routes],
     }
 
 

@@ -306,9 +306,13 @@ class Reader:
     def read_options(self, sampling: dict[str, Any], _serving: Any, options: Any = None) -> None:
         """Read the options of Ollama's after SGLang has built its sampling parameters.
 
+        SGLang passes on Ollama's ``seed`` by a name that its parameters do not have.
+
         Raises:
             RequestError: An option has another type than SGLang's parameter.
         """
+        if "seed" in sampling:
+            sampling["sampling_seed"] = sampling.pop("seed")
         with self._refusing(None):
             check_types({"text": "", "sampling_params": sampling})
         _pass_on(sampling, {**(options or {}).get(_KEPT, {})})
