@@ -75,12 +75,10 @@ def _section(kind: Kind) -> str:
         if route.kind is kind:
             about = route.shape.where if route.shape is not None else route.why
             rows[f"`{route.path}`", about, ", ".join(_conditions(route))] = None
-    second = {Kind.HONOURED: "fields", Kind.REFUSED: "why"}.get(kind)
-    head = [*(["route", second] if second else ["route"]), "only"]
-    cells = [row if second else (row[0], row[2]) for row in rows]
-    if not any(row[-1] for row in cells):
-        head, cells = head[:-1], [row[:-1] for row in cells]
-    return "\n".join([_ABOUT[kind], *table(head, cells), ""])
+    head = "route", {Kind.HONOURED: "fields", Kind.REFUSED: "why"}.get(kind, ""), "only"
+    used = [column for column, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+    shown = [[cells[column] for column in used] for cells in (head, *rows)]
+    return "\n".join([_ABOUT[kind], *table(shown[0], shown[1:]), ""])
 
 
 def _conditions(route: Route) -> Iterator[str]:

@@ -53,7 +53,7 @@ class Ollama:
 
 
 async def _going_on(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream; an error becomes the last one."""
+    """Yield the lines of a stream; an error becomes the last line."""
     from fastapi import HTTPException
 
     yield first

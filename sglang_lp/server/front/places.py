@@ -25,16 +25,16 @@ _MEANT = {
     **{_squeeze(name): PROCESSOR for name in (PROCESSOR, "logit_processor")},
     **{_squeeze(name): PARAMS for name in (PARAMS, "custom_parameter")},
 }
-#: Parts of all of these names: other keys are not squeezed.
-_PARTS = "proc", "param"
 #: Most characters of a name that is compared; messages show the name.
 _LONGEST = 40
 
 
 def meant_by(name: str) -> str | None:
     """Return the field for a processor that a client means by a key; ``None`` for other keys."""
-    low = name[: _LONGEST + 1].lower()
-    if len(low) > _LONGEST or not any(part in low for part in _PARTS):
+    if len(name) > _LONGEST:
+        return None
+    low = name.lower()
+    if "proc" not in low and "param" not in low:  # most keys: no field has neither
         return None
     return _MEANT.get(_squeeze(low))
 
@@ -136,10 +136,8 @@ def named(place: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(place, Mapping):
         return
     for name, value in place.items():
-        if value is not None and isinstance(name, str):
-            meant = meant_by(name)
-            if meant is not None:
-                yield name, meant
+        if value is not None and (meant := meant_by(name)) is not None:
+            yield name, meant
 
 
 def _check_names(body: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Every route of SGLang's app stands in the table, which says how it treats processors."""
+"""The table of routes has every route of SGLang's app, and says how it treats processors."""
 
 from __future__ import annotations
 
