@@ -105,6 +105,8 @@ def test_a_named_processor_is_refused_where_none_runs(place, name):
     body = {name: {"a": 1}}
     with pytest.raises(RequestError, match=f"{name}: expected no .* on /v1/score, which scores"):
         refuse_named({place: body} if place else body, "/v1/score", "which scores")
-    refuse_named({place: {name: None}, "text": name, name: None}, "/v1/score", "which scores")
+    refuse_named(
+        {place or "input": {name: None}, "text": name, name: None}, "/v1/score", "which scores"
+    )
     with pytest.raises(RequestError, match=r"metadata\.sglang_lp: expected no custom logit"):
         refuse_named({"metadata": {"sglang_lp": "X"}}, "/v1/score", "which scores")
