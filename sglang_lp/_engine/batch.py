@@ -14,14 +14,16 @@ edits, until the first row wakes or any row of the process changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import device_of, index_on
 from sglang_lp._engine.apply.plan import Plan
 from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
-from sglang_lp._engine.apply.whole_rows import NoTokenLeft, compute, spoiled, write_back
+from sglang_lp._engine.apply.sampled import can_sample
+from sglang_lp._engine.apply.whole_rows import NoTokenLeft, compute, write_back
 from sglang_lp._engine.draft_walk import edit_computed, visit_drafts
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.clock import clock
@@ -61,8 +63,8 @@ class Batch:
         self, before_edits: Callable[[torch.Tensor, Step | None], None] | None = None
     ) -> None:
         self._before_edits = before_edits
-        #: The persistent edits, the rows to guard, and what both depend on.
-        self._persistent: tuple[Plan | None, list[int]] = (None, [])
+        #: The persistent edits, the rows to look at, and what both depend on.
+        self._persistent = _Persistent(None, [], set())
         self._key: tuple[object, ...] = ()
         self._layout: tuple[object, ...] = ()
         #: The batch of the last step, with its length: SGLang appends to such lists.
@@ -93,7 +95,7 @@ class Batch:
             Whether the step was run. If not, call :meth:`step` with the same list.
         """
         if self._is_asleep(custom_param_list, width):
-            persistent, _ = self._persistent
+            persistent = self._persistent.plan
             if persistent is None:
                 clock.now += width
                 return True
@@ -102,7 +104,7 @@ class Batch:
                 if self._before_edits is not None:
                     self._before_edits(logits, None)
                 persistent.apply(logits)
-                _apply_last(logits, persistent)
+                _apply_last(logits, [persistent])
                 return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
         return False
@@ -187,11 +189,12 @@ class Batch:
         if step.copied:
             _put_back(step, step.copied)
         self._apply(step)
-        persistent, guarded = self._persistent
+        persistent, looked_at, _ = self._persistent
         if (
             asleep
             and custom_param_list is self._params
-            and (persistent is None or (raw is None and not guarded and not grammar_rows))
+            and not looked_at
+            and (persistent is None or (raw is None and not grammar_rows))
         ):
             self._until = min((row.wake for row in rows if row is not None), default=NEVER)
             self._version = clock.version
@@ -201,8 +204,7 @@ class Batch:
         """Tell whether a step edits its logits, once its rows were asked."""
         if step.dense or step.copied or step.pools or step.edits:
             return True
-        persistent, _ = self._plan_persistent(step)
-        return persistent is not None
+        return self._plan_persistent(step).plan is not None
 
     def _apply(self, step: Step) -> None:
         """Apply all edits of a step, in this order.
@@ -216,7 +218,8 @@ class Batch:
         6. Rows keep only logits near their largest, if they ask for it: the largest and the
            deviation are those of the tokens that all other edits leave. Then rows are scaled.
         7. Rows whose persistent edits leave no token end.
-        8. Guarded rows that have lost their last finite logit get their logits back, and end.
+        8. Rows that may have lost their last finite logit, or have NaN, are looked at: a row from
+           which nothing can be sampled ends.
         """
         logits = step.logits
         step_plan = _plan_step(step) if step.edits else None
@@ -225,46 +228,59 @@ class Batch:
         pool(logits, step.pools)
         if step_plan is not None:
             _end_conflicts(step, step_plan)
-        persistent, guarded = self._plan_persistent(step)
-        if persistent is None and step_plan is None and not step.pools:
-            return
-        guarded = [*{*guarded, *step.rewritten}]
-        rows = index_on(logits.device, guarded) if guarded else None
-        before = None if rows is None else logits.index_select(0, rows)
-        for plan in (persistent, step_plan):
-            if plan is not None:
-                plan.apply(logits)
-        _apply_last(logits, persistent, step_plan)
+        persistent, looked_at, masked = self._plan_persistent(step)
+        plans = [plan for plan in (persistent, step_plan) if plan is not None]
+        late = masked and masked & (step.edits.keys() | step.dense.keys())
+        seen = [*{*looked_at, *late, *step.rewritten}]
+        rows = index_on(logits.device, seen) if seen else None
+        before = None if rows is None else logits.index_select(0, rows).amax(-1)
+        for plan in plans:
+            plan.apply(logits)
+        _apply_last(logits, plans)
         if persistent is not None:
             _end_conflicts(step, persistent)
         if before is not None and rows is not None:
-            _restore_spoiled(step, guarded, rows, before)
+            _end_not_finite(step, seen, rows, before)
 
-    def _plan_persistent(self, step: Step) -> tuple[Plan | None, list[int]]:
-        """Return the plan of the persistent edits, built anew only if the batch has changed.
-
-        Returns:
-            The plan; and the guarded rows, in which edits and SGLang's own masks could together
-            leave no token.
-        """
+    def _plan_persistent(self, step: Step) -> _Persistent:
+        """Return the persistent edits and the rows to look at, anew only if the batch changed."""
         logits, rows, grammar_rows, width = step.logits, step.rows, step.grammar_rows, step.width
         layout = _layout(logits, width)
         key = ([row and row.version for row in rows], *layout, *grammar_rows)
         if key != self._key:
-            builder, guarded, exist = PlanBuilder(logits), [], False
+            builder, looked_at, masked, exist = PlanBuilder(logits), list[int](), set[int](), False
             for request, row in enumerate(rows):
                 if row is None:
                     continue
                 for index in range(request * width, (request + 1) * width):
                     has_grammar = index in grammar_rows
-                    if row.host.restricted or has_grammar:
-                        guarded.append(index)
+                    is_masked = row.host.restricted or has_grammar
+                    if row.host.spoils or (is_masked and row.persistent is not None):
+                        looked_at.append(index)
+                    elif is_masked:
+                        masked.add(index)
                     if row.persistent is not None:
                         exist = True
                         builder.add_persistent(index, row.persistent, has_grammar=has_grammar)
             self._key, self._layout = key, layout
-            self._persistent = Plan(builder, logits) if exist else None, guarded
+            plan = Plan(builder, logits) if exist else None
+            self._persistent = _Persistent(plan, looked_at, masked)
         return self._persistent
+
+
+class _Persistent(NamedTuple):
+    """What a batch keeps as long as its rows stay the same.
+
+    Attributes:
+        plan: The persistent edits, or ``None``.
+        looked_at: Rows that are looked at in every step: their requests' own fields may spoil them,
+            or persistent edits and SGLang's own masks could together leave no token.
+        masked: Rows that SGLang masks, which are looked at in steps that edit them.
+    """
+
+    plan: Plan | None
+    looked_at: list[int]
+    masked: set[int]
 
 
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
@@ -362,13 +378,12 @@ def _plan_step(step: Step) -> Plan:
     return Plan(builder, step.logits)
 
 
-def _apply_last(logits: torch.Tensor, *plans: Plan | None) -> None:
+def _apply_last(logits: torch.Tensor, plans: Sequence[Plan]) -> None:
     """Keep only logits near the largest and scale rows, after all other edits."""
-    made = [plan for plan in plans if plan is not None]
-    kept = [plan.near_top for plan in made if plan.near_top is not None]
+    kept = [plan.near_top for plan in plans if plan.near_top is not None]
     if kept:
         device_of(logits).keep_near_top(logits, kept)
-    for plan in made:
+    for plan in plans:
         if plan.factors is not None:
             device_of(logits).scale(logits, plan.factors)
 
@@ -378,26 +393,47 @@ def _end_conflicts(step: Step, plan: Plan) -> None:
         _end_conflict(step, index, why, masked=False)
 
 
-def _restore_spoiled(
+def _end_not_finite(
     step: Step, indices: list[int], rows: torch.Tensor, before: torch.Tensor
 ) -> None:
-    """Restore rows without a finite logit, and end their requests."""
-    highest = step.logits.index_select(0, rows).amax(-1)
-    if bool(highest.isfinite().all()):
-        return
-    for i, (index, is_spoiled) in enumerate(zip(indices, spoiled(highest, before), strict=True)):
-        if is_spoiled:
-            step.logits[index] = before[i]
+    """End the requests of rows from which nothing can be sampled, with one wait for the device.
+
+    Such a row becomes zeros: SGLang samples a token, which the client does not get.
+
+    Args:
+        step: The step, with all edits applied.
+        indices: The rows to look at.
+        rows: The same on the device.
+        before: Their highest logits before the edits, NaN where there is one.
+    """
+    import torch
+
+    after = step.logits.index_select(0, rows).amax(-1)
+    ended = []
+    for index, was, now in zip(indices, *torch.stack((before, after)).tolist(), strict=True):
+        row = step.rows[index // step.width]
+        if row is None or can_sample(now, row.host.temperature):
+            continue
+        ended.append(index)
+        if can_sample(was, row.host.temperature):
             _end_conflict(step, index, _MASKED, masked=True)
+        else:
+            _end(step, index, row.host.not_finite(_at(step, index, row), empty=was == -math.inf))
+    if ended:
+        step.logits.index_fill_(0, index_on(step.logits.device, ended), 0.0)
 
 
 def _end_conflict(step: Step, index: int, why: str, *, masked: bool) -> None:
     row = step.rows[index // step.width]
     if row is not None:
         masked = masked and (row.host.restricted or index in step.grammar_rows)
-        position, _ = step.nodes.get(index, (row.request.position, None))
-        at = max(0, position - row.host.resumed)
-        _fail(step, index, row.host.no_token_left(at, why, masked=masked))
+        _fail(step, index, row.host.no_token_left(_at(step, index, row), why, masked=masked))
+
+
+def _at(step: Step, index: int, row: Row) -> int:
+    """Return the index in the answer of the token that a row of the logits is for."""
+    position, _ = step.nodes.get(index, (row.request.position, None))
+    return max(0, position - row.host.resumed)
 
 
 def _contradicts(step: Step, index: int, error: Exception) -> bool:

@@ -108,14 +108,14 @@ def write_back(
             masked &= send(torch.tensor(guarded), logits.device)[:, None]
         result = result.masked_fill(masked, -math.inf)
     highest = result.amax(-1)
-    if not bool(highest.isfinite().all()) and any(spoiled(highest, logits.index_select(0, rows))):
+    if not bool(highest.isfinite().all()) and any(_spoiled(highest, logits.index_select(0, rows))):
         if bool((highest == -math.inf).any()):
             raise NoTokenLeft("it left no finite logit")
         raise ProcessorFault("it left NaN or +inf among the logits")
     logits.index_copy_(0, rows, result)
 
 
-def spoiled(highest: torch.Tensor, before: torch.Tensor) -> list[bool]:
+def _spoiled(highest: torch.Tensor, before: torch.Tensor) -> list[bool]:
     """Tell which rows lost their last token, or their finite logits, since ``before``.
 
     A row in which the model itself wrote no finite logit never counts.

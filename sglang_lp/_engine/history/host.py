@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from sglang_lp.errors import ProcessorFault, SglangLpError, Unsupported
+from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError, Unsupported
 
 if TYPE_CHECKING:
     from sglang_lp._engine.apply.raw import RawLogprobs
@@ -37,6 +37,9 @@ class Host:
         may_lag: Whether the newest token may be missing at some step.
         restricted: Whether the host itself may set logits of the request to ``-inf``, not counting
             a grammar.
+        spoils: Whether the request's own fields may leave a row from which nothing can be sampled:
+            its rows are looked at in every step.
+        temperature: SGLang's, by which it divides the edited logits.
         returns_sampling_mask: Whether the request asks for SGLang's ``return_sampling_mask``. Its
             processors then only ban, allow and force.
         raw: Receives the raw logprobs of edited tokens; ``None`` if the request does not ask.
@@ -47,13 +50,14 @@ class Host:
 
     __slots__ = (
         *("limit", "may_lag", "raw", "request", "restricted", "resumed"),
-        *("returns_sampling_mask", "tokenizer"),
+        *("returns_sampling_mask", "spoils", "temperature", "tokenizer"),
     )
 
     def __init__(self, request: Any, *, may_lag: bool = False) -> None:
         self.request = request
         self.may_lag = may_lag
-        self.restricted = self.returns_sampling_mask = False
+        self.restricted = self.returns_sampling_mask = self.spoils = False
+        self.temperature = 1.0
         self.raw: RawLogprobs | None = None
         self.resumed = 0
         self.limit = 1 << 62
@@ -88,6 +92,24 @@ class Host:
                 ``logit_bias``.
         """
         return ProcessorFault(f"no token is left: {why}")
+
+    def not_finite(self, at: int, *, empty: bool) -> SglangLpError:
+        """Return the error of a request whose row cannot be sampled from, edited or not.
+
+        Args:
+            at: Index of the token in the answer.
+            empty: Whether every logit of the row was ``-inf`` before the edits.
+        """
+        if self.spoils or (self.restricted and empty):
+            return Contradiction(
+                f"no token can be sampled at token {at}: the request's own fields leave no finite "
+                "logit; change logit_bias, min_new_tokens, repetition_penalty, stop_token_ids or "
+                "temperature"
+            )
+        return ProcessorFault(
+            f"no token can be sampled at token {at}: the model itself wrote NaN, an infinite logit "
+            "or no finite logit"
+        )
 
     def finish(self, end: End) -> None:
         """End the request with the token that is sampled now."""

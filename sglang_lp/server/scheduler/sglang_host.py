@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.history.host import Host, Seen
 from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError
 from sglang_lp.server.scheduler.endings import end_request
+from sglang_lp.server.scheduler.own_fields import may_mask, may_spoil
 from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason, log_end
 from sglang_lp.trust.audit import safe_id
 
@@ -45,9 +47,10 @@ class StockHost(Host):
             may_lag = hasattr(req, "kv")
         super().__init__(req, may_lag=may_lag)
         sampling = getattr(req, "sampling_params", None)
-        self.restricted = bool(
-            getattr(sampling, "min_new_tokens", 0) or getattr(sampling, "logit_bias", None)
-        )
+        self.spoils = may_spoil(sampling, getattr(req, "vocab_size", None))
+        self.restricted = self.spoils or may_mask(sampling)
+        temperature = getattr(sampling, "temperature", 1.0)
+        self.temperature = temperature if isinstance(temperature, int | float) else math.nan
         self.returns_sampling_mask = bool(getattr(req, "return_sampling_mask", False))
         limit = getattr(sampling, "max_new_tokens", None)
         if limit is not None:

@@ -1,0 +1,52 @@
+"""What the sampling fields of a request may do to its rows of logits, known at admission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_lp._engine.apply.sampled import LARGEST, SMALLEST
+
+#: More end tokens than SGLang adds to ``stop_token_ids`` for any model.
+_ENDS = 1024
+#: Largest penalty for the frequency or presence of a token that SGLang takes.
+_PENALTY = 2.0
+
+
+def may_mask(sampling: Any) -> bool:
+    """Tell whether SGLang may set some logits of a request to ``-inf``: end tokens.
+
+    Args:
+        sampling: SGLang's ``SamplingParams``, or ``None``.
+    """
+    return bool(getattr(sampling, "min_new_tokens", 0))
+
+
+def may_spoil(sampling: Any, vocab_size: int | None) -> bool:
+    """Tell whether these fields alone may leave a row from which nothing can be sampled.
+
+    SGLang applies most of them before processors, and the temperature after them.
+    :mod:`sglang_lp._engine.apply.sampled` proves that no other values can.
+
+    Args:
+        sampling: SGLang's ``SamplingParams``, or ``None``.
+        vocab_size: Number of logits in a row; ``None`` if unknown.
+    """
+    divisor = 1.0
+    for name in ("repetition_penalty", "temperature"):
+        value = getattr(sampling, name, 1.0)
+        if not (_is_within(value, LARGEST) and value > 0):
+            return True
+        divisor *= min(value, 1.0)
+    added = [getattr(sampling, name, 0.0) for name in ("frequency_penalty", "presence_penalty")]
+    biases = getattr(sampling, "logit_bias", None) or {}
+    ends = len(getattr(sampling, "stop_token_ids", None) or ())
+    return (
+        divisor < SMALLEST
+        or not all(_is_within(penalty, _PENALTY) for penalty in added)
+        or not all(_is_within(bias, LARGEST) for bias in biases.values())
+        or (may_mask(sampling) and ends > 0 and ends + _ENDS >= (vocab_size or 0))
+    )
+
+
+def _is_within(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and abs(value) <= most
