@@ -393,9 +393,9 @@ class Sleeps(LogitProcessor):
 
 
 @pytest.mark.parametrize("others", [[], [Good], [GoodRow, GoodFixed]])
-@pytest.mark.parametrize("processor", [Sleeps, Good, GoodFixed, Writes, GoodDense])
+@pytest.mark.parametrize("processor", [Good, Writes, GoodDense])
 @pytest.mark.parametrize("spoiled", [math.nan, math.inf])
-def test_logits_that_the_model_spoiled_end_no_request_whoever_shares_its_batch(
+def test_an_edited_row_that_the_model_spoiled_ends_as_a_fault_whoever_shares_its_batch(
     processor, others, spoiled
 ):
     requests = [restricted(processor), *map(request_of, others)]
@@ -404,18 +404,24 @@ def test_logits_that_the_model_spoiled_end_no_request_whoever_shares_its_batch(
 
     Batch().step(logits, rows_of(requests), requests)
 
-    assert [params["__req__"].to_finish for params in requests] == [None] * len(requests)
-    assert logits[1:].isfinite().any(-1).all()
+    reasons = [params["__req__"].to_finish for params in requests]
+    assert (reasons[0].status_code, reasons[1:]) == (500, [None] * len(others))
+    assert "the model itself wrote NaN" in reasons[0].message
+    assert logits[0].tolist() == [0.0] * VOCAB
+    assert logits.isfinite().any(-1).all()
 
 
-def test_an_empty_row_is_the_processors_fault_where_the_model_wrote_nan():
-    params = restricted(AllowsOne)
-    logits = torch.full((1, VOCAB), math.nan)
-    logits[0, 3] = -math.inf
+@pytest.mark.parametrize("processor", [Sleeps, GoodFixed])
+def test_a_row_that_the_model_spoiled_goes_on_if_unedited_or_if_the_edits_mask_what_it_spoiled(
+    processor,
+):
+    params = restricted(processor)
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 7] = math.nan
 
     Batch().step(logits, rows_of([params]), [params])
 
-    assert "no token is left" in params["__req__"].to_finish.message
+    assert params["__req__"].to_finish is None
 
 
 # Grammars

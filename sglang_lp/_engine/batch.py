@@ -14,7 +14,6 @@ edits, until the first row wakes or any row of the process changes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,15 +21,15 @@ from sglang_lp._engine.apply.device import device_of, index_on
 from sglang_lp._engine.apply.plan import Plan
 from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
-from sglang_lp._engine.apply.sampled import can_sample
-from sglang_lp._engine.apply.whole_rows import NoTokenLeft, compute, write_back
+from sglang_lp._engine.apply.whole_rows import compute, write_back
 from sglang_lp._engine.draft_walk import edit_computed, visit_drafts
+from sglang_lp._engine.ending import contradicts, end_at, end_conflicts, end_not_finite, fail_at
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.clock import clock
 from sglang_lp._engine.raw_rows import raw_rows
 from sglang_lp._engine.step import Step, ask, end, schedule
 from sglang_lp.edits import NEVER
-from sglang_lp.errors import SglangLpError, Unsupported
+from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
 
 #: Looked up once and not for each row: a member of an enumeration is a slow attribute.
 _NONE = History.NONE
-_MASKED = (
-    "the logits, the grammar, min_new_tokens or logit_bias mask every token that its processors "
-    "leave"
-)
 
 
 class Batch:
@@ -227,20 +222,20 @@ class Batch:
             step_plan.decide(step.read, step.answers)
         pool(logits, step.pools)
         if step_plan is not None:
-            _end_conflicts(step, step_plan)
+            end_conflicts(step, step_plan)
         persistent, looked_at, masked = self._plan_persistent(step)
         plans = [plan for plan in (persistent, step_plan) if plan is not None]
-        late = masked and masked & (step.edits.keys() | step.dense.keys())
-        seen = [*{*looked_at, *late, *step.rewritten}]
+        late = masked and masked & {*step.edits, *step.dense, *step.rewritten}
+        seen = [*{*looked_at, *late, *(step.rewritten if plans else ())}]
         rows = index_on(logits.device, seen) if seen else None
-        before = None if rows is None else logits.index_select(0, rows).amax(-1)
+        before = None if rows is None else logits.index_select(0, rows)
         for plan in plans:
             plan.apply(logits)
         _apply_last(logits, plans)
         if persistent is not None:
-            _end_conflicts(step, persistent)
+            end_conflicts(step, persistent)
         if before is not None and rows is not None:
-            _end_not_finite(step, seen, rows, before)
+            end_not_finite(step, seen, rows, before)
 
     def _plan_persistent(self, step: Step) -> _Persistent:
         """Return the persistent edits and the rows to look at, anew only if the batch changed."""
@@ -317,8 +312,8 @@ def _compute(step: Step) -> None:
     """Compute whole rows, then ask for the edits of these rows."""
     for index, error in compute(step.logits, step.dense, step.grammar_rows).items():
         del step.dense[index]
-        if not _contradicts(step, index, error):
-            _end(step, index, error)
+        if not contradicts(step, index, error):
+            end_at(step, index, error)
     step.read_anew()
     for index in step.dense:
         _edit_computed(step, index)
@@ -357,8 +352,8 @@ def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
         write_back(step.logits, indices, rows, changed, step.grammar_rows)
     except Exception as error:  # noqa: BLE001 - a processor may leave anything in its row
         if len(copied) == 1:
-            if not _contradicts(step, indices[0], error):
-                _fail(step, indices[0], error)
+            if not contradicts(step, indices[0], error):
+                fail_at(step, indices[0], error)
             step.edits.pop(indices[0], None)
         else:  # one row at a time, to find the request that fails
             for one in copied:
@@ -386,79 +381,6 @@ def _apply_last(logits: torch.Tensor, plans: Sequence[Plan]) -> None:
     for plan in plans:
         if plan.factors is not None:
             device_of(logits).scale(logits, plan.factors)
-
-
-def _end_conflicts(step: Step, plan: Plan) -> None:
-    for index, why in plan.conflicts.items():
-        _end_conflict(step, index, why, masked=False)
-
-
-def _end_not_finite(
-    step: Step, indices: list[int], rows: torch.Tensor, before: torch.Tensor
-) -> None:
-    """End the requests of rows from which nothing can be sampled, with one wait for the device.
-
-    Such a row becomes zeros: SGLang samples a token, which the client does not get.
-
-    Args:
-        step: The step, with all edits applied.
-        indices: The rows to look at.
-        rows: The same on the device.
-        before: Their highest logits before the edits, NaN where there is one.
-    """
-    import torch
-
-    after = step.logits.index_select(0, rows).amax(-1)
-    ended = []
-    for index, was, now in zip(indices, *torch.stack((before, after)).tolist(), strict=True):
-        row = step.rows[index // step.width]
-        if row is None or can_sample(now, row.host.temperature):
-            continue
-        ended.append(index)
-        if can_sample(was, row.host.temperature):
-            _end_conflict(step, index, _MASKED, masked=True)
-        else:
-            _end(step, index, row.host.not_finite(_at(step, index, row), empty=was == -math.inf))
-    if ended:
-        step.logits.index_fill_(0, index_on(step.logits.device, ended), 0.0)
-
-
-def _end_conflict(step: Step, index: int, why: str, *, masked: bool) -> None:
-    row = step.rows[index // step.width]
-    if row is not None:
-        masked = masked and (row.host.restricted or index in step.grammar_rows)
-        _fail(step, index, row.host.no_token_left(_at(step, index, row), why, masked=masked))
-
-
-def _at(step: Step, index: int, row: Row) -> int:
-    """Return the index in the answer of the token that a row of the logits is for."""
-    position, _ = step.nodes.get(index, (row.request.position, None))
-    return max(0, position - row.host.resumed)
-
-
-def _contradicts(step: Step, index: int, error: Exception) -> bool:
-    """End a request whose own masks and computed row leave no token; tell whether that is so."""
-    row = step.rows[index // step.width]
-    if row is None or type(error) is not NoTokenLeft:
-        return False
-    if not (row.host.restricted or index in step.grammar_rows):
-        return False
-    _end_conflict(step, index, _MASKED, masked=True)
-    return True
-
-
-def _fail(step: Step, index: int, fault: Exception) -> None:
-    """End the request of a row of the logits with a fault of its processor."""
-    row = step.rows[index // step.width]
-    if row is not None:
-        position, _ = step.nodes.get(index, (None, None))
-        end(step, index, row, row.fault(fault, position))
-
-
-def _end(step: Step, index: int, error: SglangLpError) -> None:
-    row = step.rows[index // step.width]
-    if row is not None:
-        end(step, index, row, error)
 
 
 def _refuse_repeated(row: Row) -> None:

@@ -86,7 +86,7 @@ def index_on(device: torch.device, rows: Sequence[int]) -> torch.Tensor:
 
 
 class Copy:
-    """Whole numbers or truth values on their way from the device to the host.
+    """Numbers or truth values on their way from the device to the host.
 
     Args:
         numbers: A tensor of any shape, which may be written over afterwards.
