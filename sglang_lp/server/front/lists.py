@@ -8,8 +8,11 @@ from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from sglang_lp.server.front.families import abort_anywhere
+
 if TYPE_CHECKING:
     from sglang_lp.server.front.admission import Admission
+    from sglang_lp.server.front.families import Families
 
 #: Seconds of a slice. One check of a request takes about 0.1 ms.
 _SLICE = 0.02
@@ -20,10 +23,12 @@ class Lists:
 
     Args:
         admission: Checks the requests.
+        families: Tells which requests an abort means.
     """
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, families: Families) -> None:
         self._admission = admission
+        self._families = families
         #: For each list that is being checked: whether a request was aborted, by its id.
         self._checked: list[dict[str, bool]] = []
 
@@ -45,16 +50,19 @@ class Lists:
     ) -> None:
         """Abort requests; those of a list that is being checked, once they are sent.
 
-        SGLang sends an abort to the scheduler, which does not have these requests yet. An id may
-        also begin the ids of other requests, which run already: that abort also goes out at once.
+        SGLang sends an abort to the scheduler, which does not have these requests yet.
         """
-        waits = False
-        for aborted in self._checked:
-            named = [one for one in aborted if abort_all or (rid and one.startswith(rid))]
-            aborted.update(dict.fromkeys(named, True))
-            waits = waits or rid in aborted
-        if abort_all or not waits:
-            original(manager, rid, abort_all)
+        if abort_all:
+            for aborted in self._checked:
+                aborted.update(dict.fromkeys(aborted, True))
+            return original(manager, rid, abort_all)
+        for one in self._families.members(manager, rid):
+            held = [aborted for aborted in self._checked if one in aborted]
+            for aborted in held:
+                aborted[one] = True
+            if not held and not (one and abort_anywhere(manager, one)):
+                original(manager, one, abort_all)
+        return None
 
     async def _check(self, manager: Any, obj: Any) -> None:
         aborted = dict.fromkeys(obj.rid, False)

@@ -14,6 +14,7 @@ from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.server.front import (
     admission,
     bodies,
+    families,
     fields,
     lists,
     meta_info,
@@ -24,6 +25,7 @@ from sglang_lp.server.front import (
 from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
+    aborts,
     chains,
     disaggregated,
     gate,
@@ -79,8 +81,10 @@ class Shared:
         self.reader = fields.Reader(guard)
         self.ollama = ollama.Ollama(self.reader)
         self.admission = admission.Admission(guard)
-        self.lists = lists.Lists(self.admission)
+        self.families = families.Families()
+        self.lists = lists.Lists(self.admission, self.families)
         # In the scheduler.
+        self.aborts = aborts.Aborts()
         self.gate = gate.SchedulerGate(guard, pending, arrivals)
         self.waiting_queue = waiting_queue.WaitingQueue(guard, arrivals)
         self.steps = sampling.Steps(pending)
@@ -219,11 +223,14 @@ HOOKS: tuple[Hook, ...] = (
         lambda _: reserved_keys.remember,
         since="0.5.23",
     ),
+    Hook(MANAGER + "generate_request", "before", lambda shared: shared.families.begin),
+    Hook(MANAGER + "_init_req_state", "after", lambda shared: shared.families.join),
     Hook(
         MANAGER + "create_abort_task",
         "before",
         lambda shared: shared.admission.admit_stream,
     ),
+    Hook(MANAGER + "create_abort_task", "around", lambda shared: shared.families.abort_later),
     Hook(
         MANAGER + "_handle_batch_request",
         "around",
@@ -246,6 +253,8 @@ HOOKS: tuple[Hook, ...] = (
         since="0.5.23",  # older versions trace without it
     ),
     # The scheduler: a request's way from its gate to its end.
+    Hook(REQUEST + "__init__", "after", lambda shared: shared.aborts.know),
+    Hook(SCHEDULER + "abort_request", "around", lambda shared: shared.aborts.abort),
     Hook(
         REQUEST + "__init__",
         "after",
