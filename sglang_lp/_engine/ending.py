@@ -47,7 +47,8 @@ def end_not_finite(
         row = step.rows[index // step.width]
         if row is None or can_sample(now, row.host.temperature):
             continue
-        if can_sample(was, row.host.temperature):
+        is_own = row.host.spoils and now != -math.inf
+        if can_sample(was, row.host.temperature) and not is_own:
             step.logits[index] = before[i]
             _end_conflict(step, index, _MASKED, masked=True)
         else:

@@ -99,7 +99,7 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.AbortReq",
         ("abort_all", "abort_message", "http_worker_ipc", "rid"),
     ),
-    Uses(SRT + "disaggregation.encoder.receiver.MMReceiverHTTP", ("waiting_list",)),
+    Uses(SRT + "disaggregation.encoder.receiver.MMReceiverBase", ("waiting_list",)),
     Uses(SRT + "disaggregation.encoder.receiver.WaitingMMRequestBase", ("rid",)),
     Uses(
         SRT + "managers.io_struct.BatchStrOutput",
