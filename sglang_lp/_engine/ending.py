@@ -31,7 +31,7 @@ def end_not_finite(
     """End the requests of rows from which nothing can be sampled, with one wait for the device.
 
     SGLang still samples a token, which the client does not get: from the row before the edits, or
-    from zeros where that row is the one to blame.
+    from zeros where that row is as bad.
 
     Args:
         step: The step, with all edits applied.
@@ -47,12 +47,11 @@ def end_not_finite(
         row = step.rows[index // step.width]
         if row is None or can_sample(now, row.host.temperature):
             continue
-        is_own = row.host.spoils and now != -math.inf
-        if can_sample(was, row.host.temperature) and not is_own:
-            step.logits[index] = before[i]
+        was_good = can_sample(was, row.host.temperature)
+        step.logits[index] = before[i] if was_good else 0.0
+        if was_good and not row.host.spoils:
             _end_conflict(step, index, _MASKED, masked=True)
         else:
-            step.logits[index] = 0.0
             end_at(step, index, row.host.not_finite(_at(step, index, row), empty=was == -math.inf))
 
 

@@ -45,7 +45,6 @@ class Biases(LogitProcessor):
     def edit(self, request, edits):
         edits.ban(BANNED)
         edits.bias([1, 2], [MAX_BIAS, -MAX_BIAS])
-        edits.scale(MAX_FACTOR)
 
 
 class Computes(LogitProcessor):
@@ -137,7 +136,6 @@ def expected(kind, logits, sampling, seen):
         if kind is Biases:
             row[1] += MAX_BIAS
             row[2] -= MAX_BIAS
-            row = held(row * MAX_FACTOR)
         row = held(row / own.temperature)
         if not np.isfinite(row.max()):
             return None
