@@ -11,6 +11,7 @@ from sglang_lp.errors import RequestError
 from sglang_lp.server.front import lists
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_STREAMED
+from sglang_lp.server.front.families import Families
 from sglang_lp.server.front.lists import Lists
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Policy
@@ -21,7 +22,8 @@ BANS = "DisallowedTokensLogitsProcessor"
 def manager(aborts=None):
     return SimpleNamespace(
         model_config=SimpleNamespace(vocab_size=2_000, hf_eos_token_id={2}),
-        server_args=SimpleNamespace(speculative_algorithm=None),
+        server_args=SimpleNamespace(speculative_algorithm=None, tokenizer_worker_num=1),
+        rid_to_state={},
         preferred_sampling_params=None,
         abort_request=None if aborts is None else aborts.append,
     )
@@ -49,7 +51,7 @@ async def sglangs(_manager, obj, *_args):
 def checking(monkeypatch):
     """Return checks of lists whose slices have no length."""
     monkeypatch.setattr(lists, "_SLICE", 0.0)
-    return Lists(Admission(Guard(Policy())))
+    return Lists(Admission(Guard(Policy())), Families())
 
 
 async def collected(answers):
@@ -115,7 +117,7 @@ def test_sglangs_answers_end_where_the_client_goes(checking):
     ("abort", "at_once", "later"),
     [
         (("a_1",), [], ["a_1"]),
-        (("a_",), [("a_", False)], ["a_0", "a_1", "a_2"]),
+        (("a_",), [("a_", False)], []),
         (("b_1",), [("b_1", False)], []),
         (("",), [("", False)], []),
         (("", True), [("", True)], ["a_0", "a_1", "a_2"]),
@@ -143,8 +145,9 @@ def test_an_abort_of_a_list_that_is_checked_comes_once_it_is_sent(checking, abor
 
 def test_outside_of_checks_an_abort_is_sglangs(checking):
     given = []
-    checking.abort(lambda *args: given.append(args), "manager", "a_1")
-    assert given == [("manager", "a_1", False)]
+    front = manager()
+    checking.abort(lambda *args: given.append(args), front, "a_1")
+    assert given == [(front, "a_1", False)]
 
 
 def test_a_list_that_was_cancelled_is_forgotten(checking):

@@ -24,7 +24,7 @@ from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 from support.fakes.gpu import FakeGpu
 
-VOCAB, STEPS = 24, 250
+VOCAB, STEPS = 24, 150
 BANNED = [0, 5]
 MOST = float(np.finfo(np.float32).max)
 
