@@ -264,7 +264,7 @@ class Batch:
 
 
 class _Persistent(NamedTuple):
-    """What a batch keeps as long as its rows stay the same.
+    """Persistent edits and rows to look at, kept as long as the rows of a batch stay the same.
 
     Attributes:
         plan: The persistent edits, or ``None``.

@@ -17,7 +17,7 @@ from sglang_lp.server.gate.any_worker import for_any_worker
 
 #: Attribute of SGLang's request in this process, which its copies inherit.
 _FAMILY = "sglang_lp_family"
-#: Seconds between the end of a stream and the abort of what is left of its requests: SGLang's.
+#: Seconds between the end of a stream and the abort of its requests that still run: SGLang's.
 _GRACE = 2.0
 
 
@@ -73,13 +73,14 @@ class Families:
             self._named[family.name] = family
 
     def abort_later(self, _original: Callable[..., Any], manager: Any, obj: Any) -> Any:
-        """Return SGLang's task after a stream: abort what is left of its own requests.
+        """Return the task after a stream: abort its own requests that still run.
 
         Raises:
             HTTPException: The ``rid`` is that of requests that run; a later refusal would be an
                 event of the stream.
         """
-        from fastapi import BackgroundTasks, HTTPException
+        from fastapi import HTTPException
+        from starlette.background import BackgroundTask
 
         if not hasattr(obj, "is_single"):  # SGLang has not taken it yet
             try:
@@ -88,9 +89,7 @@ class Families:
                         self._check(manager, rid)
             except RequestError as error:
                 raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
-        tasks = BackgroundTasks()
-        tasks.add_task(_abort_left, manager, obj)
-        return tasks
+        return BackgroundTask(_abort_left, manager, obj)
 
     def members(self, manager: Any, rid: str) -> list[str]:
         """Return the ids of the requests that a client means by a ``rid``; else that ``rid``."""

@@ -1,4 +1,4 @@
-"""What the sampling fields of a request may do to its rows of logits, known at admission."""
+"""Sampling fields that mask or spoil the rows of their request, known at admission."""
 
 from __future__ import annotations
 
