@@ -20,7 +20,6 @@ FIELDS = {
     "a bias that is infinite": {"temperature": 1, "logit_bias": {"5": 1e39}},
     "biases that leave no token": {"logit_bias": dict.fromkeys(map(str, ALL), -1e39)},
     "end tokens that leave no token": {"min_new_tokens": 3, "stop_token_ids": ALL},
-    "a penalty that divides by nearly nothing": {"temperature": 1, "repetition_penalty": 1e-44},
 }
 
 
@@ -49,6 +48,17 @@ def test_a_row_that_is_not_finite_ends_its_request_before_its_token(
         assert all(not event.get("output_ids") for event in events.events), events.events
         assert "400" in str(events.events[-1])
     assert FREQUENT[0] not in kept.output_ids
+
+
+@on_servers("decided")
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_penalty_that_divides_by_nearly_nothing_lifts_no_ban(server, copies):
+    # It divides only tokens that the answer has, so that the first rows are finite.
+    request = body([5, 7, 9], max_new_tokens=30, n=copies)
+    request["sampling_params"] |= {"temperature": 1, "repetition_penalty": 1e-44}
+
+    for event in server.stream("/generate", request).events:
+        assert FREQUENT[0] not in event.get("output_ids", [])
 
 
 @on_servers("ngram chains, no overlap", "eagle chains")
