@@ -34,8 +34,8 @@ class Move(NamedTuple):
     """One row of the table.
 
     Attributes:
-        kind: ``"function"``, ``"attribute"``, ``"algorithm"``, ``"processor"``, ``"route"`` or
-            ``"test"``.
+        kind: ``"function"``, ``"attribute"``, ``"field"``, ``"algorithm"``, ``"processor"``,
+            ``"route"`` or ``"test"``.
         name: Name of what moved.
         state: What happened to it, in Markdown.
         breaks: Whether it keeps a guarded server from starting, or a test from passing.
@@ -123,6 +123,11 @@ def moved(tested: Any, tried: Any) -> list[Move]:
         Move("attribute", name, "gone", breaks=True)
         for name, exists in tried["attributes"].items()
         if not exists
+    ]
+    moves += [
+        Move("field", f"{owner}.{name}", "new, and in no row of the table", breaks=True)
+        for owner, names in tried["unknown_fields"].items()
+        for name in names
     ]
     kinds = ("algorithm", "algorithms"), ("processor", "processors"), ("route", "routes")
     for kind, names in kinds:

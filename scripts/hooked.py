@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
+from scripts.request_fields import unknown
 from sglang_lp.server.front.routes import walk
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.startup.attribute_table import ATTRIBUTES
@@ -27,7 +28,7 @@ __all__ = ["found"]
 
 
 def found() -> dict[str, Any]:
-    """Return functions and attributes that hooks need, SGLang's algorithms and processors, routes.
+    """Return what hooks need, SGLang's algorithms, processors and routes, and unknown fields.
 
     Rows of the tables with ``until`` are for older releases and left out.
     """
@@ -59,6 +60,7 @@ def found() -> dict[str, Any]:
         "algorithms": sorted(one.name for one in SpeculativeAlgorithm),
         "processors": sorted(processors),
         "routes": sorted({f"{path} {endpoint.__name__}" for path, endpoint in walk(app)}),
+        "unknown_fields": unknown(),
     }
 
 

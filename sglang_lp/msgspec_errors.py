@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -41,19 +41,36 @@ def translated(
     """
     if missing := re.match(_MISSING, text):
         return InvalidParameter(processor, missing["name"], "required, but not given")
-    if at := re.match(_AT, text, re.DOTALL):
-        problem = at["problem"].replace("`", "")
-        if problem.startswith("Invalid enum value"):  # it repeats whatever came
-            problem = f"expected {_choices(params_type, at['name'])}"
-        entries = "" if at["rest"] else _entries(params_type, at["name"])
-        problem = _plain(problem[0].lower() + problem[1:], entries)
-        place = f" at {at['rest']}" if at["rest"] else ""
-        came = _shown_as_json(_pick(given[at["name"]], at["rest"]))
-        return InvalidParameter(processor, at["name"], f"{problem}, got {came}{place}")
+    at, problem = described(params_type, given.__getitem__, text)
+    if at is not None:
+        return InvalidParameter(processor, at, problem)
     name, colon, problem = text.partition(": ")  # from a __post_init__
     if colon and name in params_type.__struct_fields__:
         return InvalidParameter(processor, name, problem)
     return InvalidParameter(processor, None, text.replace("`", ""))
+
+
+def described(
+    struct: type[msgspec.Struct], read: Callable[[str], Any], text: str
+) -> tuple[str | None, str]:
+    """Return the field that msgspec refuses, or ``None``, and the problem in plain words.
+
+    Args:
+        struct: The type that the fields do not fit.
+        read: Return the given value of a field.
+        text: msgspec's message.
+    """
+    at = re.match(_AT, text, re.DOTALL)
+    if at is None:
+        return None, text.replace("`", "")
+    problem = at["problem"].replace("`", "")
+    if problem.startswith("Invalid enum value"):  # it repeats whatever came
+        problem = f"expected {_choices(struct, at['name'])}"
+    entries = "" if at["rest"] else _entries(struct, at["name"])
+    problem = _plain(problem[0].lower() + problem[1:], entries)
+    place = f" at {at['rest']}" if at["rest"] else ""
+    came = _shown_as_json(_pick(read(at["name"]), at["rest"]))
+    return at["name"], f"{problem}, got {came}{place}"
 
 
 def _plain(problem: str, entries: str) -> str:

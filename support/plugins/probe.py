@@ -41,6 +41,20 @@ SMUGGLED: dict[str, tuple[str | None, Any]] = {
     "beam search": (_LOOPS, {"action": "end"}),
 }
 
+#: Beginning of a request's id -> fields that the scheduler gets: sampling parameters, and others.
+OUT_OF_RANGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "temperature": ({"temperature": 1e39}, {}),
+    "repetition_penalty": ({"repetition_penalty": 1e-310}, {}),
+    "logit_bias": ({"logit_bias": {"5": 1e39}, "top_k": 5}, {}),
+    "logit_bias of no token": ({"logit_bias": {"4096": 1}}, {}),
+    "top_k": ({"top_k": 2**31}, {}),
+    "stop_token_ids": ({"stop_token_ids": {4096}, "min_new_tokens": 2}, {}),
+    "stop_regex": ({"stop_regex_strs": [r"^(\s?\w?.?)+\x01$"], "stop_regex_max_len": 99}, {}),
+    "top_logprobs_num": ({}, {"return_logprob": True, "top_logprobs_num": 4096}),
+    "token_ids_logprob": ({}, {"return_logprob": True, "token_ids_logprob": [4096]}),
+    "token_indices_to_pool": ({}, {"token_indices_to_pool": [10**9]}),
+}
+
 
 def install() -> None:
     """Hook the step; SGLang calls this in each of its processes."""
@@ -63,6 +77,10 @@ def _smuggle(_manager: Any, tokenized: Any) -> None:
     smuggled = SMUGGLED.get(str(tokenized.rid).partition(":")[0])
     if smuggled is not None:
         tokenized.custom_logit_processor, tokenized.sampling_params.custom_params = smuggled
+    sampling, others = OUT_OF_RANGE.get(str(tokenized.rid).partition(":")[0], ({}, {}))
+    for target, fields in ((tokenized.sampling_params, sampling), (tokenized, others)):
+        for name, value in fields.items():
+            setattr(target, name, value)
 
 
 def _after_step(result: Any, _worker: Any, batch: Any = None, *_args: Any, **_kwargs: Any) -> None:

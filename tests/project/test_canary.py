@@ -34,6 +34,7 @@ def side(functions, algorithms=("EAGLE",), processors=("A",), attributes=(), rou
         "algorithms": [*algorithms],
         "processors": [*processors],
         "routes": [*routes],
+        "unknown_fields": {},
     }
 
 
@@ -83,6 +84,14 @@ def test_every_kind_of_move_is_a_row_and_first_what_breaks():
         Move("algorithm", "Y", "new"),
         Move("algorithm", "X", "gone"),
         Move("processor", "B", "new"),
+    ]
+
+
+def test_a_field_that_no_gate_knows_breaks():
+    tried = {**side({}), "unknown_fields": {"a.Body": ["new"]}}
+
+    assert moved(side({}), tried) == [
+        Move("field", "a.Body.new", "new, and in no row of the table", breaks=True)
     ]
 
 

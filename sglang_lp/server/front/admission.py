@@ -23,6 +23,8 @@ from sglang_lp.server.front.header import find_endpoint, record_ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.prompts import check_ids, check_prompts
+from sglang_lp.server.front.whole_requests import check_not_empty
+from sglang_lp.server.gate.field_checks import check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
@@ -54,7 +56,10 @@ class Admission:
         _note(getattr(tokenized, "rid", None))
         with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
-                check_ids(manager, obj, getattr(tokenized, "input_ids", None))
+                ids = getattr(tokenized, "input_ids", None)
+                check_not_empty(tokenized)
+                check_ids(manager, obj, ids)
+                check_positions(tokenized, ids)
             if self._admit_tokenized(manager, tokenized):
                 expect(obj)
 

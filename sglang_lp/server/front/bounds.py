@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 from sglang_lp.copies import packed
-from sglang_lp.errors import RequestError
+from sglang_lp.errors import RequestError, shown
 
 #: Most entries of list parameters, and characters of texts in them, in one HTTP request over all
 #: of its texts and copies: four lists of the greatest length. Every text and copy has its own
@@ -32,6 +32,16 @@ MAX_COPIED = 16_777_216
 #: scheduler gets the parameters of every copy.
 MAX_CHARACTERS = 16_777_216
 
+#: Most copies (``n``) of one text in one HTTP request.
+MAX_COPIES = 512
+
+#: Most requests that SGLang makes of one HTTP request: texts times copies (``n``).
+MAX_REQUESTS = 2_048
+
+#: Most characters of a text for each token of the served model's context. Tokenizers need less
+#: than a quarter of it for English, and SGLang tokenizes in its event loop.
+MAX_CHARACTERS_OF_TOKEN = 16
+
 #: Most seconds that the constructors of adapted classes may take for one HTTP request, over all
 #: of its texts and copies: the scheduler makes an object for each.
 MAX_MAKING = 2.0
@@ -42,6 +52,11 @@ MAX_MAKING = 2.0
 MAX_STREAMED = 1_024
 
 
+#: Most lists and objects in the parameters of one HTTP request, at any depth: each is looked at.
+MAX_INNER = 32_768
+
+
+_CONTAINERS = (list, dict)
 #: Types of entries without characters.
 _NUMBERS = frozenset((int, float, bool, type(None)))
 
@@ -79,7 +94,7 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
             f"custom_params: expected at most {MAX_LINKS} links of chains in one HTTP request, got "
             f"{links} over all of its texts and copies (n); send several requests"
         )
-    characters = copies * sum(map(_all_characters, texts))
+    characters = copies * _all_characters(texts)
     if characters > MAX_CHARACTERS:
         raise RequestError(
             f"custom_params: expected at most {MAX_CHARACTERS} characters in one HTTP request, got "
@@ -100,6 +115,45 @@ def check_entries(texts: Sequence[object], copies: int = 1) -> None:
             f"custom_params: expected at most {MAX_DIFFERENT} entries of lists and characters in "
             f"those parameters of one HTTP request that differ from text to text, got {total} in "
             f"{len(different)} of them; send several requests"
+        )
+
+
+def check_texts(texts: int, copies: int) -> None:
+    """Check how many requests SGLang would make of one HTTP request.
+
+    Args:
+        texts: Number of its texts; 0 for one text that is no list.
+        copies: Number of copies of each text (``n``).
+
+    Raises:
+        RequestError: More than ``MAX_REQUESTS``, or more than ``MAX_COPIES`` of one text.
+    """
+    if copies > MAX_COPIES:
+        raise RequestError(
+            f"n: expected at most {MAX_COPIES}, got {shown(copies)}; send several requests"
+        )
+    if max(texts, 1) * copies > MAX_REQUESTS:
+        raise RequestError(
+            f"text: expected at most {MAX_REQUESTS} texts and copies (n) in one HTTP request, got "
+            f"{max(texts, 1) * copies}; send several requests"
+        )
+
+
+def check_characters(texts: Sequence[object], context: int) -> None:
+    """Check the lengths of texts before they are tokenized.
+
+    Args:
+        texts: Texts of one HTTP request; other objects are skipped.
+        context: Most tokens of a prompt and its answer.
+
+    Raises:
+        RequestError: A text is too long for the context.
+    """
+    longest = max([len(text) for text in texts if isinstance(text, str)], default=0)
+    if longest > context * MAX_CHARACTERS_OF_TOKEN:
+        raise RequestError(
+            f"text: expected at most {context * MAX_CHARACTERS_OF_TOKEN} characters, as the served "
+            f"model takes {context} tokens, got {longest}; shorten it"
         )
 
 
@@ -184,17 +238,34 @@ def _in_texts(custom_params: object) -> int:
     return sum(len(value) for value in custom_params.values() if isinstance(value, str))
 
 
-def _all_characters(custom_params: object) -> int:
-    """Return the number of characters of one request's texts and keys, however deep they are."""
-    total, left = 0, [custom_params]
+def _all_characters(texts: Sequence[object]) -> int:
+    """Return the number of characters of texts and keys, however deep they are.
+
+    Args:
+        texts: ``custom_params`` of each text of one HTTP request.
+
+    Raises:
+        RequestError: It has more than ``MAX_INNER`` lists and objects; no more are looked at.
+    """
+    total, inner, left = 0, 0, [*texts]
     while left:
         value = left.pop()
         if isinstance(value, str):
             total += len(value)
-        elif isinstance(value, dict):
-            left += [*value, *value.values()]
+            continue
+        if isinstance(value, dict):
+            parts = [*value, *value.values()]
         elif isinstance(value, list) and not _NUMBERS.issuperset(map(type, value)):
-            left += value
+            parts = value
+        else:
+            continue
+        inner += sum(isinstance(part, _CONTAINERS) for part in parts)
+        if inner > MAX_INNER:
+            raise RequestError(
+                f"custom_params: expected at most {MAX_INNER} lists and objects in one HTTP "
+                "request, however deep, got more; send several requests"
+            )
+        left += parts
     return total
 
 

@@ -25,10 +25,8 @@ def check_prompts(manager: Any, obj: Any) -> Iterator[None]:
         obj: SGLang's ``GenerateReqInput`` or ``EmbeddingReqInput``, of one prompt or of a list.
 
     Raises:
-        RequestError: As :func:`check_ids`; or ``positional_embed_overrides`` is JSON, which ends
-            SGLang's scheduler.
+        RequestError: As :func:`check_ids`.
     """
-    _check_overrides(obj)
     prompts = getattr(obj, "input_ids", None)
     if not isinstance(prompts, list) or not prompts or _replaces_ids(manager, obj):
         return
@@ -54,9 +52,8 @@ def check_ids(manager: Any, obj: Any, ids: Sequence[int] | None) -> None:
         ids: Token ids of the prompt, or ``None``.
 
     Raises:
-        RequestError: An id is negative, or ``vocab_size`` or more; or as :func:`check_prompts`.
+        RequestError: An id is negative, or ``vocab_size`` or more.
     """
-    _check_overrides(obj)
     if ids and not _replaces_ids(manager, obj):
         _check_range(manager, ids)
 
@@ -77,17 +74,6 @@ def _check_range(manager: Any, ids: Sequence[int]) -> None:
         raise _outside(shown(smallest), manager)
     if largest >= manager.model_config.vocab_size:
         raise _outside(shown(largest), manager)
-
-
-def _check_overrides(obj: Any) -> None:
-    """Refuse overrides that are not the objects which SGLang makes of ``embed_overrides``."""
-    given = getattr(obj, "positional_embed_overrides", None)
-    for one in given if isinstance(given, list) else (given,):
-        if one is not None and not hasattr(one, "reconstruct"):
-            raise RequestError(
-                "positional_embed_overrides: expected nothing, because JSON cannot give it, got "
-                f"{shown(one)}; use embed_overrides"
-            )
 
 
 def _replaces_ids(manager: Any, obj: Any) -> bool:

@@ -7,7 +7,10 @@ A refusal ends that request and nothing else.
 from __future__ import annotations
 
 import copy
+import logging
 import weakref
+from array import array
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,6 +22,7 @@ from sglang_lp.faults import as_fault
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
+from sglang_lp.server.gate.field_checks import check_pooling, check_received
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
@@ -31,13 +35,16 @@ from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking, safe_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sglang_lp._engine.history.arrivals import Arrivals
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.server.gate.guard import Admitted, Guard
     from sglang_lp.server.scheduler.pending import PendingResults
+
+
+logger = logging.getLogger(__name__)
 
 
 class SchedulerGate:
@@ -57,6 +64,11 @@ class SchedulerGate:
     def admit_req(self, _result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         """Make the row of a request that SGLang has made, or end the request."""
         try:
+            check_received(req, getattr(req, "vocab_size", None))
+        except RequestError as error:
+            self._refuse(req, error)
+            return
+        try:
             given = req.custom_logit_processor is not None or req.sampling_params.custom_params
             if given or not self._guard.rules.is_empty or writing() is not None:
                 self._admit(req)
@@ -74,6 +86,25 @@ class SchedulerGate:
             metrics = writing()
             if metrics is not None:
                 metrics.fail_early(error)
+
+    def receive(
+        self, original: Callable[..., None], scheduler: Any, recv_req: Any, **kwargs: Any
+    ) -> None:
+        """End a request whose fields raise in SGLang's own code before it joins the queue.
+
+        SGLang's scheduler ends with such an error: a session that replaces a request, for example.
+        """
+        try:
+            check_pooling(recv_req)
+            original(scheduler, recv_req, **kwargs)
+        except Exception as error:
+            if not isinstance(error, RequestError):
+                logger.exception("sglang-lp: SGLang could not receive a request")
+                error = RequestError(f"SGLang cannot receive this request: {type(error).__name__}")
+            req = _made_plain(scheduler, recv_req)
+            self._end(req, error)
+            scheduler.init_req_max_new_tokens(req)
+            scheduler._add_request_to_queue(req)  # noqa: SLF001 - as SGLang does it
 
     def from_str(self, _cls: type, json_str: str) -> InertProcessor:
         """Replace SGLang's unpickling of a payload, and refuse one that is not allowed."""
@@ -93,15 +124,28 @@ class SchedulerGate:
         try:
             self._begin(req)
         except RequestError as error:
-            if _is_awaited(req, self._pending.scheduler):
-                req.custom_logit_processor = DECIDED
-                given = _own_params(req, {})
-                host = SglangHost(given["__req__"], self._pending)
-                attach_row(given, _Refusing(error), None, host)
-                return
-            req.custom_logit_processor = None
-            req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
-            add(req.to_finish, Coded(str(error), error.code, error.param).entries)
+            self._end(req, error)
+
+    def _refuse(self, req: Any, error: RequestError) -> None:
+        """End a request with a field of SGLang's that is out of range."""
+        self._guard.gate = Gate.SCHEDULER
+        asking.set(Asking(rid=safe_id(getattr(req, "rid", None))))
+        with suppress(RequestError), self._guard.counting():
+            raise error
+        neutralize(req)
+        self._end(req, error)
+
+    def _end(self, req: Any, error: RequestError) -> None:
+        """End a refused request."""
+        if _is_awaited(req, self._pending.scheduler):
+            req.custom_logit_processor = DECIDED
+            given = _own_params(req, {})
+            host = SglangHost(given["__req__"], self._pending)
+            attach_row(given, _Refusing(error), None, host)
+            return
+        req.custom_logit_processor = None
+        req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
+        add(req.to_finish, Coded(str(error), error.code, error.param).entries)
 
     def _begin(self, req: Any) -> None:
         """Make the row of a request.
@@ -166,6 +210,35 @@ def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contra
     if not decides:
         return Contradicts.CLIENT
     return Contradicts.BOTH if intake.names_anything else Contradicts.POLICY
+
+
+def neutralize(req: Any) -> None:
+    """Give a refused request the fields of one that asks for nothing.
+
+    SGLang computes its first token all the same, in a batch with others.
+    """
+    sampling = type(req.sampling_params)(max_new_tokens=1)
+    sampling.normalize(None)
+    req.sampling_params = sampling
+    req.logprob.top_logprobs_num, req.logprob.token_ids_logprob = 0, None
+    req.positional_embed_overrides = None
+    for name in ("token_indices_to_pool", "multi_item_delimiter_indices"):
+        if hasattr(req, name):  # SGLang 0.5.20 does not have all
+            setattr(req, name, None)
+
+
+def _made_plain(scheduler: Any, recv_req: Any) -> Any:
+    """Return SGLang's request with the id and the owner of one that could not be made."""
+    from sglang.srt.managers.schedule_batch import Req
+
+    sampling = type(recv_req.sampling_params)(max_new_tokens=1)
+    sampling.normalize(None)
+    size = scheduler.model_config.vocab_size
+    prompt = array("q", [0])
+    owner = {"http_worker_ipc": recv_req.http_worker_ipc, "time_stats": recv_req.time_stats}
+    req = Req(recv_req.rid, "", prompt, sampling, vocab_size=size, **owner)
+    req.tokenizer = scheduler.tokenizer
+    return req
 
 
 def _own_params(req: Any, custom_params: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,8 @@ ATTRIBUTES = (
         ARGS + "ServerArgs",
         (
             *("admin_api_key", "disaggregation_mode", "enable_custom_logit_processor"),
-            *("encoder_only", "grpc_mode"),
+            *("enable_metrics", "encoder_only", "grpc_mode"),
+            "tokenizer_metrics_allowed_custom_labels",
             *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
             *("tokenizer_worker_num", "tp_size", "use_ray"),
         ),
@@ -91,8 +92,9 @@ ATTRIBUTES = (
                 "disagg_prefill_dp_rank",
             ),
             *("input_ids", "is_single", "max_thinking_tokens", "normalize_batch_and_arguments"),
-            *("parallel_sample_num", "return_logprob", "return_sampling_mask", "rid"),
-            *("routed_dp_rank", "sampling_params", "text"),
+            *("contains_mm_input", "custom_labels", "input_embeds", "parallel_sample_num"),
+            *("return_logprob", "return_sampling_mask", "rid", "routed_dp_rank"),
+            *("sampling_params", "text"),
         ),
     ),
     Uses(
@@ -109,7 +111,7 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.TokenizedGenerateReqInput",
         (
             *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
-            "sampling_params",
+            *("http_worker_ipc", "rid", "sampling_params", "time_stats"),
         ),
     ),
     Uses(
@@ -128,15 +130,9 @@ ATTRIBUTES = (
         SCHEDULER[:-1],
         (
             *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
-            *("enable_overlap", "max_req_len", "max_running_requests", "mbs", "metrics_reporter"),
-            *(
-                "mm_receiver",
-                "model_config",
-                "pp_group",
-                "result_queue",
-                "running_batch",
-                "running_mbs",
-            ),
+            *("enable_overlap", "init_req_max_new_tokens", "max_req_len", "max_running_requests"),
+            *("mbs", "metrics_reporter", "mm_receiver", "model_config", "pp_group"),
+            *("result_queue", "running_batch", "running_mbs"),
             *("server_args", "spec_algorithm", "tokenizer", "tp_worker", "waiting_queue"),
         ),
     ),
@@ -148,21 +144,15 @@ ATTRIBUTES = (
     Uses(
         REQUEST[:-1],
         (
-            *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender"),
-            *("finished", "finished_len", "finished_reason", "grammar", "http_worker_ipc"),
-            *(
-                "inflight_middle_chunks",
-                "is_retracted",
-                "kv",
-                "origin_input_ids",
-                "output_ids",
-                "pending_bootstrap",
-            ),
-            *("return_logprob", "return_sampling_mask", "rid", "sampling_params"),
-            *("set_finish_with_abort", "to_finish", "tokenizer", "vocab_size"),
+            *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender", "finished"),
+            *("finished_len", "finished_reason", "grammar", "http_worker_ipc"),
+            *("inflight_middle_chunks", "is_retracted", "kv", "logprob", "origin_input_ids"),
+            *("output_ids", "pending_bootstrap", "return_logprob", "return_sampling_mask", "rid"),
+            *("sampling_params", "set_finish_with_abort", "to_finish", "tokenizer", "vocab_size"),
         ),
     ),
     Uses(REQUEST[:-1], ("beam_group",), since=BEAM_SEARCH),
+    Uses(BATCH + "ReqLogprob", ("token_ids_logprob", "top_logprobs_num")),
     Uses(BATCH + "ScheduleBatch", ("beam_tail",), since=BEAM_SEARCH),
     Uses(COORDINATOR[:-1], ("_num_live_groups",), since=BEAM_SEARCH),
     Uses(

@@ -21,6 +21,7 @@ from sglang_lp.server.front import (
     ollama,
     reports,
     span_attributes,
+    whole_requests,
 )
 from sglang_lp.server.front.fields import At, is_read
 from sglang_lp.server.gate import reserved_keys
@@ -80,6 +81,7 @@ class Shared:
         self.bodies = bodies.Bodies(guard)
         self.reader = fields.Reader(guard)
         self.ollama = ollama.Ollama(self.reader)
+        self.whole = whole_requests.WholeRequests(guard)
         self.admission = admission.Admission(guard)
         self.families = families.Families()
         self.lists = lists.Lists(self.admission, self.families)
@@ -132,6 +134,8 @@ _COMPLETION = OPENAI + "serving_completions.OpenAIServingCompletion._convert_to_
 _RESPONSES = OPENAI + "protocol.ResponsesRequest.to_sampling_params"
 _CREATE_RESPONSES = OPENAI + "serving_responses.OpenAIServingResponses.create_responses"
 _HANDLE = OPENAI + "serving_base.OpenAIServingBase.handle_request"
+
+_TOKENIZE, _ANSWER = OPENAI + "serving_tokenize.OpenAIServing", "._handle_non_streaming_request"
 
 _BeamHook = partial(Hook, since=BEAM_SEARCH)
 
@@ -214,6 +218,11 @@ HOOKS: tuple[Hook, ...] = (
         lambda _: fields.take_max_thinking_tokens,
         serves=_reads_effort,
     ),
+    Hook(MANAGER + "generate_request", "before", lambda shared: shared.whole.check),
+    Hook(_TOKENIZE + "Tokenize" + _ANSWER, "before", lambda shared: shared.whole.check_tokenize),
+    Hook(
+        _TOKENIZE + "Detokenize" + _ANSWER, "before", lambda shared: shared.whole.check_detokenize
+    ),
     Hook(
         PARAMS + "set_request_reasoning_end_token_ids", "around", lambda _: reserved_keys.remember
     ),
@@ -225,6 +234,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(MANAGER + "generate_request", "before", lambda shared: shared.families.begin),
     Hook(MANAGER + "_init_req_state", "after", lambda shared: shared.families.join),
+    Hook(MANAGER + "create_abort_task", "before", lambda shared: shared.whole.check_stream),
     Hook(
         MANAGER + "create_abort_task",
         "before",
@@ -255,6 +265,7 @@ HOOKS: tuple[Hook, ...] = (
     # The scheduler: a request's way from its gate to its end.
     Hook(REQUEST + "__init__", "after", lambda shared: shared.aborts.know),
     Hook(SCHEDULER + "abort_request", "around", lambda shared: shared.aborts.abort),
+    Hook(SCHEDULER + "handle_generate_request", "around", lambda shared: shared.gate.receive),
     Hook(
         REQUEST + "__init__",
         "after",

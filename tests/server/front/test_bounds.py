@@ -17,6 +17,7 @@ from sglang_lp.server.front.bounds import (
     MAX_COPIED,
     MAX_DIFFERENT,
     MAX_ENTRIES,
+    MAX_INNER,
     MAX_LINKS,
     check_copies,
     check_entries,
@@ -98,6 +99,22 @@ def test_what_is_the_same_counts_once_among_what_differs():
 def test_up_to_the_limit_nothing_is_compared(monkeypatch):
     monkeypatch.setattr(bounds, "packed", None)
     check_entries([listing(MAX_DIFFERENT // 2), None, listing(MAX_DIFFERENT // 2)])
+
+
+@pytest.mark.parametrize("inner", [list, dict])
+def test_no_more_lists_are_looked_at_than_are_taken(inner):
+    looked_at = []
+
+    class Counting(list):
+        def __iter__(self):
+            looked_at.append(len(self))
+            return super().__iter__()
+
+    check_entries([{"a": [inner() for _ in range(MAX_INNER - 2)]}])
+    nested = {"a": [Counting(inner() for _ in range(1_000)) for _ in range(1_000)]}
+    with pytest.raises(RequestError, match=f"at most {MAX_INNER} lists and objects"):
+        check_entries([nested])
+    assert sum(looked_at) <= 4 * MAX_INNER
 
 
 def chain(links):

@@ -78,16 +78,6 @@ def test_overridden_embeddings_excuse_no_id():
     assert not passes(SimpleNamespace(input_ids=[-1], embed_overrides=[]))
 
 
-@pytest.mark.parametrize("given", [{}, [{}], "x", 1, [None, []]])
-def test_overrides_that_sglang_did_not_make_are_refused(given):
-    for obj in (body([1]), body(None, text="a")):
-        obj.positional_embed_overrides = given
-        with pytest.raises(RequestError, match=r"^positional_embed_overrides: expected nothing"):
-            [*check_prompts(SERVED, obj)]
-        with pytest.raises(RequestError, match=r"^positional_embed_overrides: expected nothing"):
-            check_ids(SERVED, obj, array("q", [1]))
-
-
 def test_a_list_is_asked_once_whether_it_has_images():
     """SGLang answers in time that grows with the list."""
     asked = []

@@ -1,0 +1,235 @@
+"""The check of a whole request in the HTTP process, before SGLang normalizes and tokenizes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sglang_lp.errors import RequestError, shown
+from sglang_lp.server.front.answer_errors import noting
+from sglang_lp.server.front.bounds import check_characters, check_texts
+from sglang_lp.server.front.header import find_endpoint
+from sglang_lp.server.front.placeholders import sending_placeholder
+from sglang_lp.server.gate.field_checks import (
+    check_body,
+    check_sampling,
+    check_token_ids,
+    lengths,
+)
+from sglang_lp.server.gate.request_fields import CLIENT_NAMES
+from sglang_lp.trust.audit import Asking, asking, safe_id
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
+
+#: Attribute of a body that was checked before SGLang sent the status of its stream.
+_CHECKED = "sglang_lp_checked"
+_EMPTY = "text: expected a token or more in each prompt, got none; write a text"
+
+
+class WholeRequests:
+    """Checks requests by the table of SGLang's fields. Its public methods are hooks.
+
+    Args:
+        guard: The guard of this process.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def check(self, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Check a body of any endpoint, or of ``Engine``, with or without a processor."""
+        if _CHECKED in vars(obj):
+            return
+        try:
+            texts = _check_shape(obj)
+            if find_endpoint() is not None:  # a program with an Engine is the operator's own
+                check_texts(texts, _copies(obj))
+        except RequestError as error:
+            self._refuse(obj, error)
+        try:
+            _check_fields(manager, obj, texts)
+        except RequestError as error:
+            with sending_placeholder(manager, obj):
+                self._refuse(obj, error)
+
+    def check_stream(self, manager: Any, obj: Any) -> None:
+        """Check a streamed body before SGLang sends the HTTP status of its answer."""
+        if hasattr(obj, "is_single"):
+            return  # checked before SGLang normalized it
+        try:
+            self.check(manager, obj)
+        except RequestError as error:
+            from fastapi import HTTPException
+
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+        setattr(obj, _CHECKED, True)
+
+    def check_tokenize(
+        self, serving: Any, adapted_request: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        """Check the texts of ``/tokenize``."""
+        with self._refusing(None):
+            prompt = adapted_request.prompt
+            texts = prompt if isinstance(prompt, list) else [prompt]
+            check_texts(len(texts), 1)
+            _check_characters(serving.tokenizer_manager, texts)
+
+    def check_detokenize(
+        self, serving: Any, adapted_request: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        """Check the token ids of ``/detokenize``."""
+        config = serving.tokenizer_manager.model_config
+        with self._refusing(None):
+            tokens = adapted_request.tokens
+            lists = tokens if tokens and isinstance(tokens[0], list) else [tokens]
+            check_texts(len(lists), 1)
+            for ids in lists:
+                if len(ids) > config.context_len:
+                    raise RequestError(
+                        f"tokens: expected at most {config.context_len}, the context of the served "
+                        f"model, got {len(ids)}; send several requests"
+                    )
+                if all(type(one) is int for one in ids):  # SGLang refuses others
+                    check_token_ids("tokens", ids, config.vocab_size)
+
+    def _refuse(self, obj: Any, error: RequestError) -> NoReturn:
+        with self._refusing(obj):
+            raise error
+
+    @contextmanager
+    def _refusing(self, obj: Any) -> Iterator[None]:
+        """Count and note a refusal of the block, with the name that the client wrote."""
+        asking.set(Asking(find_endpoint(), safe_id(getattr(obj, "rid", None))))
+        with noting(), self._guard.counting():
+            try:
+                yield
+            except RequestError as error:
+                name = CLIENT_NAMES.get(find_endpoint() or "", {}).get(error.param or "")
+                if name is None or type(error) is not RequestError:
+                    raise
+                raise RequestError(name + str(error).removeprefix(error.param or "")) from None
+
+
+def _check_shape(obj: Any) -> int:
+    """Check the parts of a body that decide how many requests SGLang makes of it.
+
+    Returns:
+        The number of its texts; 0 for one text that is no list.
+    """
+    samplings = obj.sampling_params
+    texts = _texts(obj)
+    if isinstance(samplings, list):
+        if len(samplings) != texts:
+            expected = f"a list of {texts}, one for each text" if texts else "an object"
+            raise RequestError(
+                f"sampling_params: expected {expected}, got {shown(samplings)}; give one object"
+            )
+    elif samplings is not None and not isinstance(samplings, dict):
+        raise RequestError(f"sampling_params: expected an object, got {shown(samplings)}")
+    for one in samplings if isinstance(samplings, list) else ():
+        if not isinstance(one, dict):
+            raise RequestError(f"sampling_params: expected objects, got {shown(one)} in the list")
+    copies = _copies(obj)
+    if type(copies) is not int:
+        raise RequestError(f"n: expected a whole number, got {shown(copies)}")
+    return texts
+
+
+def _texts(obj: Any) -> int:
+    """Return the number of texts of a body, 0 for one that is no list."""
+    given = obj.text if obj.text is not None else obj.input_ids
+    if given is None:
+        given = obj.input_embeds
+        if not isinstance(given, list) or not given or not isinstance(given[0], list):
+            return 0  # SGLang refuses it
+        return len(given) if given[0] and isinstance(given[0][0], list) else 0
+    if not isinstance(given, list) or (obj.text is None and (not given or type(given[0]) is int)):
+        return 0
+    return len(given)
+
+
+def _copies(obj: Any) -> Any:
+    """Return the number of copies of each text; a list has the same for all, or is refused."""
+    samplings = obj.sampling_params
+    first = samplings[0] if isinstance(samplings, list) else samplings
+    return first.get("n", 1) if first else 1
+
+
+def _check_fields(manager: Any, obj: Any, texts: int) -> None:
+    """Check the fields of a body whose shape is known."""
+    vocab_size = manager.model_config.vocab_size
+    samplings = obj.sampling_params
+    if isinstance(samplings, list):
+        for one in {id(one): one for one in samplings}.values():  # SGLang repeats one object
+            check_sampling(one, vocab_size)
+    elif samplings:
+        check_sampling(samplings, vocab_size)
+    copies = _copies(obj)
+    check_body(obj, vocab_size, many=texts > 0 or copies > 1)
+    _check_texts(manager, obj, texts)
+    if texts or copies > 1:
+        for name, length in lengths(obj).items():
+            if length != max(texts, 1) and name not in {"text", "input_ids"}:
+                raise RequestError(
+                    f"{name}: expected one value, or one for each of {max(texts, 1)} texts, got "
+                    f"{length}"
+                )
+    if getattr(obj, "custom_labels", None):
+        _check_labels(manager, obj.custom_labels)
+
+
+def _check_texts(manager: Any, obj: Any, texts: int) -> None:
+    """Check the prompts of a body, as far as they are not tokenized."""
+    text, ids = obj.text, obj.input_ids
+    if text is not None:
+        given = text if texts else [text]
+        for one in given:
+            if not isinstance(one, str) and not (isinstance(one, list) and _is_embedding(obj)):
+                raise RequestError(f"text: expected a text, or a list of texts, got {shown(one)}")
+        _check_characters(manager, given)
+        if "" in given:
+            tokenizer = manager.tokenizer
+            alone = not getattr(obj, "session_params", None) and not obj.contains_mm_input()
+            if alone and tokenizer is not None and not tokenizer.encode(""):
+                raise RequestError(_EMPTY)
+    elif ids is not None and texts and any(one == [] for one in ids):
+        raise RequestError("input_ids: expected a token id or more in each prompt, got none")
+
+
+def _is_embedding(obj: Any) -> bool:
+    """Tell whether a body is for an embedding, whose texts may be pairs."""
+    return not hasattr(obj, "return_logprob")
+
+
+def _check_characters(manager: Any, texts: list[Any]) -> None:
+    check_characters(texts, manager.model_config.context_len)
+
+
+def _check_labels(manager: Any, labels: Mapping[str, str]) -> None:
+    """Refuse labels that SGLang's metrics do not have: they end its HTTP process."""
+    options = manager.server_args
+    known = options.tokenizer_metrics_allowed_custom_labels or ()
+    if options.enable_metrics and not labels.keys() <= {*known}:
+        raise RequestError(
+            f"custom_labels: expected labels of --tokenizer-metrics-allowed-custom-labels "
+            f"({', '.join(known) or 'none'}), got {shown(next(iter(labels.keys() - {*known})))}; "
+            "leave it out"
+        )
+
+
+def check_not_empty(tokenized: Any) -> None:
+    """Refuse a prompt without tokens, which ends SGLang's scheduler.
+
+    Args:
+        tokenized: SGLang's request, tokenized.
+
+    Raises:
+        RequestError: It has no tokens, and no embeddings, media or session in their place.
+    """
+    ids = getattr(tokenized, "input_ids", None)
+    others = ("mm_inputs", "input_embeds", "session_params")
+    if ids is not None and not ids and not any(getattr(tokenized, one, None) for one in others):
+        raise RequestError(_EMPTY)

@@ -1,0 +1,298 @@
+"""The checks of the table of SGLang's fields, compiled once, for both gates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
+from operator import is_not, itemgetter
+from typing import Any, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from sglang_lp.errors import RequestError, did_you_mean, shown
+from sglang_lp.msgspec_errors import described
+from sglang_lp.server.gate.request_fields import BODY, SAMPLING, Row, names_of
+from sglang_lp.server.gate.stop_regex import check_stop_regex
+
+#: Length from which on NumPy checks a list of ids.
+_LONG = 256
+
+
+def check_sampling(sampling: Mapping[str, Any], vocab_size: int) -> None:
+    """Check one text's sampling parameters, as a client or an endpoint of SGLang's gives them.
+
+    Args:
+        sampling: Names and values.
+        vocab_size: Number of logits in a row.
+
+    Raises:
+        RequestError: A field is unknown, out of range or of another type.
+    """
+    _convert(sampling, _Sent, sampling.get)
+    _check_meaning(sampling.get, vocab_size)
+    patterns, stop = sampling.get("stop_regex"), sampling.get("stop")
+    if patterns:
+        _check_patterns(patterns, stop)
+
+
+def check_body(obj: Any, vocab_size: int, *, many: bool) -> None:
+    """Check the fields of a body except its texts and its sampling parameters.
+
+    Args:
+        obj: SGLang's ``GenerateReqInput`` or ``EmbeddingReqInput``, before SGLang normalizes it.
+        vocab_size: Number of logits in a row.
+        many: Whether it is a list of texts or copies, whose fields may be lists as well.
+
+    Raises:
+        RequestError: A field is out of range or of another type.
+    """
+    kind: Any = type(obj)
+    names, read, defaults = _defaults_of(kind)
+    fields = vars(obj)
+    others = compress(names, map(is_not, read(fields), defaults))
+    given = {name: fields[name] for name in others}
+    if given:
+        _convert(given, _List if many else _Single, given.get)
+    session = getattr(obj, "session_params", None)
+    if session and session.get("replace") and session.get("rid") is None:
+        raise RequestError(
+            "session_params: expected the rid of the request to replace, got none; name it, or "
+            "leave out replace"
+        )
+    _check_overrides(obj, many=many)
+    check_pooling(obj)
+    tops, ids = getattr(obj, "top_logprobs_num", None), getattr(obj, "token_ids_logprob", None)
+    if tops:
+        _check_top(max(one or 0 for one in tops) if isinstance(tops, list) else tops, vocab_size)
+    if ids:
+        flat = (i for one in ids for i in (one if isinstance(one, list) else (one,)))
+        check_token_ids("token_ids_logprob", flat, vocab_size)
+
+
+def check_pooling(request: Any) -> None:
+    """Refuse positions in a prompt of which SGLang may take a part from its cache.
+
+    Args:
+        request: A body, or the request that SGLang made of it.
+
+    Raises:
+        RequestError: ``logprob_start_len`` is not 0, with which SGLang computes the whole prompt.
+    """
+    for name in _POSITIONS:
+        if getattr(request, name, None) is not None:
+            start = getattr(request, "logprob_start_len", 0)  # an embedding has none
+            if any(start) if isinstance(start, list) else start != 0:
+                raise RequestError(
+                    f"{name}: expected logprob_start_len 0 with it, as /v1/score sends both, got "
+                    f"{shown(start)}; leave it out"
+                )
+
+
+def check_positions(request: Any, ids: Any) -> None:
+    """Check the fields that are positions in a prompt.
+
+    Args:
+        request: A request that SGLang has tokenized, or its ``Req``.
+        ids: Token ids of the prompt, or ``None``.
+
+    Raises:
+        RequestError: A position is not in the prompt.
+    """
+    for name in _POSITIONS:
+        given = getattr(request, name, None)
+        if given and not 0 <= min(given) <= max(given) < len(ids or ()):
+            raise RequestError(
+                f"{name}: expected positions in the prompt of {len(ids or ())} tokens, got "
+                f"{max(given) if min(given) >= 0 else min(given)}"
+            )
+
+
+def lengths(obj: Any) -> dict[str, int]:
+    """Return the lengths of the fields of a body that have a value for each of its texts.
+
+    Args:
+        obj: The body, a list of texts that :func:`check_body` has passed.
+    """
+    given = ((name, getattr(obj, name, None)) for name in _EACH)
+    listed = {name: value for name, value in given if isinstance(value, list)}
+    ids = listed.get("token_ids_logprob")
+    if ids is not None and not any(isinstance(one, list) for one in ids):
+        del listed["token_ids_logprob"]  # for all texts
+    return {name: len(value) for name, value in listed.items()}
+
+
+def check_received(req: Any, vocab_size: int | None) -> None:
+    """Check a request that its scheduler has received, by whichever front end it came.
+
+    Args:
+        req: SGLang's ``Req``, just made.
+        vocab_size: Number of logits in a row, or ``None``.
+
+    Raises:
+        RequestError: A field is out of range.
+    """
+    sampling = req.sampling_params
+    _convert(sampling, _Received, lambda name: getattr(sampling, name))
+    size = vocab_size or 2**31
+    _check_meaning(lambda name: getattr(sampling, name, None), size)
+    patterns = getattr(sampling, "stop_regex_strs", None)
+    if patterns:
+        _check_patterns(patterns, getattr(sampling, "stop_strs", None))
+    logprob = getattr(req, "logprob", None)
+    if logprob is not None:
+        if logprob.top_logprobs_num:
+            _check_top(logprob.top_logprobs_num, size)
+        if logprob.token_ids_logprob:
+            check_token_ids("token_ids_logprob", logprob.token_ids_logprob, size)
+    check_positions(req, req.origin_input_ids)
+    _check_overrides(req, many=False)
+
+
+def check_token_ids(name: str, ids: Iterable[int | None], vocab_size: int) -> None:
+    """Check that token ids are in the vocabulary.
+
+    Args:
+        name: Name of the field, for the message.
+        ids: The ids; ``None`` is no id.
+        vocab_size: Number of logits in a row.
+
+    Raises:
+        RequestError: An id is negative, or ``vocab_size`` or more.
+    """
+    known = [one for one in ids if one is not None]
+    if not known:
+        return
+    if len(known) < _LONG:
+        least, most = min(known), max(known)
+    else:
+        numbers = np.asarray(known)
+        least, most = int(numbers.min()), int(numbers.max())
+    if least < 0 or most >= vocab_size:
+        raise RequestError(
+            f"{name}: expected token ids of the served model, 0 to {vocab_size - 1}, got "
+            f"{shown(least if least < 0 else most)}; these ids are probably another model's"
+        )
+
+
+def _mirror(rows: Iterable[Row], names: Iterable[str], *, each: bool, strict: bool) -> Any:
+    """Return msgspec's type with the fields of some rows.
+
+    Args:
+        rows: The rows.
+        names: The fields to leave out.
+        each: Whether a field may be a list of values.
+        strict: Whether other fields are refused.
+    """
+    fields = []
+    for name, row in names_of(tuple(rows)).items():
+        if name not in names:
+            kind = _per_text(row.type) if each and row.each else row.type
+            # SGLang counts with n before it replaces null.
+            fields.append((name, kind if kind is None or name == "n" else kind | None, None))
+    return msgspec.defstruct("Fields", fields, forbid_unknown_fields=strict)
+
+
+def _per_text(kind: Any) -> Any:
+    """Return the type of a field that has one value for all texts, or a list of values."""
+    if get_origin(kind) is list:
+        (entry,) = get_args(kind)
+        return list[entry | list[entry] | None]  # type: ignore[valid-type]
+    return kind | list[kind | None]
+
+
+@lru_cache(maxsize=8)
+def _defaults_of(kind: Any) -> tuple[Sequence[str], Callable[[Any], Any], Sequence[Any]]:
+    """Return the checked fields of a class of bodies, their getter and their defaults."""
+    checked = names_of(BODY).keys() - {*_OTHERS}
+    fields = {one.name: one.default for one in dataclasses.fields(kind) if one.name in checked}
+    return [*fields], itemgetter(*fields), [*fields.values()]
+
+
+def _convert(given: Any, kind: Any, read: Any) -> None:
+    """Check types and ranges.
+
+    Args:
+        given: An object or a dict.
+        kind: Its mirror.
+        read: Return a field of the object, given its name.
+
+    Raises:
+        RequestError: They do not fit.
+    """
+    try:
+        msgspec.convert(given, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        name, problem = described(kind, read, str(error))
+        if name is None:
+            unknown = problem.rpartition(" ")[2]
+            hint = did_you_mean(unknown, names_of(SAMPLING))
+            problem = f"no such field {shown(unknown)}{hint or '; leave it out'}"
+        raise RequestError(f"{name or 'sampling_params'}: {problem}") from None
+
+
+def _check_meaning(read: Any, vocab_size: int) -> None:
+    """Check sampling parameters whose range is the vocabulary.
+
+    Args:
+        read: Return a sampling parameter, or ``None``, given its name.
+        vocab_size: Number of logits in a row.
+    """
+    stops, bias = read("stop_token_ids"), read("logit_bias")
+    if stops:
+        check_token_ids("stop_token_ids", stops, vocab_size)
+        if read("min_new_tokens") and len({*stops}) >= vocab_size:
+            raise RequestError(
+                "min_new_tokens: expected 0 with every token in stop_token_ids, as no token may "
+                f"begin the answer, got {read('min_new_tokens')}; leave out one of them"
+            )
+    if bias:
+        try:
+            check_token_ids("logit_bias", [int(key) for key in bias], vocab_size)
+        except ValueError as error:
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(
+                "logit_bias: expected token ids as keys, got something else; write them in digits"
+            ) from None
+
+
+def _check_patterns(patterns: Any, stop: Any) -> None:
+    texts = [stop] if isinstance(stop, str) else stop or ()
+    check_stop_regex(patterns, max(map(len, texts), default=0))
+
+
+def _check_top(number: int, vocab_size: int) -> None:
+    if not 0 <= number <= vocab_size:
+        raise RequestError(
+            f"top_logprobs_num: expected at most {vocab_size}, the tokens of the served model, got "
+            f"{shown(number)}; ask for fewer"
+        )
+
+
+def _check_overrides(obj: Any, *, many: bool) -> None:
+    """Refuse overrides that are not the objects which SGLang makes of ``embed_overrides``."""
+    given = getattr(obj, "positional_embed_overrides", None)
+    if given is None:
+        return
+    listed = many and isinstance(given, list)
+    for one in given if listed and given else (given,):
+        if not (listed and one is None) and not hasattr(one, "reconstruct"):
+            raise RequestError(
+                "positional_embed_overrides: expected nothing, because JSON cannot give it, got "
+                f"{shown(one)}; use embed_overrides"
+            )
+
+
+_EACH = tuple(name for name, row in names_of(BODY).items() if row.each)
+_POSITIONS = ("token_indices_to_pool", "multi_item_delimiter_indices")
+_OTHERS = ("text", "input_ids", "sampling_params")
+#: Fields that SGLang's processes have in other forms than clients, or do not read again.
+_FRONT = ("stop", "stop_regex", "n", "custom_params", "watermark")
+_MADE = ("stop_strs", "stop_regex_strs", "stop_str_max_len", "stop_regex_max_len", "is_normalized")
+_Sent = _mirror(SAMPLING, (), each=False, strict=True)
+_Received = _mirror(SAMPLING, (*_FRONT, *_MADE), each=False, strict=False)
+_Single = _mirror(BODY, _OTHERS, each=False, strict=False)
+_List = _mirror(BODY, _OTHERS, each=True, strict=False)

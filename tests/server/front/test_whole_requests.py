@@ -1,0 +1,150 @@
+"""A body is checked whole before SGLang normalizes it, and refused by the client's own names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from fastapi import HTTPException
+
+from sglang_lp.errors import RequestError
+from sglang_lp.server.front import header
+from sglang_lp.server.front.bounds import MAX_CHARACTERS_OF_TOKEN, MAX_COPIES, MAX_REQUESTS
+from sglang_lp.server.front.whole_requests import WholeRequests, check_not_empty
+
+CONTEXT = 100
+MANAGER = SimpleNamespace(
+    model_config=SimpleNamespace(vocab_size=100, context_len=CONTEXT),
+    server_args=SimpleNamespace(
+        disaggregation_mode="null",
+        enable_metrics=True,
+        tokenizer_metrics_allowed_custom_labels=["team"],
+    ),
+    tokenizer=SimpleNamespace(encode=lambda text: [*text]),
+)
+
+
+def body(**fields):
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    return GenerateReqInput(
+        **({} if {"text", "input_ids"} & fields.keys() else {"text": "a"}) | fields
+    )
+
+
+@pytest.fixture
+def whole(guard):
+    return WholeRequests(guard)
+
+
+@pytest.fixture
+def over_http(monkeypatch):
+    def set_route(path):
+        scope = {"route": SimpleNamespace(path=path)}
+        monkeypatch.setattr(header, "_scope", SimpleNamespace(get=lambda: scope))
+
+    set_route("/generate")
+    return set_route
+
+
+REFUSED = [
+    ({"sampling_params": [{}]}, "sampling_params"),
+    ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
+    ({"text": ["a", "b"], "sampling_params": [{}, 5]}, "sampling_params"),
+    ({"text": ["a", "b"], "sampling_params": [{}, {"top_k": "x"}]}, "top_k"),
+    ({"sampling_params": {"n": "2"}}, "n"),
+    ({"sampling_params": {"n": MAX_COPIES + 1}}, "n"),
+    ({"text": ["a"] * (MAX_REQUESTS + 1)}, "text"),
+    ({"text": ["a"] * (MAX_REQUESTS // 2 + 1), "sampling_params": {"n": 2}}, "text"),
+    ({"text": "a" * (CONTEXT * MAX_CHARACTERS_OF_TOKEN + 1)}, "text"),
+    ({"text": ""}, "text"),
+    ({"text": ["a", ""]}, "text"),
+    ({"text": ["a", None]}, "text"),
+    ({"text": 5}, "text"),
+    ({"input_ids": [[1], []]}, "input_ids"),
+    ({"rid": ["a"]}, "rid"),
+    ({"text": ["a", "b"], "rid": ["a"]}, "rid"),
+    ({"text": ["a", "b"], "return_logprob": [True]}, "return_logprob"),
+    ({"custom_labels": {"a": "b"}}, "custom_labels"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"), REFUSED, ids=[f"{name}-{at}" for at, (_, name) in enumerate(REFUSED)]
+)
+@pytest.mark.usefixtures("over_http")
+def test_a_body_is_refused_by_the_name_of_its_field(whole, guard, fields, field):
+    with pytest.raises(RequestError) as refused:
+        whole.check(MANAGER, body(**fields))
+
+    assert refused.value.param == field
+    assert guard.audit.counts == {("admission", "invalid_request"): 1}
+    with pytest.raises(HTTPException) as streamed:
+        whole.check_stream(MANAGER, body(**fields, stream=True))
+    assert streamed.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"sampling_params": {"n": MAX_COPIES}},
+        {"text": ["a"] * MAX_REQUESTS},
+        {"text": ["a", "b"], "sampling_params": [{}, {"top_k": 5}], "rid": ["a", "b"]},
+        {"sampling_params": {"n": 2}, "rid": ["a"]},
+        {"text": ["a", "b"], "token_ids_logprob": [5], "return_logprob": True},
+        {"input_ids": [[1], [2]], "top_logprobs_num": [1, 2]},
+        {"input_ids": [], "session_params": {"id": "a"}},
+        {"text": "", "session_params": {"id": "a"}},
+        {"custom_labels": {"team": "b"}},
+    ],
+    ids=lambda fields: str(fields)[:50],
+)
+@pytest.mark.usefixtures("over_http")
+def test_what_sglang_answers_is_taken(whole, fields):
+    whole.check(MANAGER, body(**fields))
+
+
+def test_an_engine_may_have_more_texts_and_copies(whole):
+    whole.check(MANAGER, body(text=["a"] * (MAX_REQUESTS + 1)))
+    whole.check(MANAGER, body(sampling_params={"n": MAX_COPIES + 1}))
+
+
+def test_the_client_reads_the_name_that_it_wrote(whole, over_http):
+    for route, name in (("/v1/chat/completions", "top_logprobs"), ("/v1/completions", "logprobs")):
+        over_http(route)
+        with pytest.raises(RequestError) as refused:
+            whole.check(MANAGER, body(return_logprob=True, top_logprobs_num=1_000))
+        assert refused.value.param == name
+        assert str(refused.value).startswith(f"{name}: ")
+
+
+def test_labels_are_of_no_matter_without_metrics(whole):
+    args = SimpleNamespace(**{**vars(MANAGER.server_args), "enable_metrics": False})
+    manager = SimpleNamespace(**{**vars(MANAGER), "server_args": args})
+    whole.check(manager, body(custom_labels={"a": "b"}))
+
+
+def test_a_prompt_without_tokens_is_refused_unless_something_is_in_their_place():
+    with pytest.raises(RequestError, match=r"^text: expected a token or more"):
+        check_not_empty(SimpleNamespace(input_ids=[]))
+    check_not_empty(SimpleNamespace(input_ids=[], session_params="a session"))
+    check_not_empty(SimpleNamespace(input_ids=None))
+
+
+SERVING = SimpleNamespace(tokenizer_manager=MANAGER)
+
+
+@pytest.mark.parametrize("prompt", ["a" * 2_000_000, ["a", "a" * 2_000_000], ["a"] * 3_000])
+def test_texts_that_take_too_long_to_tokenize_are_refused(whole, prompt):
+    with pytest.raises(RequestError):
+        whole.check_tokenize(SERVING, SimpleNamespace(prompt=prompt))
+    whole.check_tokenize(SERVING, SimpleNamespace(prompt=None))
+
+
+@pytest.mark.parametrize("tokens", [[-1], [[1], [100]], [1] * (CONTEXT + 1), [2**70]])
+def test_token_ids_without_a_text_are_refused(whole, tokens):
+    with pytest.raises(RequestError, match=r"^tokens: expected"):
+        whole.check_detokenize(SERVING, SimpleNamespace(tokens=tokens))
+    for others in ([], [1, 99], [[1], [99]], ["a"]):
+        whole.check_detokenize(SERVING, SimpleNamespace(tokens=others))
