@@ -204,7 +204,8 @@ class ProcessorFault(SglangLpError, RuntimeError):
     """A processor raised, or returned a wrong value. It ends its own request and no other.
 
     Attributes:
-        processor: Name of the processor, if it is known.
+        processor: Class name of the processor; ``"always"`` for one of ``[[always]]``, which
+            messages do not name; ``None`` if no class failed but the toolkit itself.
     """
 
     code = "processor_fault"

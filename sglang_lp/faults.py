@@ -9,15 +9,47 @@ apart, and raised again.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, NoReturn
 
-from sglang_lp.errors import ProcessorFault, RequestError, SglangLpError, shown, told
+from sglang_lp.errors import (
+    ProcessorFault,
+    RequestError,
+    SglangLpError,
+    Unsupported,
+    shown,
+    told,
+)
 
 if TYPE_CHECKING:
-    from logging import Logger
     from types import FrameType
+
+#: Name of the toolkit where no class failed.
+OURS = "sglang-lp"
+#: Replaces the name of a class of ``[[always]]`` in metrics.
+ALWAYS = "always"
+#: Replaces the name of such a class in messages.
+UNNAMED = "what this server adds to every request"
+
+
+class PartFailed(ProcessorFault):
+    """One of the processors of a request failed; :func:`as_fault` names this one and no other.
+
+    Attributes:
+        name: Its name.
+        is_named: Whether messages to the client name it and say why it failed. If not, only the
+            log does.
+        error: The exception that it raised.
+    """
+
+    def __init__(self, name: str, error: BaseException, *, is_named: bool) -> None:
+        super().__init__(f"{name if is_named else UNNAMED} failed")
+        self.name = name
+        self.is_named = is_named
+        self.error = error
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -60,11 +92,48 @@ def _signals() -> tuple[signal.Signals | int, ...]:
     return (*signal.valid_signals(),)
 
 
+def blame(name: str, error: BaseException, *, is_named: bool = True) -> BaseException:
+    """Return an exception of one of several processors as an error that names this one.
+
+    Args:
+        name: Name of the processor.
+        error: The exception that it raised.
+        is_named: As for :class:`PartFailed`.
+
+    Returns:
+        The error to raise: ``error`` itself if it is the client's, comes from a signal, or names
+        its processor already.
+    """
+    kind = type(error)  # not isinstance(), as in as_fault()
+    if from_signal(error) or (kind is PartFailed and is_named):
+        return error
+    if not issubclass(kind, RequestError):
+        return PartFailed(name, error, is_named=is_named)
+    if is_named:
+        return error
+    _log(name, error)
+    return Unsupported(f"the request does not fit {UNNAMED}")
+
+
+@contextmanager
+def blaming(name: str, *, is_named: bool = True) -> Iterator[None]:
+    """Name a processor in what its code raises in the block; arguments as for :func:`blame`."""
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - a class may raise anything
+        raise blame(name, error, is_named=is_named) from None
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the exception that a processor raised."""
+    return cause_of(error.error) if isinstance(error, PartFailed) else error
+
+
 def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
     """Return the error that ends the request of a processor that raised, and log it.
 
     Args:
-        name: Name of the processor.
+        name: Name of the processor; of one of several only if ``error`` does not name it.
         when: The moment, such as ``at token 3``.
         error: The exception that it raised.
 
@@ -74,6 +143,10 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
     Raises:
         BaseException: ``error`` itself, if it comes from a signal.
     """
+    if type(error) is PartFailed:
+        if not error.is_named:
+            return _as_unnamed_fault(when, error)
+        name, error = error.name, error.error
     if from_signal(error):
         raise error
     # Not isinstance() nor str(), which may run the foreign class's own code.
@@ -84,7 +157,17 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
         what = str(error)
     else:
         what = _described(name, error)
-    return ProcessorFault(f"{name} failed {when}: {what}", name)
+    # An adapted class has its module before its name, and its interface behind it.
+    label = name.partition(" (")[0].rpartition(":")[2]
+    return ProcessorFault(f"{name} failed {when}: {what}", label if name != OURS else None)
+
+
+def _as_unnamed_fault(when: str, failed: PartFailed) -> ProcessorFault:
+    """Log what a processor of ``[[always]]`` raised, and return an error that does not say it."""
+    name = failed.name
+    error = cause_of(failed)
+    _described(name, error)
+    return ProcessorFault(f"{UNNAMED} failed {when}", ALWAYS)
 
 
 def _has_plain_text(error: BaseException) -> bool:
@@ -110,7 +193,7 @@ def _described(name: str, error: BaseException) -> str:
     import traceback
 
     try:
-        _logger().error("%s failed\n%s", name, told(error))
+        _log(name, error)
         return shown(traceback.format_exception_only(error)[-1].strip(), 200)
     except BaseException as unspeakable:
         if from_signal(unspeakable):
@@ -118,8 +201,8 @@ def _described(name: str, error: BaseException) -> str:
         return "it raised an exception that cannot be shown"
 
 
-def _logger() -> Logger:
+def _log(name: str, error: BaseException) -> None:
     # Not imported at the top, because clients import this module and log nothing.
     import logging
 
-    return logging.getLogger(__name__)
+    logging.getLogger(__name__).error("%s failed\n%s", name, told(error))

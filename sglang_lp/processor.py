@@ -525,8 +525,10 @@ class Whole(NamedTuple):
         processor: The processor.
         request: The request as the processor sees it.
         custom_params: The parameters as the processor reads them.
+        is_named: Whether messages to the client name the processor.
     """
 
     processor: LogitProcessor
     request: Request
     custom_params: Any
+    is_named: bool = True

@@ -6,15 +6,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain as follow
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
+import orjson
 from msgspec import Meta
 
 from sglang_lp.builtins.homes import HOMES, load
-from sglang_lp.builtins.link import UNNAMED, Link, LinkRequest, hidden
+from sglang_lp.builtins.link import Link, LinkRequest
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
+from sglang_lp.faults import UNNAMED, blaming
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
 from sglang_lp.processor import (
     LogitProcessor,
@@ -69,7 +72,7 @@ def links_of(processor: LogitProcessor) -> list[tuple[str, LogitProcessor]]:
 def _of_links(
     params: Any, make: Callable[[int, type[LogitProcessor], Any], _Made]
 ) -> tuple[_Made, ...]:
-    """Make something of each link; an error does not name an unnamed link.
+    """Make something of each link; an error names its link, unless the link is unnamed.
 
     Args:
         params: Parameters of a chain.
@@ -77,13 +80,23 @@ def _of_links(
     """
     made = []
     for place, (link, own) in enumerate(params.links):
-        try:
+        with blaming(link.__name__, is_named=place < len(params.links) - params.unnamed):
             made.append(make(place, link, own))
-        except BaseException as error:
-            if place < len(params.links) - params.unnamed:
-                raise
-            raise hidden(link.__name__, error) from None
     return tuple(made)
+
+
+#: What a chain is of its links: read once, because a class may compute them.
+_FLAGS = (
+    *("name", "needs", "dense", "can_fork", "early", "finishes", "renormalizes"),
+    *("exclusion_only", "reads_prompt", "makes_object", "reads_request", "tolerates_lag"),
+)
+
+
+def _serve(_place: int, link: type[LogitProcessor], own: Any) -> tuple[LogitProcessor, Any, Any]:
+    """Return the processor that serves a link, its parameters and its flags."""
+    processor = serve_phased(link(), own)
+    flags = SimpleNamespace(**{flag: getattr(processor, flag) for flag in _FLAGS})
+    return processor, own, flags
 
 
 class ChainLogitProcessor(LogitProcessor):
@@ -149,6 +162,8 @@ class ChainLogitProcessor(LogitProcessor):
     def __init__(self) -> None:
         #: Each processor and its parameters, in order; empty until a request is served.
         self.links: list[tuple[LogitProcessor, Parameters]] = []
+        #: The name of each link.
+        self.names: list[str] = []
         #: How many of the last links messages to the client do not name.
         self.unnamed = 0
         #: For each link the number of resumed tokens that are part of the prompt to it.
@@ -157,8 +172,7 @@ class ChainLogitProcessor(LogitProcessor):
     @property
     def name(self) -> str:
         """Class names of the chain and its named links, for messages."""
-        named = self.links[: len(self.links) - self.unnamed]
-        names = ", ".join(processor.name for processor, _ in named)
+        names = ", ".join(self.names[: len(self.links) - self.unnamed])
         if self.unnamed and not names:
             return UNNAMED
         return f"{type(self).__name__} ({names})" if names else type(self).__name__
@@ -167,7 +181,7 @@ class ChainLogitProcessor(LogitProcessor):
         """Return each link's processor with its name for messages."""
         named = len(self.links) - self.unnamed
         return [
-            (processor.name if place < named else UNNAMED, processor)
+            (self.names[place] if place < named else UNNAMED, processor)
             for place, (processor, _) in enumerate(self.links)
         ]
 
@@ -216,7 +230,7 @@ class ChainLogitProcessor(LogitProcessor):
         for place, name in enumerate(params.chain):
             link = cls._find(place, name)
             cls.check_link(link, [other for other, _ in links])
-            with cls._name_place(place):
+            with cls._name_place(place), blaming(link.__name__):
                 links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
         return cls._Linked(chain=params.chain, links=tuple(links))
 
@@ -254,7 +268,7 @@ class ChainLogitProcessor(LogitProcessor):
         """Let every link check its parameters against the served model."""
         links = []
         for place, (link, own) in enumerate(params.links):
-            with cls._name_place(place):
+            with cls._name_place(place), blaming(link.__name__):
                 links.append((link, fit_phased(link, own, served)))
         return msgspec.structs.replace(params, links=tuple(links))  # type: ignore[no-any-return]
 
@@ -335,35 +349,34 @@ class ChainLogitProcessor(LogitProcessor):
     def serving(self, params: Any) -> Self:
         """Return a chain of the links that these parameters name; it needs what they need."""
         chain = type(self)()  # nothing of a request stays on the instance that serves many
-        made = _of_links(params, lambda _, link, own: (serve_phased(link(), own), own))
-        chain.links = list(made)
+        made = _of_links(params, _serve)
+        chain.links = [(processor, own) for processor, own, _ in made]
+        flags = [of_link for *_, of_link in made]
+        chain.names = [str(one.name) for one in flags]
         chain.unnamed = params.unnamed
         chain.skipped = params.skipped or (0,) * len(chain.links)
-        processors = [processor for processor, _ in chain.links]
-        chain.needs = max(processor.needs for processor in processors)
-        chain.dense = any(processor.dense for processor in processors)
+        chain.needs = max(one.needs for one in flags)
+        chain.dense = any(one.dense for one in flags)
         if chain.dense:  # with NONE it would be asked only once
             chain.needs = max(chain.needs, History.POSITION)
-        chain.can_fork = all(processor.can_fork for processor in processors)
-        chain.early = all(processor.early for processor in processors)
-        chain.finishes = any(processor.finishes for processor in processors)
-        chain.renormalizes = any(processor.renormalizes for processor in processors)
-        chain.exclusion_only = all(processor.exclusion_only for processor in processors)
-        chain.reads_prompt = any(processor.reads_prompt for processor in processors)
-        chain.makes_object = any(processor.makes_object for processor in processors)
-        chain.reads_request = any(processor.reads_request for processor in processors)
-        chain.tolerates_lag = all(
-            processor.tolerates_lag for processor in processors if processor.needs is History.TOKENS
-        )
+        chain.can_fork = all(one.can_fork for one in flags)
+        chain.early = all(one.early for one in flags)
+        chain.finishes = any(one.finishes for one in flags)
+        chain.renormalizes = any(one.renormalizes for one in flags)
+        chain.exclusion_only = all(one.exclusion_only for one in flags)
+        chain.reads_prompt = any(one.reads_prompt for one in flags)
+        chain.makes_object = any(one.makes_object for one in flags)
+        chain.reads_request = any(one.reads_request for one in flags)
+        chain.tolerates_lag = all(one.tolerates_lag for one in flags if one.needs is History.TOKENS)
         return chain
 
     def start(self, request: Request) -> list[Link]:
         """Start every link."""
         named = len(self.links) - self.unnamed
         links = [
-            Link(processor, LinkRequest(request, params, skipped), is_named=place < named)
-            for place, ((processor, params), skipped) in enumerate(
-                zip(self.links, self.skipped, strict=True)
+            Link(processor, name, LinkRequest(request, params, skipped), is_named=place < named)
+            for place, ((processor, params), name, skipped) in enumerate(
+                zip(self.links, self.names, self.skipped, strict=True)
             )
         ]
         for link in links:
@@ -407,10 +420,14 @@ class ChainLogitProcessor(LogitProcessor):
         """Return the reports of the named links."""
         joined: dict[str, Any] = {}
         named = len(self.links) - self.unnamed
-        for (processor, own), skipped in zip(self.links[:named], self.skipped, strict=False):
+        links = zip(self.links[:named], self.names, self.skipped, strict=False)
+        for (processor, own), name, skipped in links:
             prompt = [*prompt_ids, *output_ids[:skipped]] if skipped else prompt_ids
             spans = [(start - skipped, stop - skipped) for start, stop in forced]
-            joined |= processor.report(own, prompt, output_ids[skipped:], spans)
+            with blaming(name):
+                part = processor.report(own, prompt, output_ids[skipped:], spans)
+                orjson.dumps({**part})  # a report that is no JSON is its class's fault
+            joined |= part
         return joined
 
     def edit(self, request: Request, edits: Edits) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from sglang_lp.edits import NEVER
-from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, told
+from sglang_lp.faults import blame
 from sglang_lp.processor import LogitProcessor, Recording, Whole
 from sglang_lp.request import Request
 
@@ -17,11 +16,6 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.params import Parameters
     from sglang_lp.request import Answer
-
-logger = logging.getLogger(__name__)
-
-#: The name of unnamed links in messages.
-UNNAMED = "what this server adds to every request"
 
 
 class _Rest(Sequence[int]):
@@ -93,6 +87,7 @@ class Link:
 
     Attributes:
         processor: The processor.
+        name: Its name, read once: naming a fault must not fail.
         request: The request as the processor sees it.
         is_named: Whether messages to the client name the processor and say why it failed. If not,
             only the log does.
@@ -102,10 +97,13 @@ class Link:
         held: The edits of every position between these two, if they hold.
     """
 
-    __slots__ = ("_given", "held", "is_named", "looked", "processor", "request", "wake")
+    __slots__ = ("_given", "held", "is_named", "looked", "name", "processor", "request", "wake")
 
-    def __init__(self, processor: LogitProcessor, request: LinkRequest, *, is_named: bool) -> None:
+    def __init__(
+        self, processor: LogitProcessor, name: str, request: LinkRequest, *, is_named: bool
+    ) -> None:
         self.processor = processor
+        self.name = name
         self.request = request
         self.is_named = is_named
         #: The parameters as a class reads them that follows SGLang's contract.
@@ -113,9 +111,8 @@ class Link:
         if processor.reads_request:
             try:
                 self._given = processor.plain(request.params)
-            except BaseException as error:
-                self._hide(error)
-                raise
+            except BaseException as error:  # noqa: BLE001 - the class's own code, as below
+                self._blame(error)
         self.looked = self.wake = 0
         self.held: Recording | None = None
 
@@ -128,9 +125,8 @@ class Link:
         """Start the processor."""
         try:
             self.request.state = self.processor.start(self.request)
-        except BaseException as error:
-            self._hide(error)
-            raise
+        except BaseException as error:  # noqa: BLE001
+            self._blame(error)
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Pass generated tokens on."""
@@ -141,43 +137,38 @@ class Link:
                 return
         try:
             self.processor.advance(self.request, token_ids)
-        except BaseException as error:
-            self._hide(error)
-            raise
+        except BaseException as error:  # noqa: BLE001
+            self._blame(error)
 
     def edit(self, edits: Edits) -> None:
         """Collect the edits of this step."""
         self.request.observe()
         try:
             self.processor.edit(self.request, edits)
-        except BaseException as error:
-            self._hide(error)
-            raise
+        except BaseException as error:  # noqa: BLE001
+            self._blame(error)
 
     def rewind(self) -> None:
         """Prepare for a step that is repeated."""
         try:
             self.processor.rewind(self.request)
-        except BaseException as error:
-            self._hide(error)
-            raise
+        except BaseException as error:  # noqa: BLE001
+            self._blame(error)
 
-    def _hide(self, error: BaseException) -> None:
-        """Log the error of an unnamed link, and raise an error that does not name the link."""
-        if not self.is_named:
-            raise hidden(self.processor.name, error) from None
+    def _blame(self, error: BaseException) -> NoReturn:
+        """Raise an error that names this link, and none of the others."""
+        raise blame(self.name, error, is_named=self.is_named) from None
 
     def fork(self, request: Request) -> Link:
         """Return a link for a draft of a request, to be advanced and thrown away."""
         own = self.request
         whole = LinkRequest(request, own.params, own.skipped)
-        link = Link(self.processor, whole, is_named=self.is_named)
+        link = Link(self.processor, self.name, whole, is_named=self.is_named)
         link.request.state = own.state
         try:
             link.request.state = self.processor.fork(link.request)
-        except BaseException as error:
-            self._hide(error)
-            raise
+        except BaseException as error:  # noqa: BLE001
+            self._blame(error)
         link.looked, link.wake, link.held = self.looked, self.wake, self.held
         return link
 
@@ -188,9 +179,8 @@ class Link:
             yield from self.processor.foresee(self.request)
         except GeneratorExit:  # enough tokens were named
             raise
-        except BaseException as error:
-            self._hide(error)
-            raise
+        except BaseException as error:  # noqa: BLE001
+            self._blame(error)
 
     def whole(self, source: Any) -> Whole:
         """Return the processor's work on the whole row.
@@ -199,41 +189,5 @@ class Link:
             source: SGLang's request, or ``None``.
         """
         self.request.observe()
-        processor: Any = self.processor if self.is_named else _UnnamedWhole(self.processor)
-        return Whole(processor, self.request, {**self._given, "__req__": source})
-
-
-class _UnnamedWhole:
-    """An unnamed processor that computes on whole rows, as far as the engine calls it there."""
-
-    name = UNNAMED
-
-    def __init__(self, processor: LogitProcessor) -> None:
-        self._processor = processor
-        self.kind = processor.kind
-
-    def compute(
-        self, logits: torch.Tensor, requests: Sequence[Request], custom_params: Sequence[Any]
-    ) -> torch.Tensor:
-        """Compute the rows; errors are hidden."""
-        try:
-            return self._processor.compute(logits, requests, custom_params)
-        except BaseException as error:  # noqa: BLE001 - the class's own code
-            raise hidden(self._processor.name, error) from None
-
-
-def hidden(name: str, error: BaseException) -> BaseException:
-    """Log the error of an unnamed processor; return an error that does not say whose it is.
-
-    Args:
-        name: Name of the processor, for the log.
-        error: The exception that it raised.
-    """
-    logger.error("%s failed\n%s", name, told(error))
-    if isinstance(error, RequestError):
-        return Unsupported(f"the request does not fit {UNNAMED}")
-    if isinstance(error, Exception):
-        return ProcessorFault(f"{UNNAMED} failed")
-    # The traceback stays, because it tells a signal from an exit of the class.
-    kind = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else SystemExit
-    return kind().with_traceback(error.__traceback__)
+        given = {**self._given, "__req__": source}
+        return Whole(self.processor, self.request, given, is_named=self.is_named)

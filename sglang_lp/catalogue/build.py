@@ -62,8 +62,8 @@ def build(
         progress: Called with a few words before each step.
 
     Raises:
-        CatalogueError: No items, an id twice, tokens out of range, a hole in an item, or, without
-            ``end``, an item that is a prefix of another.
+        CatalogueError: No items, an id twice, tokens out of range, a hole in an item, ``end``
+            inside an item, or, without ``end``, an item that is a prefix of another.
     """
     progress("checking")
     codes = _checked(codes, end)
@@ -143,8 +143,21 @@ def _checked(codes: NDArray[np.int32], end: int | None) -> NDArray[np.int32]:
         codes = codes[:, : int(lengths.max())]
     else:
         lengths = np.full(len(codes), codes.shape[1])
-    if end is None:
-        return codes
+    return codes if end is None else _ended(codes, lengths, end)
+
+
+def _ended(codes: NDArray[np.int32], lengths: NDArray[Any], end: int) -> NDArray[np.int32]:
+    """Return the tokens of each item with the end token behind them.
+
+    Raises:
+        CatalogueError: An item has the end token itself.
+    """
+    inside = (codes == end).any(1)
+    if inside.any():
+        raise CatalogueError(
+            f"item {int(inside.argmax())}: expected the end token {end} only after items, got it "
+            f"inside of {int(inside.sum())} items; leave these out, or give another end (--end)"
+        )
     wide = np.full((len(codes), codes.shape[1] + 1), PAD, dtype=np.int32)
     wide[:, :-1] = codes
     wide[np.arange(len(codes)), lengths] = end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -154,6 +154,32 @@ class Index:
     def depth(self, node: int) -> int:
         """Return the number of tokens that lead to a node."""
         return int(np.searchsorted(self.shape.offsets, node, side="right")) - 1
+
+    def misfit(self, vocab_size: int | None, ends: Collection[int]) -> str | None:
+        """Return why a model cannot write every item, or ``None``.
+
+        Args:
+            vocab_size: Number of logits in a row of the model, if known.
+            ends: Tokens that end an answer of the model. An item may have one as its last token.
+        """
+        shape, arrays = self.shape, self.arrays
+        if vocab_size is not None and shape.vocab_size > vocab_size:
+            return (
+                f"expected token ids of the served model, 0 to {vocab_size - 1}, got "
+                f"{shape.vocab_size - 1}; build it for this model"
+            )
+        goes_on = arrays.first[1:] > arrays.first[:-1]
+        inside = goes_on & np.isin(arrays.token[: shape.inner], [*ends])
+        inside[ROOT] = False
+        if not inside.any():
+            return None
+        node = int(inside.argmax())
+        ids = self.ids_of(self.rank(node))
+        return (
+            f"expected items without a token that ends an answer of the model, got "
+            f"{int(arrays.token[node])} inside of {int(inside.sum())} beginnings of items, such as "
+            f"item {shown(ids[0])}: the answer would end there; leave these items out"
+        )
 
     # Items
 

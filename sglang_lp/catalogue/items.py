@@ -232,7 +232,7 @@ def _sets(column: Any) -> dict[str, NDArray[np.bool_]]:
         pa.types.is_string(kind.value_type) or pa.types.is_null(kind.value_type)
     ):
         raise CatalogueError(f"sets: expected lists of names, got {kind}")
-    names = pa.compute.list_flatten(column)
+    names = pa.compute.list_flatten(column).cast(pa.string())  # of empty lists alone it has no type
     _refuse_missing(names, "sets")
     different = sorted(names.unique().to_pylist())
     if len(different) > MAX_SETS:

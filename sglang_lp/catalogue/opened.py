@@ -102,10 +102,13 @@ class Catalogues:
         self._sources = sources
         self._paths = {name: folder / source.file for name, source in sources.items()}
         self._vocab_size: int | None = None
+        self._ends: Collection[int] = ()
         #: By name, the stamp of the file that was read last, or refused; and the stamp at the
         #: latest look, when another process may still have been writing the file.
         self._read = {name: _stamp(path) for name, path in self._paths.items()}
         self._seen = dict(self._read)
+        #: Names of the catalogues whose latest file was refused.
+        self._refused: set[str] = set()
         #: Requests of the version before the newest.
         self._before: dict[str, WeakSet[object]] = {}
         self.now: Mapping[str, Catalogue] = {name: self._open(name) for name in sources}
@@ -115,16 +118,18 @@ class Catalogues:
         """The version of each catalogue, by name."""
         return {name: one.index.version for name, one in self.now.items()}
 
-    def fit(self, vocab_size: int) -> None:
+    def fit(self, vocab_size: int, ends: Collection[int] = ()) -> None:
         """Check the tokens of all items, now and of every later version.
 
         Args:
             vocab_size: Number of logits in a row of the served model.
+            ends: Tokens that end its answers.
 
         Raises:
-            CatalogueError: An item has a token that the model does not have.
+            CatalogueError: An item has a token that the model does not have, or one that ends the
+                answer before the item is complete.
         """
-        self._vocab_size = vocab_size
+        self._vocab_size, self._ends = vocab_size, ends
         for name, one in self.now.items():
             self._check_tokens(name, one.index)
 
@@ -142,10 +147,13 @@ class Catalogues:
             try:
                 found = self._open(name)
             except CatalogueError as error:
+                self._refused.add(name)
                 yield Renewal(name, str(error))
                 continue
             old = self.now[name]
-            if found.index.version != old.index.version:
+            # Also the same version again, which says that a refused file was replaced.
+            if found.index.version != old.index.version or name in self._refused:
+                self._refused.discard(name)
                 self._before[name] = old.users
                 self.now = {**self.now, name: found}
                 yield Renewal(name)
@@ -163,11 +171,9 @@ class Catalogues:
         return found
 
     def _check_tokens(self, name: str, index: Index) -> None:
-        if self._vocab_size is not None and index.shape.vocab_size > self._vocab_size:
-            raise CatalogueError(
-                f"catalogues.{name}: expected token ids of the served model, 0 to "
-                f"{self._vocab_size - 1}, got {index.shape.vocab_size - 1}; build it for this model"
-            )
+        problem = index.misfit(self._vocab_size, self._ends)
+        if problem is not None:
+            raise CatalogueError(f"catalogues.{name}: {problem}")
 
 
 class Renewal(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.cli.terminal import complain, progress, say, say_json
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.index import Index
@@ -47,7 +48,10 @@ def add(verbs: Any) -> None:
         help="a column that has another name, as id=sku; can be given several times",
     )
     build.add_argument(
-        "--model", metavar="DIR", help="a model's directory, for items that are text"
+        "--model",
+        metavar="DIR",
+        help="a model's directory: its tokenizer reads items that are text, and its end tokens may "
+        "not be inside of an item",
     )
     build.add_argument(
         "--end",
@@ -73,18 +77,22 @@ def add(verbs: Any) -> None:
 def _build(arguments: argparse.Namespace) -> int:
     from sglang_lp.catalogue.build import build
     from sglang_lp.catalogue.file import save
+    from sglang_lp.catalogue.index import CatalogueError
     from sglang_lp.catalogue.items import read
 
     columns = dict(_column(one) for one in arguments.column)
-    tokenizer = _tokenizer(arguments.model) if arguments.model else None
+    model = _load(arguments.model) if arguments.model else ServedModel()
     with progress() as step:
         items = read(
             arguments.items,
             columns,
-            tokenizer=tokenizer,
+            tokenizer=model.tokenizer,
             progress=lambda done, total: step(f"texts to tokens, {done} of {total}"),
         )
         index = build(items.codes, items.ids, end=arguments.end, sets=items.sets, progress=step)
+        problem = index.misfit(model.vocab_size, model.eos_token_ids)
+        if problem is not None:
+            raise CatalogueError(f"items {arguments.items}: {problem}")
         step("writing")
         size = save(index, arguments.output)
     for line in _lines(index, size):
@@ -111,17 +119,13 @@ def _check(arguments: argparse.Namespace) -> int:
     say(f"file        intact, version {index.version}")
     if arguments.model is None:
         return 0
-    from sglang_lp.client.models import load_model
-
-    model = load_model(arguments.model)
+    model = _load(arguments.model)
     size = model.vocab_size or model.tokenizer.get_vocab_size(with_added_tokens=True)
-    if index.shape.vocab_size > size:
-        complain(
-            f"sglang-lp catalogue: expected token ids below the model's {size}, got "
-            f"{index.shape.vocab_size - 1}; build the index for this model"
-        )
+    problem = index.misfit(size, model.eos_token_ids)
+    if problem is not None:
+        complain(f"sglang-lp catalogue: {arguments.file}: {problem}")
         return 1
-    say(f"tokens      all below the model's {size}")
+    say(f"tokens      all below the model's {size}, and none ends an answer inside of an item")
     for ids, token_ids in _examples(index):
         text = model.tokenizer.decode(token_ids, skip_special_tokens=False)
         say(f"item        {ids}: {shown(text, 60)}")
@@ -135,10 +139,10 @@ def _column(text: str) -> tuple[str, str]:
     return what, name
 
 
-def _tokenizer(directory: str) -> Any:
+def _load(directory: str) -> ServedModel:
     from sglang_lp.client.models import load_model
 
-    return load_model(directory).tokenizer
+    return load_model(directory)
 
 
 def _described(index: Index, size: int) -> dict[str, Any]:

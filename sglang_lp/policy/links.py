@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.faults import blaming
 from sglang_lp.processor import fit
 from sglang_lp.served_model import ServedModel
 
@@ -34,7 +35,8 @@ def parse_link(processor: type[LogitProcessor], given: Any, served: ServedModel)
     Raises:
         RequestError: They do not fit it.
     """
-    return Link(processor, processor.parse_params(given, served.vocab_size))
+    with blaming(processor.__name__):
+        return Link(processor, processor.parse_params(given, served.vocab_size))
 
 
 def fit_link(link: Link, served: ServedModel) -> Link:
@@ -45,7 +47,8 @@ def fit_link(link: Link, served: ServedModel) -> Link:
     """
     if served is UNKNOWN:
         return link
-    return link._replace(params=fit(link.processor, link.params, served))
+    with blaming(link.processor.__name__):
+        return link._replace(params=fit(link.processor, link.params, served))
 
 
 def parts(link: Link) -> list[Link]:

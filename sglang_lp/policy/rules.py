@@ -155,6 +155,15 @@ class Rules:
         return self._profiles
 
     @property
+    def chosen_names(self) -> Iterator[str]:
+        """Class names of the processors of ``[defaults]`` and of profiles."""
+        choices = [one for profile in self._profiles.values() for one in profile.choices]
+        for processor, params in [*choices, *([self._default] if self._default else [])]:
+            yield processor.__name__
+            if issubclass(processor, ChainLogitProcessor):
+                yield from (name.rpartition(":")[2] for name in params.get("chain", ()))
+
+    @property
     def reads_effort(self) -> bool:
         """Whether the efforts of requests count."""
         return self._decisions.reads_effort

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from sglang_lp.catalogue.build import PAD, build
 from sglang_lp.catalogue.index import NOWHERE, ROOT, CatalogueError
@@ -173,3 +174,28 @@ def test_ids_of_another_type_are_refused(ids, wanted, message):
 
     with pytest.raises(CatalogueError, match=message):
         index.ranks_of(wanted)
+
+
+@given(catalogues(), st.sets(st.integers(0, 99), max_size=3))
+def test_no_item_has_a_token_inside_that_ends_an_answer(case, ends):
+    items, _, end, _ = case
+    index = index_of(*case)
+    inside = any({*item[:-1]} & ends for item in whole(items, end))
+
+    assert (index.misfit(None, ends) is not None) == inside
+
+
+def test_a_token_that_ends_an_answer_inside_of_an_item_is_named_with_the_item():
+    index = build(np.array([[1, 2, 3], [1, 4, 2]]), np.array([b"tea", b"cup"]))
+
+    assert index.misfit(5, [3]) is None
+    assert index.misfit(5, [2]) == (
+        "expected items without a token that ends an answer of the model, got 2 inside of 1 "
+        "beginnings of items, such as item 'tea': the answer would end there; leave these items out"
+    )
+    assert "0 to 3, got 4; build it for this model" in index.misfit(4, [2])
+
+
+def test_an_end_inside_of_an_item_is_refused():
+    with pytest.raises(CatalogueError, match=r"item 1: expected the end token 7 only after items"):
+        build(np.array([[1, 2], [7, 3]]), end=7)

@@ -134,3 +134,12 @@ def test_an_array_of_another_kind_is_refused(tmp_path, codes):
 
     with pytest.raises(CatalogueError, match="expected"):
         read(tmp_path / "items.npy")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".feather"])
+def test_items_of_no_set_at_all_have_no_sets(tmp_path, suffix):
+    rows = [{**row, "sets": []} for row in ROWS]
+
+    items = read(written(tmp_path / f"items{suffix}", rows))
+
+    assert (items.codes.tolist(), items.sets) == (CODES, {})

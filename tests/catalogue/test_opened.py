@@ -1,5 +1,6 @@
 """The catalogues of a policy, opened: all of them as they should be, or no server."""
 
+import os
 from queue import Queue
 
 import numpy as np
@@ -167,6 +168,19 @@ def test_a_version_that_cannot_be_opened_changes_nothing_and_is_told_once(folder
     assert looks(catalogues) == [Renewal("items")]
 
 
+def test_the_file_of_the_version_in_use_put_back_after_a_refused_file_is_told(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    good = (folder / "items.cat").read_bytes()
+    version = catalogues.versions
+    (folder / "items.cat").write_bytes(b"x" * 5000)
+    assert [one.problem is None for one in looks(catalogues)] == [False]
+
+    (folder / "items.cat").write_bytes(good)
+
+    assert looks(catalogues, 5) == [Renewal("items")]
+    assert catalogues.versions == version
+
+
 def test_without_a_file_the_version_stays(folder):
     catalogues = opened(folder, 'file = "items.cat"')
     before = catalogues.now
@@ -201,11 +215,30 @@ def test_a_server_does_not_start_with_tokens_that_its_model_lacks(folder):
         catalogues.fit(5)
 
 
-def test_a_thread_looks_for_new_versions(folder):
+def test_a_server_does_not_start_with_a_token_that_ends_the_answer_inside_of_an_item(folder):
+    catalogues = opened(folder, 'file = "items.cat"')
+    catalogues.fit(100, {2, 3, 5})
+
+    with pytest.raises(CatalogueError, match=r"catalogues.items: .*got 1 inside of .* item 0"):
+        catalogues.fit(100, {1})
+
+
+def test_a_thread_looks_for_new_versions_and_names_its_process(folder, caplog):
+    caplog.set_level("INFO", logger="sglang_lp")
     catalogues = opened(folder, 'file = "items.cat"')
     renewed = Queue()
-    watch(catalogues, renewed.put)
+    watch(catalogues, renewed.put, "scheduler")
 
     save(index_of((7, 8)), folder / "items.cat")
 
     assert renewed.get(timeout=20) == Renewal("items")
+
+    (folder / "items.cat").write_bytes(b"x" * 5000)
+
+    assert renewed.get(timeout=20).problem
+    process = f"(scheduler process, pid {os.getpid()})"
+    taken_up, refused = caplog.messages
+    assert taken_up.startswith("catalogues.items: takes up ")
+    assert "; the version before it stays " in refused
+    assert taken_up.endswith(process)
+    assert refused.endswith(process)

@@ -25,7 +25,8 @@ def model(tmp_path):
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.add_special_tokens(["<end>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "config.json").write_bytes(orjson.dumps({"vocab_size": 400}))
+    config = {"vocab_size": 400, "eos_token_id": 2}
+    (tmp_path / "config.json").write_bytes(orjson.dumps(config))
     return tmp_path
 
 
@@ -77,7 +78,21 @@ def test_an_index_is_checked_against_a_model(table, capsys, model):
     np.save(table.with_suffix(".npy"), np.array([[1, 999_999]]))
     build(table.with_suffix(".npy"))
     assert cli.main(["catalogue", "check", str(index), str(model)]) == 1
-    assert "got 999999; build the index for this model" in capsys.readouterr().err
+    assert "0 to 399, got 999999; build it for this model" in capsys.readouterr().err
+
+
+def test_an_item_with_the_end_token_of_the_model_inside_is_refused(table, capsys, model):
+    np.save(table.with_suffix(".npy"), np.array([[5, 2, 6], [5, 7, 2]]))
+    inside = "got 2 inside of 1 beginnings of items, such as item 0: the answer would end there"
+
+    code, index = build(table.with_suffix(".npy"))
+    assert code == 0
+    assert cli.main(["catalogue", "check", str(index), str(model)]) == 1
+    assert inside in capsys.readouterr().err
+    index.unlink()
+    assert build(table.with_suffix(".npy"), "--model", str(model)) == (2, index)
+    assert inside in capsys.readouterr().err
+    assert not index.exists()
 
 
 def test_items_that_are_texts_are_read_by_the_tokenizer_of_the_model(tmp_path, capsys, model):

@@ -7,6 +7,7 @@ import torch
 
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.faults import as_fault
 from sglang_lp.policy.decisions import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.algorithms import Speculation
@@ -144,7 +145,8 @@ def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
         row.processor.fork(row.request)
         seen += row.processor.report(admitted.params, [1, 2], [4, 5], [])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a client may see it
-        seen += [str(error), getattr(error, "processor", None)]
+        fault = as_fault("ChainLogitProcessor", "then", error)
+        seen += [str(error), str(fault), getattr(fault, "processor", None)]
     seen.append(str(getattr(request, "to_finish", "")))
 
     assert "Canary" not in str(seen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sglang_lp._engine.apply.device import index_on, send
 from sglang_lp.errors import ProcessorFault, SglangLpError
-from sglang_lp.faults import as_fault
+from sglang_lp.faults import OURS, as_fault, blame
 from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
@@ -72,8 +72,11 @@ def _compute(
                 failed |= _compute(logits, [one], grammar_rows)
             return failed
         ((index, whole),) = group
-        fault = as_fault(str(processor.name), f"at token {whole.request.position}", error)
-        return {index: NoTokenLeft(*fault.args) if type(error) is NoTokenLeft else fault}
+        failed_part = blame(str(processor.name), error, is_named=whole.is_named)
+        fault = as_fault(OURS, f"at token {whole.request.position}", failed_part)
+        if type(error) is NoTokenLeft and isinstance(fault, ProcessorFault):
+            fault = NoTokenLeft(str(fault), fault.processor)
+        return {index: fault}
     return {}
 
 

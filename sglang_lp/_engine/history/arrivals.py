@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from sglang_lp._engine.history.row import same_tokens
 from sglang_lp.edits import NEVER
-from sglang_lp.faults import from_signal
+from sglang_lp.faults import cause_of, from_signal
 
 if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
@@ -173,8 +173,10 @@ def ask_again(row: Row, vocab_size: int) -> End | None:
         row.resume()
         recording = row.ask(vocab_size)
         recording.fold_standing()
-    except AttributeError:
-        return None  # it reads the logits
+    except Exception as error:
+        if isinstance(cause_of(error), AttributeError):
+            return None  # it reads the logits
+        raise
     finally:
         row.restart()
     if not recording.is_empty:

@@ -18,12 +18,11 @@ from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import (
     PayloadRefused,
     PolicyError,
-    ProcessorFault,
     RefusalReason,
     RequestError,
     did_you_mean,
 )
-from sglang_lp.faults import as_fault
+from sglang_lp.faults import OURS, as_fault, blaming
 from sglang_lp.params import Beside, take_beside
 from sglang_lp.parsed import forget
 from sglang_lp.policy import Asked, Decided, Rules
@@ -60,6 +59,7 @@ class Admitted(NamedTuple):
 
     Attributes:
         payload: The operator's own spelling of the allowed class; it replaces the request's.
+        kind: The class that runs: the allowed class, or a chain with what the operator adds.
         processor: Serves the request.
         params: Its parsed parameters.
         custom_params: Replaces the request's own for a class that reads them itself; ``None`` to
@@ -69,6 +69,7 @@ class Admitted(NamedTuple):
     """
 
     payload: str
+    kind: type[LogitProcessor]
     processor: LogitProcessor
     params: Parameters
     custom_params: dict[str, Any] | None
@@ -76,24 +77,27 @@ class Admitted(NamedTuple):
     beside: Beside
 
     @property
+    def links(self) -> list[Link]:
+        """The processors of the request."""
+        return parts(Link(self.kind, self.params))
+
+    @property
     def making(self) -> float:
         """Seconds of the constructors of adapted classes, where they were tried."""
-        links = parts(Link(type(self.processor), self.params))
-        return sum(link.params.seconds for link in links if isinstance(link.params, Arguments))
+        return sum(link.params.seconds for link in self.links if isinstance(link.params, Arguments))
 
     @property
     def choices(self) -> frozenset[Hashable]:
         """The different choices of catalogue items."""
-        links = parts(Link(type(self.processor), self.params))
         found = CatalogueLogitProcessor.Fitted
         return frozenset(
-            link.params.choice.rules for link in links if isinstance(link.params, found)
+            link.params.choice.rules for link in self.links if isinstance(link.params, found)
         )
 
     @property
     def thinks(self) -> bool:
         """Whether a thinking budget runs."""
-        return any(thinks(link) for link in parts(Link(type(self.processor), self.params)))
+        return any(thinks(link) for link in self.links)
 
 
 class Guard:
@@ -109,6 +113,7 @@ class Guard:
         rules: Decide what an allowed request runs.
         server: What this process knows of its server.
         audit: Counts and logs refusals.
+        processors: Names of the classes that a request can run and its client may know of.
         fingerprint: The same in every process, of every server, that enforces the same policy.
     """
 
@@ -120,9 +125,11 @@ class Guard:
         )
         with policy.named():
             self.rules = Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
+        short = [one.name.rpartition(":")[2] for one in self.verifier.allowed]
+        self.processors = (*dict.fromkeys([*short, *self.rules.chosen_names]),)
         self.audit = Audit(
             policy.limits.logged_refusals_per_minute,
-            names=frozenset(_names(policy, self.verifier.allowed)),
+            names=frozenset([*self.processors, *_names(policy, self.verifier.allowed)]),
         )
         decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
@@ -186,18 +193,18 @@ class Guard:
         """Check the catalogues against the served model, and follow their files from now on.
 
         Raises:
-            PolicyError: An item has a token that the model does not have.
+            PolicyError: An item has a token that the model lacks, or that ends the answer in it.
         """
         server = self.server
         try:
             if server.vocab_size is not None:
-                server.catalogues.fit(server.vocab_size)
+                server.catalogues.fit(server.vocab_size, server.model.eos_token_ids)
         except CatalogueError as error:
             raise PolicyError(f"policy {self.policy.source}: {error}") from None
         # Ranks of one model have to agree on the version of each request.
         if server.ranks == 1 and not self._follows:
             self._follows = True
-            watch(server.catalogues, self._renewed)
+            watch(server.catalogues, self._renewed, self.gate.value)
 
     def _renewed(self, renewal: Renewal) -> None:
         """Let go of an old version of a catalogue; called in another thread."""
@@ -249,15 +256,12 @@ class Guard:
                 if intake.payload is None:
                     self.server.check_calls(name)
                 beside = beside._replace(resumed=decided.resumed)
-                processor, params, own = self._make(decided, intake.limit)
-                self.server.check_honours(name, processor, intake, beside)
+                with blaming(decided.processor.__name__):
+                    processor, params, own = self._make(decided, intake.limit)
+                    self.server.check_honours(name, processor, intake, beside)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
-                fault = as_fault(name, "before its request began", error)
-                decides = intake.payload is None or self.rules.has_profile(intake.payload)
-                if decides and isinstance(fault, ProcessorFault):
-                    fault.processor = None  # the name is no class's, as labels of metrics are
-                raise fault from None
-        return Admitted(payload, processor, params, own, decided.names, beside)
+                raise as_fault(OURS, "before its request began", error) from None
+        return Admitted(payload, decided.processor, processor, params, own, decided.names, beside)
 
     @contextmanager
     def counting(self) -> Iterator[None]:

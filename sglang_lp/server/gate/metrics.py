@@ -6,7 +6,8 @@ operator allowed, catalogues of the policy, gates, reasons. ``docs/operating.md`
 metric.
 
 The label ``processor`` names a processor that the client may know of. A request with several of
-them counts once for each; a request that runs only those of ``[[always]]`` counts as ``always``.
+them counts once for each; a request that runs only those of ``[[always]]`` counts as ``always``. A
+request that failed counts once, for the class that failed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import ProcessorFault
+from sglang_lp.faults import ALWAYS
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue, Renewal
-    from sglang_lp.trust import Allowed
 
 #: Values of the label ``ended`` of blocks.
 _ENDS = ("model", "tool_call", "budget", "soft", "loop", "early_end", "open")
@@ -65,8 +66,8 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Values of the label ``kind``.
 _KINDS = ("processor", "toolkit")
-#: Values of the label ``processor`` of faults that are no allowed class.
-_OTHERS = ("always", "unknown")
+#: Value of the label ``processor`` of faults of no single class.
+_UNKNOWN = "unknown"
 #: Values of the label ``outcome``.
 _TAKEN_UP, _REFUSED = "taken_up", "refused"
 _STEP = "sglang_lp_step_seconds"
@@ -100,12 +101,12 @@ class Metrics:
 
     Args:
         policy: Fingerprint of the policy.
-        allowed: Classes that may run.
+        processors: Names of the classes that a request can run and its client may know of.
         catalogues: The open catalogues.
     """
 
     def __init__(
-        self, policy: str, allowed: Iterable[Allowed], catalogues: Iterable[Catalogue]
+        self, policy: str, processors: Iterable[str], catalogues: Iterable[Catalogue]
     ) -> None:
         # Imported once SGLang has set where the files of all processes are.
         from prometheus_client import Counter, Gauge, Histogram
@@ -119,7 +120,7 @@ class Metrics:
         info.labels(version("sglang-lp"), policy).set(1)
         self._written = Gauge(_WRITTEN, ABOUT[_WRITTEN], LABELS[_WRITTEN], multiprocess_mode="min")
         # An alert on an increase misses the first fault of a series that begins with it.
-        for name in dict.fromkeys([*map(_short, allowed), *_OTHERS]):
+        for name in dict.fromkeys([*processors, ALWAYS, _UNKNOWN]):
             for kind in _KINDS:
                 self._counters["faults"].labels(name, kind)
         #: Names of the catalogues.
@@ -136,15 +137,14 @@ class Metrics:
         for name in names:
             self._counters["requests"].labels(name).inc()
 
-    def fail(self, names: Iterable[str], kind: str) -> None:
-        """Count a request that ended with HTTP 500.
+    def fail(self, kind: str, processor: str = _UNKNOWN) -> None:
+        """Count a request that ended with HTTP 500, once.
 
         Args:
-            names: Values of the label ``processor``.
             kind: ``"processor"`` or ``"toolkit"``, for what failed.
+            processor: Value of the label.
         """
-        for name in names:
-            self._counters["faults"].labels(name, kind).inc()
+        self._counters["faults"].labels(processor, kind).inc()
 
     def refuse(self, gate: str, reason: str, processor: str) -> None:
         """Count a refusal; ``processor`` is empty unless a known processor refused a parameter."""
@@ -152,19 +152,26 @@ class Metrics:
 
     def fail_early(self, error: BaseException) -> None:
         """Count a request that ended with HTTP 500 before it began."""
-        if isinstance(error, ProcessorFault):
-            self.fail(((error.processor or "unknown").rpartition(":")[2],), "processor")
+        culprit = error.processor if isinstance(error, ProcessorFault) else None
+        if culprit is None:
+            self.fail("toolkit")
         else:
-            self.fail(("unknown",), "toolkit")
+            self.fail("processor", culprit)
 
     def finish(
-        self, reports: Sequence[Mapping[str, Any]], *, fault: str | None, contradicts: bool
+        self,
+        reports: Sequence[Mapping[str, Any]],
+        *,
+        fault: str | None,
+        culprit: str | None,
+        contradicts: bool,
     ) -> None:
         """Count how a request ended.
 
         Args:
             reports: As in ``meta_info["sglang_lp"]``: of its answer, or of each of its beams.
             fault: As ``kind`` of :meth:`fail`; ``None`` without a fault.
+            culprit: The class that failed, as in ``ProcessorFault.processor``.
             contradicts: Whether it ended because what it asked for left no token.
         """
         names = labels_of(reports[0]["processors"])
@@ -174,7 +181,7 @@ class Metrics:
             self._count_blocks(report.get("thinking"))
             self._count_items(report.get("catalogue"))
         if fault is not None:
-            self.fail(names, fault)
+            self.fail(fault, _label(culprit, names))
         if contradicts:
             for name in names:
                 self._counters["contradictions"].labels(name).inc()
@@ -218,33 +225,41 @@ class Metrics:
             self._counters["awaited_steps"].inc()
 
 
+def _label(culprit: str | None, names: Sequence[str]) -> str:
+    """Return the label of a failed request: its class that failed, or its only processor.
+
+    Args:
+        culprit: The class that failed, if one did by itself.
+        names: Values of the label ``processor`` for the request.
+    """
+    if culprit is not None and culprit in {*names, ALWAYS}:
+        return culprit
+    return names[0] if len(names) == 1 else _UNKNOWN
+
+
 def labels_of(names: Sequence[str]) -> Sequence[str]:
     """Return the values of the label ``processor`` for a request that runs processors.
 
     Args:
         names: Names of its processors that the client may know of.
     """
-    return names or ("always",)
-
-
-def _short(one: Allowed) -> str:
-    return one.name.rpartition(":")[2]
+    return names or (ALWAYS,)
 
 
 def start(
-    server_args: Any, policy: str, allowed: Iterable[Allowed], catalogues: Iterable[Catalogue]
+    server_args: Any, policy: str, processors: Iterable[str], catalogues: Iterable[Catalogue]
 ) -> None:
     """Write metrics from now on, if the server has any.
 
     Args:
         server_args: SGLang's.
         policy: Fingerprint of the policy.
-        allowed: Classes that may run.
+        processors: As for :class:`Metrics`.
         catalogues: The open catalogues.
     """
     global _writing  # noqa: PLW0603 - Prometheus has one registry in a process, too
     if _writing is None and getattr(server_args, "enable_metrics", False):
-        _writing = Metrics(policy, allowed, catalogues)
+        _writing = Metrics(policy, processors, catalogues)
 
 
 def writing() -> Metrics | None:

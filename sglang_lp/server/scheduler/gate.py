@@ -18,7 +18,7 @@ from sglang_lp import builtins
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError, SglangLpError
-from sglang_lp.faults import as_fault
+from sglang_lp.faults import OURS, as_fault
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
@@ -75,7 +75,7 @@ class SchedulerGate:
         except BaseException as error:  # noqa: BLE001 - one request, whatever is wrong with it
             fault = error
             if not isinstance(error, ProcessorFault):
-                fault = as_fault("sglang-lp", "before its request began", error)
+                fault = as_fault(OURS, "before its request began", error)
             req.custom_logit_processor = None
             req.set_finish_with_abort(
                 str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
@@ -193,8 +193,7 @@ class SchedulerGate:
                 row.edit_log = StageLog(host.acts)
             self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size, making)
         except BaseException as error:  # noqa: BLE001 - the class's own code
-            name = type(admitted.processor).__name__
-            raise as_fault(name, "before its request began", error) from None
+            raise as_fault(admitted.kind.__name__, "before its request began", error) from None
 
 
 def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contradicts:
@@ -205,7 +204,7 @@ def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contra
         intake: As the client sent it.
         decides: Whether the operator decided anything for requests.
     """
-    if type(admitted.processor).__module__ != builtins.__name__:
+    if admitted.kind.__module__ != builtins.__name__:
         return Contradicts.CLASS
     if not decides:
         return Contradicts.CLIENT

@@ -18,7 +18,7 @@ from sglang_lp._engine.apply.answers import Answers, PendingAnswer
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp.edits import End
-from sglang_lp.errors import Contradiction, RequestError, SglangLpError
+from sglang_lp.errors import Contradiction, ProcessorFault, RequestError, SglangLpError
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.scheduler.reasons import fail, is_error
@@ -47,7 +47,7 @@ _ANSWERS = "sglang_lp_answers"
 _FAILED = None
 
 #: Kinds of errors that a finish reason tells apart, subclasses first.
-_KINDS = (Contradiction, RequestError, SglangLpError)
+_KINDS = (Contradiction, RequestError, ProcessorFault, SglangLpError)
 
 
 class StageHost(SglangHost):
@@ -66,7 +66,8 @@ class StageHost(SglangHost):
     def end(self, error: SglangLpError) -> None:
         """Record an end with an error."""
         kind = next(index for index, one in enumerate(_KINDS) if isinstance(error, one))
-        self.acts.append(("end", kind, str(error), error.code, error.param))
+        culprit = error.processor if isinstance(error, ProcessorFault) else None
+        self.acts.append(("end", kind, culprit, str(error), error.code, error.param))
 
     def finish(self, end: End) -> None:
         """Record an end."""
@@ -189,5 +190,8 @@ def _apply(row: Row, act: Act, answers: Answers) -> None:
             EditLog.set_persistent(log, position, exist=exist, forced=forced)
         case "finish", reason, kind:
             SglangHost.finish(host, End(reason, kind))  # type: ignore[arg-type]
-        case "end", kind, *coded:
-            SglangHost.end(host, Coded(*coded).as_error(_KINDS[kind]))  # type: ignore[arg-type]
+        case "end", kind, culprit, *coded:
+            error = Coded(*coded).as_error(_KINDS[kind])
+            if isinstance(error, ProcessorFault):
+                error.processor = culprit
+            SglangHost.end(host, error)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.edits import LENGTH
-from sglang_lp.errors import Contradiction, RequestError, SglangLpError
+from sglang_lp.errors import Contradiction, ProcessorFault, RequestError, SglangLpError
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.trust.audit import safe_id
 
@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 #: an error of the client.
 FAULT = "sglang_lp_fault"
 
+#: Attribute of SGLang's finish reason: the class that failed, as in ``ProcessorFault.processor``.
+CULPRIT = "sglang_lp_culprit"
+
 #: Attribute of SGLang's finish reason: whether the requested edits left no token.
 CONTRADICTS = "sglang_lp_contradicts"
 
@@ -38,8 +41,12 @@ _INTERNAL = "internal error of sglang-lp: the request's processors did not run t
 
 def abort(error: SglangLpError) -> Any:
     """Return SGLang's finish reason for an error."""
-    fault = None if isinstance(error, RequestError) else "processor"
+    culprit = error.processor if isinstance(error, ProcessorFault) else None
+    fault: str | None = "toolkit" if culprit is None else "processor"
+    if isinstance(error, RequestError):
+        fault = None
     reason = _abort(Coded(str(error), error.code, error.param), fault)
+    setattr(reason, CULPRIT, culprit)
     setattr(reason, CONTRADICTS, isinstance(error, Contradiction))
     return reason
 

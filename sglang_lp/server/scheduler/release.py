@@ -41,7 +41,7 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
         fail_finished(req, sent)
         metrics = writing()
         if metrics is not None:
-            metrics.fail(("unknown",), "toolkit")
+            metrics.fail("toolkit")
 
 
 def abandon(_result: None, _scheduler: Any, req: Any) -> None:

@@ -11,9 +11,9 @@ import orjson
 
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.faults import as_fault
-from sglang_lp.server.gate.metrics import labels_of, writing
+from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
-from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT, add
+from sglang_lp.server.scheduler.reasons import CONTRADICTS, CULPRIT, FAULT, abort, add
 from sglang_lp.wire.names import REPORT
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def report(req: Any) -> None:
         return
     kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
-    text = describe(row, req.origin_input_ids, output_ids, row.edit_log)
+    text = describe(row, req.origin_input_ids, output_ids, row.edit_log, req.finished_reason)
     count([text], req.finished_reason)
     put(req.finished_reason, text)
     if row.host.raw is not None:
@@ -46,7 +46,11 @@ def report(req: Any) -> None:
 
 
 def describe(
-    row: Row, all_prompt_ids: Sequence[int], output_ids: Sequence[int], edit_log: EditLog
+    row: Row,
+    all_prompt_ids: Sequence[int],
+    output_ids: Sequence[int],
+    edit_log: EditLog,
+    reason: Any,
 ) -> str:
     """Return the report of one answer as JSON.
 
@@ -55,6 +59,7 @@ def describe(
         all_prompt_ids: Token ids of the prompt and of the tokens that the request resumes.
         output_ids: Token ids of the answer.
         edit_log: Its edits; closed here.
+        reason: SGLang's finish reason. A request that has failed already counts for that.
 
     Raises:
         ProcessorFault: As for :func:`report`.
@@ -73,9 +78,8 @@ def describe(
         return orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code
         fault = as_fault(row.name, "in its report", error)
-        metrics = writing()
-        if metrics is not None:
-            metrics.fail(labels_of(known["processors"]), "processor")
+        counted = reason if getattr(reason, FAULT, None) is not None else abort(fault)
+        count([orjson.dumps(known).decode()], counted)
         raise fault from None
 
 
@@ -91,6 +95,7 @@ def count(texts: Sequence[str], reason: Any) -> None:
         metrics.finish(
             [orjson.loads(text) for text in texts],
             fault=getattr(reason, FAULT, None),
+            culprit=getattr(reason, CULPRIT, None),
             contradicts=getattr(reason, CONTRADICTS, False),
         )
 

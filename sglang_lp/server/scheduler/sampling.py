@@ -13,7 +13,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.errors import Unsupported
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.scheduler.reasons import fail
+from sglang_lp.server.scheduler.reasons import fail, log_end
 
 if TYPE_CHECKING:
     import torch
@@ -220,9 +220,19 @@ def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
     try:
         for row in rows_of([req.sampling_params.custom_params]):
             if row is not None:
-                row.rewind()
+                _rewind(req, row)
     except BaseException as error:
         if from_signal(error):
             raise
         logger.exception("sglang-lp: a request that was retracted ends")
         fail(req)
+
+
+def _rewind(req: Any, row: Row) -> None:
+    """Rewind a row; if its processor fails, end its request."""
+    try:
+        row.rewind()
+    except BaseException as error:  # noqa: BLE001 - the class's own code
+        fault = row.fault(error)
+        log_end(req, str(fault))
+        fail(req, fault)

@@ -213,7 +213,7 @@ class Launch:
     def _count(self, process: Any) -> None:
         guard = self._guard
         catalogues = guard.server.catalogues.now.values()
-        metrics.start(process.server_args, guard.fingerprint, guard.verifier.allowed, catalogues)
+        metrics.start(process.server_args, guard.fingerprint, guard.processors, catalogues)
 
     def _learn(self, gate: Gate, process: Any) -> None:
         try:

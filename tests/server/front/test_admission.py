@@ -923,7 +923,7 @@ def test_a_class_that_fails_is_answered_500_named_and_counted(guard, monkeypatch
 
     assert caught.value.status_code == 500
     assert caught.value.detail == (
-        "m:Exits failed before its request began: 'SystemExit: its own mistake'"
+        "Exits failed before its request began: 'SystemExit: its own mistake'"
     )
     assert counted == [caught.value.__cause__]
 

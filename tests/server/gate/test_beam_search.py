@@ -50,6 +50,7 @@ def alone(kind):
 def in_a_chain(kind):
     chain = ChainLogitProcessor()
     chain.links = [(Follows(), None), (kind(), None)]
+    chain.names = [processor.name for processor, _ in chain.links]
     return chain
 
 

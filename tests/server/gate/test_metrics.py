@@ -8,11 +8,12 @@ from prometheus_client import REGISTRY
 from sglang_lp.catalogue.opened import Renewal
 from sglang_lp.errors import ProcessorFault
 from sglang_lp.faults import as_fault
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.metrics import Metrics
-from sglang_lp.trust import Gate, Policy, Verifier
+from sglang_lp.trust import Gate, Policy
 
 REPORT = {"forced": 0}
-ALLOWED = Verifier(Policy.default()).allowed
+NAMES = Guard(Policy.default()).processors
 
 
 def version(written):
@@ -23,7 +24,7 @@ def version(written):
 @pytest.fixture(scope="module")
 def metrics():
     known = {*REGISTRY._collector_to_names}
-    yield Metrics("fingerprint", ALLOWED, [version(5.0)])
+    yield Metrics("fingerprint", NAMES, [version(5.0)])
     for collector in {*REGISTRY._collector_to_names} - known:
         REGISTRY.unregister(collector)
 
@@ -54,10 +55,9 @@ WRITTEN = "sglang_lp_catalogue_timestamp_seconds"
 
 
 def test_every_allowed_class_has_faults_before_the_first(metrics):
-    names = {one.name.rpartition(":")[2] for one in ALLOWED}
-    assert len(names) > 20
+    assert len(NAMES) > 20
     assert {*sampled(FAULTS)} >= {
-        (name, kind) for name in names | {"always"} for kind in ("processor", "toolkit")
+        (name, kind) for name in {*NAMES, "always", "unknown"} for kind in ("processor", "toolkit")
     }
 
 
@@ -66,7 +66,7 @@ def test_every_allowed_class_has_faults_before_the_first(metrics):
     [
         (as_fault("my.module:Own", "before its request began", OSError()), ("Own", "processor")),
         (as_fault("Own", "before its request began", OSError()), ("Own", "processor")),
-        (ProcessorFault("no name"), ("unknown", "processor")),
+        (ProcessorFault("no name"), ("unknown", "toolkit")),
         (OSError("ours"), ("unknown", "toolkit")),
     ],
 )
@@ -74,20 +74,34 @@ def test_a_fault_before_a_request_began_counts_for_what_failed(metrics, error, l
     assert grown(FAULTS, lambda: metrics.fail_early(error)) == {labels: 1}
 
 
-@pytest.mark.parametrize("kind", ["processor", "toolkit"])
 @pytest.mark.parametrize(
-    ("processors", "labels"), [(["A", "B"], ["A", "B"]), (["A"], ["A"]), ([], ["always"])]
+    ("processors", "culprit", "label"),
+    [
+        (["A", "B"], "B", "B"),
+        (["A", "B"], "always", "always"),
+        (["A", "B"], "ChainLogitProcessor", "unknown"),
+        (["A", "B"], None, "unknown"),
+        (["A"], None, "A"),
+        ([], "always", "always"),
+        ([], None, "always"),
+    ],
 )
-def test_a_fault_counts_for_each_processor_of_its_request(metrics, processors, labels, kind):
+@pytest.mark.parametrize("kind", ["processor", "toolkit"])
+def test_a_failed_request_counts_once_for_the_class_that_failed(
+    metrics, processors, culprit, label, kind
+):
     report = {**REPORT, "processors": processors}
-    assert grown(FAULTS, lambda: metrics.finish([report], fault=kind, contradicts=False)) == {
-        (label, kind): 1 for label in labels
-    }
+
+    def finish():
+        metrics.finish([report], fault=kind, culprit=culprit, contradicts=False)
+
+    assert grown(FAULTS, finish) == {(label, kind): 1}
 
 
 def test_a_contradiction_is_no_fault(metrics):
     def finish():
-        metrics.finish([{**REPORT, "processors": ["A"]}], fault=None, contradicts=True)
+        report = {**REPORT, "processors": ["A"]}
+        metrics.finish([report], fault=None, culprit=None, contradicts=True)
 
     assert grown(FAULTS, finish) == {}
     assert grown("sglang_lp_contradictions_total", finish) == {("A",): 1}
@@ -102,7 +116,7 @@ def test_the_info_names_the_policy(metrics):
 def test_each_beam_counts_with_its_tokens_and_items_and_the_request_once(metrics):
     def finish(*reports):
         told = [{"processors": ["A"], "forced": 2, "catalogue": one} for one in reports]
-        return lambda: metrics.finish(told, fault="processor", contradicts=False)
+        return lambda: metrics.finish(told, fault="processor", culprit="A", contradicts=False)
 
     found = {"name": "products", "items": [["tea"], ["cup", "mug"]]}
     assert grown("sglang_lp_forced_tokens_total", finish(found, found)) == {(): 4}
@@ -122,7 +136,7 @@ def test_what_a_class_of_the_operator_calls_thinking_makes_no_series(metrics, to
     report = {"processors": ["A"], "forced": 0, "thinking": told}
 
     def finish():
-        metrics.finish([report], fault=None, contradicts=False)
+        metrics.finish([report], fault=None, culprit=None, contradicts=False)
 
     assert grown("sglang_lp_thinking_blocks_total", finish) == {}
     report["thinking"] = [{"tokens": 3, "ended": None}, {"tokens": 4, "ended": "soft"}]
@@ -141,7 +155,7 @@ def test_what_a_class_of_the_operator_calls_a_catalogue_makes_no_series(metrics,
     report = {"processors": ["A"], "forced": 0, "catalogue": told}
 
     def finish():
-        metrics.finish([report], fault=None, contradicts=False)
+        metrics.finish([report], fault=None, culprit=None, contradicts=False)
 
     assert grown("sglang_lp_catalogue_items_total", finish) == {}
 

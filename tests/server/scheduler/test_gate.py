@@ -532,7 +532,7 @@ def test_an_allowed_class_that_fails_early_ends_its_own_request_is_logged_and_is
         admit(allowing(processor), req)
 
     message, *status = req.ended
-    name = "Unneeded" if processor is Unneeded else "m:C"
+    name = processor.__name__
     assert message.startswith(f"{name} failed before its request began: ")
     assert "its own mistake" in message
     assert status == [500, "InternalServerError"]

@@ -43,7 +43,7 @@ def finish(_result: None, _coordinator: Any, group: Any) -> None:
             logger.exception(_FAILED)
             metrics = writing()
             if metrics is not None:
-                metrics.fail(("unknown",), "toolkit")
+                metrics.fail("toolkit")
             error = ProcessorFault(_FAILED)
         group.final_results = []
         leader.finished_reason = abort(error)
@@ -57,7 +57,7 @@ def _finish(group: Any, leader: Any, beams: Beams) -> None:
     told = answers or [()]
     logs = beams.tree.edit_logs(told)
     reports = [
-        describe(beams.leader, prompt_ids, answer, log)
+        describe(beams.leader, prompt_ids, answer, log, leader.finished_reason)
         for answer, log in zip(told, logs, strict=True)
     ]
     setattr(group, _REPORTS, reports)

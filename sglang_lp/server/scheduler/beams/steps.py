@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.apply.device import index_on, send
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import detach_row, rows_of
-from sglang_lp.faults import as_fault
+from sglang_lp.faults import OURS, as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.beams.candidates import left_tokens, rank
@@ -102,7 +102,7 @@ def attach(
         try:
             _attach(req, custom_params)
         except BaseException as fault:  # noqa: BLE001 - as in BeamSteps
-            fail(req, as_fault("sglang-lp", "at the start of a beam search", fault))
+            fail(req, as_fault(OURS, "at the start of a beam search", fault))
     return error
 
 
@@ -146,7 +146,7 @@ class BeamSteps:
             if placed:
                 self._edit(logits, placed)
         except BaseException as error:  # noqa: BLE001 - see the class
-            fault = as_fault("sglang-lp", "in a step of a beam search", error)
+            fault = as_fault(OURS, "in a step of a beam search", error)
             for req in batch.reqs:
                 beams = None if req.beam_group is None else beams_of(req.beam_group)
                 if beams is not None:
@@ -336,7 +336,7 @@ def grow(group: Any, sel: Any, *_args: Any, **_kwargs: Any) -> None:
         try:
             _grow(beams, sel)
         except BaseException as error:  # noqa: BLE001 - as in BeamSteps
-            beams.search.fail(as_fault("sglang-lp", "in a step of a beam search", error))
+            beams.search.fail(as_fault(OURS, "in a step of a beam search", error))
 
 
 def _grow(beams: Beams, sel: Any) -> None:
