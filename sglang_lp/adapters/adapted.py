@@ -113,6 +113,11 @@ class AdaptedProcessor(LogitProcessor):
         return Arguments(values=values)
 
     @classmethod
+    def defaults(cls) -> Mapping[str, Any]:
+        """Return the values of parameters that a request leaves out, where the class says them."""
+        return {}
+
+    @classmethod
     def unwrapped(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters without what another engine's clients wrap them in."""
         return values

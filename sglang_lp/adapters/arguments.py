@@ -174,6 +174,15 @@ class Constructor:
                     f"{', '.join(self._parameters) or 'none'}"
                 )
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the arguments that a request can set."""
+        return {
+            key: one.default
+            for key, one in self._parameters.items()
+            if one.default is not one.empty and key not in self._fixed and key not in _SERVERS
+        }
+
     def takes(self, key: str) -> bool:
         """Tell whether the constructor has an argument of this name."""
         return self._takes_any or key in self._parameters

@@ -261,6 +261,11 @@ class ConstructedProcessor(RowwiseProcessor):
         return Arguments(values=values, seconds=seconds)
 
     @classmethod
+    def defaults(cls) -> Mapping[str, Any]:
+        """Return the defaults of the constructor's arguments that a request can set."""
+        return cls.constructor.defaults
+
+    @classmethod
     def _try(cls, values: Mapping[str, Any], setting: Setting) -> None:
         """Make an object; the first shows whether objects of the class can be copied."""
         made = cls.constructor.make(values, setting)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from sglang_lp import builtins
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.adapters.arguments import Arguments
@@ -13,7 +15,7 @@ from sglang_lp.params import Parameters, is_private
 from sglang_lp.processor import LogitProcessor, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -50,6 +52,14 @@ class SglangProcessor(AdaptedProcessor):
         if cls._same is not None:
             prepare(cls._same(), params.values, served)
         return params  # type: ignore[no-any-return]
+
+    @classmethod
+    def defaults(cls) -> Mapping[str, Any]:
+        """Return the defaults of SGLang's own classes, as the built-in has them."""
+        if cls._same is None:
+            return {}
+        fields = msgspec.structs.fields(cls._same.Params)
+        return {one.name: one.default for one in fields if one.default is not msgspec.NODEFAULT}
 
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from sglang_lp.adapters import AdaptedProcessor
+from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, did_you_mean, shown
 from sglang_lp.params import Parameters, fields_without_limit, replaced
 from sglang_lp.policy.decisions import Above, Ceiling
+from sglang_lp.policy.links import Link, parts, same_params
 from sglang_lp.processor import LogitProcessor
-
-if TYPE_CHECKING:
-    from sglang_lp.policy.links import Link
 
 
 def refusal(processor: type[Any], name: str, most: float, got: object) -> InvalidParameter:
@@ -23,7 +22,7 @@ def refusal(processor: type[Any], name: str, most: float, got: object) -> Invali
     return InvalidParameter(
         processor.__name__,
         name,
-        f"expected at most {most} on this server, got {shown(got)}; ask for less, or leave it out",
+        f"expected at most {most} on this server, got {shown(got)}; ask for less",
     )
 
 
@@ -33,12 +32,10 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     Where a parameter that is left out means no limit, it gets the ceiling.
 
     Raises:
-        InvalidParameter: A number is above a ceiling that refuses; or, in a class without a
-            schema, a parameter with a ceiling is not a number.
+        InvalidParameter: A number is above a ceiling that refuses.
     """
     if issubclass(link.processor, AdaptedProcessor):
-        values = _lower_all(link, link.params.values, ceilings)
-        return link._replace(params=msgspec.structs.replace(link.params, values=values))
+        return link  # see lower_arguments()
     changes: dict[str, Any] = {}
     kind: type[Parameters] = type(link.params)
     for name in ceilings.keys() & {*link.params.__struct_fields__}:
@@ -51,6 +48,36 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     if not changes:
         return link
     return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
+
+
+def lower_arguments(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
+    """Lower the numbers of a class without a schema, or of such links of a chain.
+
+    Called before parameters are fitted, which makes an object of such a class to try them. It may
+    treat ``null`` as no limit, so it gets the ceiling in its place, and in place of a default of
+    ``None``.
+
+    Raises:
+        InvalidParameter: As for :func:`lower`; or a parameter with a ceiling is not a number.
+    """
+    if issubclass(link.processor, ChainLogitProcessor):
+        before = parts(link)
+        links = [lower_arguments(one, ceilings) for one in before]
+        if same_params(before, links):
+            return link
+        return link._replace(params=msgspec.structs.replace(link.params, links=(*links,)))
+    if not issubclass(link.processor, AdaptedProcessor):
+        return link
+    values = dict(link.params.values)
+    for name, default in link.processor.defaults().items():
+        if name in ceilings and name not in values:
+            held = _lower_one(link, name, default, ceilings[name])
+            if held is not default:
+                values[name] = held
+    values = _lower_all(link, values, ceilings)
+    if values == link.params.values:
+        return link
+    return link._replace(params=msgspec.structs.replace(link.params, values=values))
 
 
 def check_names(ceilings: Iterable[str], processors: Iterable[type[Any]]) -> None:
@@ -99,14 +126,21 @@ def _lower_all(
     for name, value in values.items():
         if isinstance(value, dict):
             lowered[name] = _lower_all(link, value, ceilings)
-        elif value is not None and name in ceilings:
-            ceiling = ceilings[name]
-            number = _number(value)
-            if number is None:
-                raise refusal(link.processor, name, ceiling.at_most, value)
-            if not number <= ceiling.at_most:
-                lowered[name] = type(value)(_lowered(link, name, value, ceiling))
+        elif name in ceilings:
+            if value is not None and _number(value) is None:
+                raise refusal(link.processor, name, ceilings[name].at_most, value)
+            lowered[name] = _lower_one(link, name, value, ceilings[name])
     return lowered
+
+
+def _lower_one(link: Link, name: str, value: Any, ceiling: Ceiling) -> Any:
+    """Lower a value that a class without a schema would be given; no number means no limit."""
+    number = _number(value)
+    if number is None:
+        return ceiling.at_most
+    if number <= ceiling.at_most:
+        return value
+    return type(value)(_lowered(link, name, value, ceiling))
 
 
 def _lowered(link: Link, name: str, value: Any, ceiling: Ceiling) -> Any:

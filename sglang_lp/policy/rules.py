@@ -23,7 +23,7 @@ from sglang_lp.errors import (
     shown,
 )
 from sglang_lp.params import is_private
-from sglang_lp.policy.ceilings import check_names, lower
+from sglang_lp.policy.ceilings import check_names, lower, lower_arguments
 from sglang_lp.policy.chosen import (
     fields_of,
     load_always,
@@ -53,7 +53,8 @@ class Asked(NamedTuple):
     """The fields of a request that the rules read.
 
     Attributes:
-        payload: Its ``custom_logit_processor``: a payload, the name of a class or of a profile.
+        runs: The class that its ``custom_logit_processor`` names, as it was found on the allow
+            list; or the name of a profile; or ``None``.
         custom_params: Its ``custom_params``, or ``None``.
         field: Another field of the request that is a thinking budget.
         effort: The level of effort that it asks for.
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
         fields: Other engines' fields that it has, each with its value.
     """
 
-    payload: Any
+    runs: type[LogitProcessor] | str | None
     custom_params: Any = None
     field: int | None = None
     effort: str | None = None
@@ -105,7 +106,8 @@ class Rules:
 
     Args:
         decisions: The decisions of the policy.
-        find: Returns the allowed class of a request's payload; raises ``RequestError``.
+        find: Returns an allowed class by its name ``module:Class``, for processors that fields of a
+            request ask for; raises ``RequestError``.
         allowed: All of these classes, except those of pins that no request has sent yet.
 
     Attributes:
@@ -211,13 +213,13 @@ class Rules:
         Raises:
             RequestError: Refused.
         """
-        asks_more = asked.payload is None or asked.field is not None or asked.fields
-        if not self.is_empty or asks_more:
-            decided = self._decide(asked, served)
-        else:
-            own = parse_link(self._find(asked.payload), asked.custom_params, served)
-            own = fit_link(own, served)
+        decided: Decided | None
+        runs, asks_more = asked.runs, asked.field is not None or asked.fields
+        if self.is_empty and isinstance(runs, type) and not asks_more:
+            own = fit_link(parse_link(runs, asked.custom_params, served), served)
             decided = Decided(*own, tuple(link.processor.__name__ for link in parts(own)))
+        else:
+            decided = self._decide(asked, served)
         if decided is None:
             return None
         form, link = served.reasoning, Link(decided.processor, decided.params)
@@ -258,7 +260,10 @@ class Rules:
     def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
         """Apply the decisions: ceilings, then the thinking budget, then ``[[always]]``."""
         own = self._requested(asked, served)
-        own = own._replace(links=[*own.links, *self._of_fields(asked.fields, own.links, served)])
+        asked_for = [*own.links, *self._of_fields(asked.fields, own.links, served)]
+        own = own._replace(
+            links=[lower_arguments(link, self._decisions.ceilings) for link in asked_for]
+        )
         # Fitted first, because fitting turns texts into the tokens that ceilings count.
         fitted = [fit_link(link, served) for link in own.links]
         links = []
@@ -285,11 +290,11 @@ class Rules:
     def _requested(self, asked: Asked, served: ServedModel) -> _Requested:
         """Return the processors that a request names, or the default."""
         effort = self._levels.get(asked.effort or "")
-        if self.has_profile(asked.payload):
-            return self._of_profile(asked, effort, served)
+        if isinstance(asked.runs, str):
+            return self._of_profile(asked.runs, asked, effort, served)
         given = asked.custom_params
-        if asked.payload is not None:
-            processor = self._find(asked.payload)
+        if asked.runs is not None:
+            processor = asked.runs
             _check_plain(processor)
             link = parse_link(processor, given, served)
             budget = next((one.params for one in parts(link) if thinks(one)), None)
@@ -379,26 +384,28 @@ class Rules:
                 size=refused.size,
             ) from None
 
-    def _of_profile(self, asked: Asked, effort: int | None, served: ServedModel) -> _Requested:
+    def _of_profile(
+        self, name: str, asked: Asked, effort: int | None, served: ServedModel
+    ) -> _Requested:
         """Return the processors of a profile, with the parameters that it lets the request set."""
-        profile = self._profiles[asked.payload]
+        profile = self._profiles[name]
         given = _public(asked.custom_params)
         others = [name for name, _ in asked.fields if not ENGINE_FIELDS[name].is_sglangs]
         asks = [*given, *([] if asked.field is None else [BUDGET]), *others]
-        for name in asks:
-            if name not in profile.may_set:
+        for asks_for in asks:
+            if asks_for not in profile.may_set:
                 allowed = ", ".join(sorted(profile.may_set)) or "no parameter"
-                where = "" if name in given else ", in a field of the request"
+                where = "" if asks_for in given else ", in a field of the request"
                 raise InvalidParameter(
-                    asked.payload,
+                    name,
                     None,
-                    f"this profile lets a request set {allowed}, got {shown(name)}{where}"
-                    f"{did_you_mean(name, profile.may_set)}",
+                    f"this profile lets a request set {allowed}, got {shown(asks_for)}{where}"
+                    f"{did_you_mean(asks_for, profile.may_set)}",
                 )
         links, base = [], None
         for processor, params in profile.choices:
             fields = fields_of(processor)
-            own = {name: value for name, value in given.items() if name in fields}
+            own = {key: value for key, value in given.items() if key in fields}
             links.append(parse_link(processor, {**params, **own}, served))
             if thinks(links[-1]):
                 base = params.get(BUDGET)

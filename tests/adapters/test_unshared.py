@@ -208,7 +208,7 @@ def make_guard(found):
     """Return a guard that allows one class."""
     guard = Guard(Policy())
     guard.server.vocab_size = VOCAB
-    guard.rules._find = lambda _payload: found
+    guard._running = lambda _kind: found
     return guard
 
 
@@ -275,5 +275,5 @@ def test_the_operators_arguments_survive_the_trial_at_admission():
     guard = Guard(Policy(adapt=(entry,)))
     for number in range(2):  # each is tried, as their parameters differ
         guard.admit(Intake(name, {"deep": [number]}))
-    assert guard._find(name).constructor.make({}, None).left == FORCED
+    assert guard._look_up(name).runs.constructor.make({}, None).left == FORCED
     assert entry.arguments == {"token_ids": FORCED}

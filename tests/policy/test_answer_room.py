@@ -6,12 +6,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen
 from sglang_lp.processor import Recording, serve
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
+from support.asked import asked_for
 from support.models.vocabularies import one_token_a_byte
 
 VOCAB = 12
@@ -63,7 +64,7 @@ def test_an_answer_has_the_room_that_is_left_for_it(  # noqa: PLR0917 - a reques
         Verifier(Policy()).resolve,
     )
     rules.fit(SERVED)
-    decided = rules.decide(Asked(THINK, params, resumed=resumed), SERVED)
+    decided = rules.decide(asked_for(THINK, params, resumed=resumed), SERVED)
     assert decided.resumed == resumed
     closing = len(own.get("closing_token_ids", own.keys() & {"new_line_token_id"})) + 1
     assume(limit >= room + closing)  # else there is no such room
@@ -107,7 +108,7 @@ def test_the_operator_guarantees_an_answer_whatever_a_request_asks_for(own, at_l
     if at_limit == "stop":
         own = {"at_limit": "stop", "thinking_budget": 4}
 
-    for asked in (Asked(THINK, {**ids, **own}), Asked(None, own)):
+    for asked in (asked_for(THINK, {**ids, **own}), asked_for(None, own)):
         params = rules.decide(asked, served).params
         if at_limit == "stop":  # which asks for an answer that ends in its block
             assert (params.min_answer_tokens, params.eos_token_ids) == (0, ())
@@ -122,7 +123,7 @@ def test_a_guaranteed_answer_alone_adds_a_budget_to_every_request():
     rules = Rules(Policy(effort={"min_answer_tokens": 1}), Verifier(Policy()).resolve)
     rules.fit(served)
 
-    decided = rules.decide(Asked(None), served)
+    decided = rules.decide(asked_for(None), served)
 
     assert decided.processor.__name__ == THINK
     assert decided.params.thinking_budget is None

@@ -8,12 +8,16 @@ from transformers import NoRepeatNGramLogitsProcessor
 
 from sglang_lp import builtins
 from sglang_lp.adapters import adapt
+from sglang_lp.adapters.arguments import Setting
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import fields_without_limit
-from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy import Rules
+from sglang_lp.policy.ceilings import lower
 from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.policy.links import UNKNOWN, parse_link
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
+from support.asked import asked_for
 
 SERVED = ServedModel(None, 50)
 ADAPTED = adapt(NoRepeatNGramLogitsProcessor)
@@ -38,12 +42,12 @@ def values_of(decided):
 
 @pytest.mark.parametrize("kind", [ADAPTED, Foreign])
 def test_a_number_above_a_ceiling_is_refused_or_lowered_in_any_class(kind):
-    asked = Asked("x", {"ngram_size": 50})
+    asked = asked_for(kind, {"ngram_size": 50})
 
     with pytest.raises(InvalidParameter, match=r"ngram_size of .*: expected at most 3 .*, got 50"):
         rules_of(kind, "refuse").decide(asked, SERVED)
     assert values_of(rules_of(kind).decide(asked, SERVED)) == {"ngram_size": 3}
-    kept = rules_of(kind, "refuse").decide(Asked("x", {"ngram_size": 3}), SERVED)
+    kept = rules_of(kind, "refuse").decide(asked_for(kind, {"ngram_size": 3}), SERVED)
     assert values_of(kept) == {"ngram_size": 3}
 
 
@@ -68,7 +72,7 @@ def test_no_spelling_of_a_number_passes_a_ceiling(value, nested, refuses):
     if nested and isinstance(value, list):
         return  # SGLang carries no list there
     try:
-        decided = values_of(rules.decide(Asked("x", given), SERVED))
+        decided = values_of(rules.decide(asked_for(Foreign, given), SERVED))
     except InvalidParameter as error:
         assert error.parameter == "ngram_size"  # noqa: PT017 - refusing it is one of two rights
         return
@@ -78,10 +82,90 @@ def test_no_spelling_of_a_number_passes_a_ceiling(value, nested, refuses):
     assert type(found) is type(value)
 
 
-def test_what_is_left_out_and_other_parameters_pass():
-    given = {"ngram_size": None, "n": 50, "text": "50", "list": [50], "on": True}
+def test_other_parameters_pass():
+    given = {"n": 50, "text": "50", "list": [50], "on": True, "none": None}
 
-    assert values_of(rules_of(Foreign, "refuse").decide(Asked("x", given), SERVED)) == given
+    assert values_of(rules_of(Foreign, "refuse").decide(asked_for(Foreign, given), SERVED)) == given
+
+
+class Strong:
+    """Made of its arguments, with defaults of many kinds."""
+
+    def __init__(self, strength=5.0, size: int = 50, most: int | None = None, word="7", how="all"):
+        made.append({"strength": strength, "size": size, "most": most, "word": word, "how": how})
+
+    def __call__(self, input_ids, scores):
+        return scores
+
+
+made = []
+STRONG = adapt(Strong, "transformers")
+DEFAULTS = {"strength": 5.0, "size": 50, "most": None, "word": "7", "how": "all"}
+
+
+@given(
+    st.sampled_from([*DEFAULTS]),
+    st.dictionaries(
+        st.sampled_from([*DEFAULTS]),
+        st.one_of(st.none(), st.integers(0, 99), st.floats(0, 99), st.just("61")),
+    ),
+    st.integers(0, 60),
+    st.sampled_from(["lower", "refuse"]),
+    st.booleans(),
+)
+def test_a_ceiling_holds_for_all_that_a_constructor_is_given(name, params, most, above, chained):
+    processor, sent = STRONG, params
+    if chained:
+        processor = builtins.ChainLogitProcessor.limited_to(lambda _link: STRONG)
+        sent = {f"0.{key}": value for key, value in params.items()} | {"chain": ["m:Strong"]}
+    policy = Policy(ceilings={name: Ceiling(at_most=most, above=above)})
+    rules = Rules(policy, lambda _payload: processor, [STRONG])
+    made.clear()
+    try:
+        decided = rules.decide(asked_for(processor, sent), SERVED)
+    except InvalidParameter:
+        assert above == "refuse"
+        assert made == []
+        return
+    links = getattr(decided.params, "links", [(decided.processor, decided.params)])
+    STRONG.constructor.make(links[0][1].values, Setting())
+    assert len(made) == 2  # at admission, where the arguments are tried, and now
+    for one in made:
+        assert float(one[name]) <= most
+        assert one == {**DEFAULTS, **params, name: one[name]}
+
+
+def test_null_gets_the_ceiling_in_a_class_that_says_nothing_of_its_numbers():
+    for above in ("lower", "refuse"):
+        decided = rules_of(Foreign, above).decide(asked_for(Foreign, {"ngram_size": None}), SERVED)
+        assert values_of(decided) == {"ngram_size": 3}
+
+
+def left_out():
+    """Yield each number that a built-in has where it is left out, with its class and the others."""
+    for processor in builtins.__all__:
+        kind = getattr(builtins, processor)
+        for name in kind.Params.__struct_fields__:
+            others = {key: value for key, value in kind.example.items() if key != name}
+            try:
+                link = parse_link(kind, others, UNKNOWN)
+            except InvalidParameter:
+                continue  # required
+            value = getattr(link.params, name, None)
+            if type(value) in {int, float}:
+                yield pytest.param(link, name, value, id=f"{processor}-{name}")
+
+
+@pytest.mark.parametrize(("link", "name", "value"), [*left_out()])
+def test_a_ceiling_below_the_number_of_a_built_in_holds_where_it_is_left_out(link, name, value):
+    for most in (value - 1, value / 2 - 1):
+        with pytest.raises(InvalidParameter, match=f"expected at most {most} on this server"):
+            lower(link, {name: Ceiling(at_most=most, above="refuse")})
+        try:
+            held = lower(link, {name: Ceiling(at_most=most)})
+        except InvalidParameter:
+            continue  # the ceiling is below every number that the parameter can have
+        assert getattr(held.params, name) <= most
 
 
 #: For each parameter of a built-in: the class and its other parameters. ``None`` is no limit.
@@ -109,7 +193,9 @@ def test_a_ceiling_holds_where_no_value_means_no_limit(name, chained, written, a
     if chained:
         params = {"chain": [processor], **{f"0.{key}": value for key, value in params.items()}}
 
-    decided = rules.decide(Asked("ChainLogitProcessor" if chained else processor, params), SERVED)
+    decided = rules.decide(
+        asked_for("ChainLogitProcessor" if chained else processor, params), SERVED
+    )
     links = getattr(decided.params, "links", [(decided.processor, decided.params)])
     assert getattr(links[0][1], name) == 6
 
@@ -132,10 +218,12 @@ def test_every_number_of_a_builtin_that_can_be_none_says_whether_that_is_no_limi
 def test_true_counts_as_one_and_a_part_is_rounded_down():
     rules = rules_of(Foreign, most=0.5)
 
-    assert values_of(rules.decide(Asked("x", {"ngram_size": True}), SERVED)) == {
+    assert values_of(rules.decide(asked_for(Foreign, {"ngram_size": True}), SERVED)) == {
         "ngram_size": False
     }
-    assert values_of(rules.decide(Asked("x", {"ngram_size": 9}), SERVED)) == {"ngram_size": 0}
+    assert values_of(rules.decide(asked_for(Foreign, {"ngram_size": 9}), SERVED)) == {
+        "ngram_size": 0
+    }
 
 
 def test_a_name_that_no_class_has_is_an_error_of_the_policy():

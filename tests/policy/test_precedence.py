@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
+from support.asked import asked_for
 from support.examples import examples
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
@@ -127,7 +128,7 @@ def asked_by(request):
         ),
         "profile": ("calm", own),
     }[request["runs"]]
-    return Asked(payload, params, request["field"], request["effort"])
+    return asked_for(payload, params, request["field"], request["effort"])
 
 
 def expected(policy, request):

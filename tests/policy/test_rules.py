@@ -6,11 +6,12 @@ from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.known import Family
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
-from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.trust import Policy, Verifier
+from support.asked import asked_for
 from support.models.vocabularies import one_token_a_byte
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
@@ -55,8 +56,8 @@ CAPPED = {"defaults": DEFAULT, "ceilings": {"thinking_budget": Ceiling(at_most=1
 def test_without_decisions_a_request_runs_what_it_brings():
     rules = rules_of()
 
-    assert rules.decide(Asked(None, None, None, "low"), SERVED) is None
-    decided = rules.decide(Asked(THINK, {**IDS, "thinking_budget": 3}), SERVED)
+    assert rules.decide(asked_for(None, None, None, "low"), SERVED) is None
+    decided = rules.decide(asked_for(THINK, {**IDS, "thinking_budget": 3}), SERVED)
     assert (named(decided), decided.params.thinking_budget) == ([THINK], 3)
 
 
@@ -65,20 +66,22 @@ def test_a_budget_without_a_processor_is_a_budget_whatever_the_operator_decided(
     rules, tokenizer = rules_of(**decisions), one_token_a_byte("<think>", "</think>")
     served = ServedModel.of(tokenizer, 300, [])
 
-    budget = links_of(rules.decide(Asked(None, {"thinking_budget": 3}), served))
+    budget = links_of(rules.decide(asked_for(None, {"thinking_budget": 3}), served))
     assert budget[ThinkingBudgetLogitProcessor].thinking_budget == 3
-    assert rules.decide(Asked(None, {"thinking_budget": 3}), served).names == (THINK,)
+    assert rules.decide(asked_for(None, {"thinking_budget": 3}), served).names == (THINK,)
     for none in ({"thinking_budget": -1}, {"thinking_budget": None}, {}, None):
-        decided = rules.decide(Asked(None, none), served)
+        decided = rules.decide(asked_for(None, none), served)
         assert decided is None if not decisions else decided.names == ()
     with pytest.raises(InvalidParameter, match=r"thinking_budget of Thinking.*got "):
-        rules.decide(Asked(None, {"thinking_budget": "many"}), served)
+        rules.decide(asked_for(None, {"thinking_budget": "many"}), served)
     with pytest.raises(InvalidParameter, match="thinking_start"):  # no delimiters
-        rules.decide(Asked(None, {"thinking_budget": 3}), ServedModel.of(one_token_a_byte(), 300))
+        rules.decide(
+            asked_for(None, {"thinking_budget": 3}), ServedModel.of(one_token_a_byte(), 300)
+        )
 
 
 def test_a_budget_runs_only_where_its_class_is_allowed_or_the_operator_has_one():
-    ask = Asked(None, {"thinking_budget": 3}, 4)
+    ask = asked_for(None, {"thinking_budget": 3}, 4)
     only_bans = Verifier(Policy(builtins=False)).resolve
 
     for decisions in ({}, {"always": (BAN,)}):
@@ -101,18 +104,18 @@ def test_a_budget_runs_only_where_its_class_is_allowed_or_the_operator_has_one()
 )
 def test_a_parameter_that_no_processor_takes_is_refused(default, given, why):
     with pytest.raises(RequestError, match=why):
-        rules_of(defaults=default).decide(Asked(None, given), SERVED)
+        rules_of(defaults=default).decide(asked_for(None, given), SERVED)
 
 
 def test_a_request_names_no_link_of_the_operators_chain():
     params = {"chain": [BAN.processor], "0.token_ids": [7]}
     chain = Chosen(processor="ChainLogitProcessor", params=params)
     rules = rules_of(defaults=chain)
-    assert named(rules.decide(Asked(None, {}), SERVED)) == named(
-        rules_of().decide(Asked("ChainLogitProcessor", params), SERVED)
+    assert named(rules.decide(asked_for(None, {}), SERVED)) == named(
+        rules_of().decide(asked_for("ChainLogitProcessor", params), SERVED)
     )
     with pytest.raises(RequestError, match="chain"):
-        rules.decide(Asked(None, {"chain": ["MinLengthLogitProcessor"]}), SERVED)
+        rules.decide(asked_for(None, {"chain": ["MinLengthLogitProcessor"]}), SERVED)
     with pytest.raises(PolicyError, match=r"profiles.a.may_set: .* 'chain', which none"):
         rules_of(profiles={"a": Profile(processors=(chain,), may_set=("chain",))})
 
@@ -121,7 +124,7 @@ def test_parameters_that_the_server_adds_to_every_request_are_nobodys_mistake():
     rules = rules_of()
     rules.preferred = frozenset({"dry_base"})
 
-    assert rules.decide(Asked(None, {"dry_base": 2}), SERVED) is None
+    assert rules.decide(asked_for(None, {"dry_base": 2}), SERVED) is None
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_parameters_that_the_server_adds_to_every_request_are_nobodys_mistake():
 )
 def test_a_budget_that_watches_or_writes_something_else_does_not_pass_a_ceiling(params, why):
     with pytest.raises(InvalidParameter, match=why):
-        rules_of(**CAPPED).decide(Asked(THINK, {**params, "thinking_budget": 3}), SERVED)
+        rules_of(**CAPPED).decide(asked_for(THINK, {**params, "thinking_budget": 3}), SERVED)
 
 
 @pytest.mark.parametrize("ceiling", ["thinking_budget", "total_thinking_tokens"])
@@ -143,12 +146,12 @@ def test_a_request_under_a_ceiling_does_not_say_what_ends_its_thinking(ceiling, 
     rules = rules_of(defaults=DEFAULT, ceilings={ceiling: Ceiling(at_most=8, above=above)})
     own = {"thinking_budget": 8, "tool_start_token_ids": [9]}
     asked = {
-        "alone": Asked(THINK, {**IDS, **own}),
-        "in a chain": Asked(
+        "alone": asked_for(THINK, {**IDS, **own}),
+        "in a chain": asked_for(
             "ChainLogitProcessor",
             {"chain": [THINK], **{f"0.{name}": value for name, value in {**IDS, **own}.items()}},
         ),
-        "beside the default": Asked(None, own),
+        "beside the default": asked_for(None, own),
     }[where]
 
     with pytest.raises(InvalidParameter, match=r"tool_start_token_ids.*leave them out"):
@@ -163,17 +166,17 @@ def test_tool_starts_that_the_operator_gives_count_for_every_class_and_request()
             defaults=Chosen(processor=THINK, params={**ids, "tool_start_token_ids": [259]}),
             ceilings={"thinking_budget": Ceiling(at_most=8)},
         ),
-        lambda payload: OfAFamily if payload == "family" else Verifier(Policy()).resolve(payload),
+        Verifier(Policy()).resolve,
     )
     rules.fit(served)
 
-    default = rules.decide(Asked(None), served).params
-    same = rules.decide(Asked(THINK, {**ids, "tool_start_token_ids": [259]}), served).params
-    family = rules.decide(Asked("family", {"thinking_budget": 5}), served).params
+    default = rules.decide(asked_for(None), served).params
+    same = rules.decide(asked_for(THINK, {**ids, "tool_start_token_ids": [259]}), served).params
+    family = rules.decide(asked_for(OfAFamily, {"thinking_budget": 5}), served).params
     assert default.finder.delimiters == same.finder.delimiters == family.finder.delimiters
     assert (family.thinking_budget, family.tool_start_token_ids) == (5, (259,))
     with pytest.raises(InvalidParameter, match="tool_start_token_ids"):
-        rules.decide(Asked(THINK, {**ids, "tool_start_token_ids": []}), served)
+        rules.decide(asked_for(THINK, {**ids, "tool_start_token_ids": []}), served)
 
 
 FAMILY = Family("OfAFamily", "", "<think>", (256,), "</think>", (257,), None, "", ("<tool_call>",))
@@ -186,13 +189,13 @@ class OfAFamily(ThinkingBudgetLogitProcessor, family=FAMILY):
 def test_a_message_counts_as_thinking_under_a_ceiling():
     params = {**IDS, "thinking_budget": 1000, "closing_token_ids": [5] * 4}
 
-    assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 6
+    assert rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).params.thinking_budget == 6
 
 
 def test_what_comes_before_the_end_counts_as_thinking_under_a_ceiling():
     params = {**IDS, "thinking_budget": 1000, "new_line_token_id": 4}
 
-    assert rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params.thinking_budget == 9
+    assert rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).params.thinking_budget == 9
 
 
 def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
@@ -209,7 +212,7 @@ def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
 
     def decide(closing):
         return rules.decide(
-            Asked(THINK, {**ids, "thinking_budget": 99, "closing": closing}), served
+            asked_for(THINK, {**ids, "thinking_budget": 99, "closing": closing}), served
         )
 
     assert decide("abcd").params.thinking_budget == 6
@@ -219,12 +222,12 @@ def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
 
 def test_a_total_has_a_ceiling_of_its_own():
     rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
-    own = rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).params
+    own = rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).params
     less, none = (
-        rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": total}), SERVED).params
+        rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": total}), SERVED).params
         for total in (3, 0)
     )
-    other = rules.decide(Asked("DRYLogitProcessor"), SERVED)
+    other = rules.decide(asked_for("DRYLogitProcessor"), SERVED)
 
     assert [one.total_thinking_tokens for one in (own, less, none)] == [10, 3, 0]
     assert [*links_of(other).values()][1].total_thinking_tokens == 10
@@ -235,7 +238,7 @@ def test_a_total_has_a_ceiling_of_its_own():
 def test_a_ceiling_of_no_tokens_leaves_no_newline_either():
     rules = rules_of(ceilings={"thinking_budget": Ceiling(at_most=0)}, defaults=DEFAULT)
 
-    decided = rules.decide(Asked(THINK, {**IDS, "new_line_token_id": 9}), SERVED).params
+    decided = rules.decide(asked_for(THINK, {**IDS, "new_line_token_id": 9}), SERVED).params
 
     assert (decided.thinking_budget, decided.total_thinking_tokens) == (0, 0)
 
@@ -247,8 +250,8 @@ def test_a_ceiling_of_no_tokens_leaves_no_newline_either():
 def test_a_ceiling_on_totals_counts_the_closing(closing, expected):
     rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
 
-    decided = rules.decide(Asked(THINK, {**IDS, **closing}), SERVED).params
-    small = rules.decide(Asked(THINK, {**IDS, "closing_token_ids": [9] * 11}), SERVED).params
+    decided = rules.decide(asked_for(THINK, {**IDS, **closing}), SERVED).params
+    small = rules.decide(asked_for(THINK, {**IDS, "closing_token_ids": [9] * 11}), SERVED).params
 
     assert decided.total_thinking_tokens == expected
     assert small.total_thinking_tokens == 0  # each block is closed with the end only
@@ -259,26 +262,27 @@ def test_a_ceiling_on_totals_that_refuses_says_so():
     rules = rules_of(ceilings={"total_thinking_tokens": ceiling}, defaults=DEFAULT)
 
     with pytest.raises(InvalidParameter, match=r"total_thinking_tokens.*at most 10 on this server"):
-        rules.decide(Asked(THINK, {**IDS, "total_thinking_tokens": 11}), SERVED)
+        rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": 11}), SERVED)
 
 
 def test_smaller_budgets_of_a_request_are_held_to_the_one_it_gets():
     params = {**IDS, "thinking_budget": 90, "soft_thinking_budget": 80, "min_thinking_tokens": 70}
 
-    decided = rules_of(**CAPPED).decide(Asked(THINK, params), SERVED).params
+    decided = rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).params
     assert (decided.thinking_budget, decided.soft_thinking_budget) == (10, 10)
     assert decided.min_thinking_tokens == 10
     none = {**CAPPED, "ceilings": {"thinking_budget": Ceiling(at_most=0)}}
     waits = {"wait_token_id": 3, "min_thinking_tokens": 4, "thinking_budget": 4}
     assert (
-        rules_of(**none).decide(Asked(THINK, {**IDS, **waits}), SERVED).params.wait_token_id is None
+        rules_of(**none).decide(asked_for(THINK, {**IDS, **waits}), SERVED).params.wait_token_id
+        is None
     )
 
 
 def test_a_ceiling_holds_for_requests_with_another_processor_or_none():
     rules = rules_of(**CAPPED)
 
-    for asked in (Asked("DRYLogitProcessor"), Asked("DRYLogitProcessor", None, -1)):
+    for asked in (asked_for("DRYLogitProcessor"), asked_for("DRYLogitProcessor", None, -1)):
         decided = rules.decide(asked, SERVED)
         assert named(decided) == ["DRYLogitProcessor", THINK]
         assert [*links_of(decided).values()][1].thinking_budget == 10
@@ -297,15 +301,15 @@ def test_a_ceiling_on_any_number_holds_in_chains_profiles_and_defaults():
     chain = {"chain": ["DRYLogitProcessor"], "0.dry_multiplier": 9.5}
 
     for asked in (
-        Asked(None, {"dry_multiplier": 4.0}),
-        Asked("wild"),
-        Asked("DRYLogitProcessor", {"dry_multiplier": 1.5}),
-        Asked("ChainLogitProcessor", chain),
+        asked_for(None, {"dry_multiplier": 4.0}),
+        asked_for("wild"),
+        asked_for("DRYLogitProcessor", {"dry_multiplier": 1.5}),
+        asked_for("ChainLogitProcessor", chain),
     ):
         assert [
             params.dry_multiplier for params in links_of(rules.decide(asked, SERVED)).values()
         ] == [1.0]
-    low = rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 0.5}), SERVED)
+    low = rules.decide(asked_for("DRYLogitProcessor", {"dry_multiplier": 0.5}), SERVED)
     assert low.params.dry_multiplier == 0.5
 
 
@@ -313,7 +317,7 @@ def test_a_ceiling_that_refuses_names_the_parameter_and_the_most():
     rules = rules_of(ceilings={"dry_multiplier": Ceiling(at_most=1, above="refuse")})
 
     with pytest.raises(InvalidParameter, match=r"dry_multiplier.*at most 1 on this server, got 3"):
-        rules.decide(Asked("DRYLogitProcessor", {"dry_multiplier": 3.0}), SERVED)
+        rules.decide(asked_for("DRYLogitProcessor", {"dry_multiplier": 3.0}), SERVED)
 
 
 def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set():
@@ -323,36 +327,36 @@ def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set(
         }
     )
 
-    assert named(rules.decide(Asked("support"), SERVED)) == [
+    assert named(rules.decide(asked_for("support"), SERVED)) == [
         THINK,
         "DisallowedTokensLogitsProcessor",
     ]
     think, ban = links_of(
-        rules.decide(Asked("support", {"thinking_budget": 3, "token_ids": [9]}), SERVED)
+        rules.decide(asked_for("support", {"thinking_budget": 3, "token_ids": [9]}), SERVED)
     ).values()
     assert (think.thinking_budget, ban.token_ids) == (3, (9,))
     with pytest.raises(
         InvalidParameter, match="lets a request set thinking_budget, token_ids, got"
     ):
-        rules.decide(Asked("support", {"soft_top_n": 3}), SERVED)
+        rules.decide(asked_for("support", {"soft_top_n": 3}), SERVED)
 
 
 def test_a_budget_field_beside_a_profile_that_takes_none_is_refused():
     rules = rules_of(profiles={"calm": Profile(processors=(DEFAULT,))})
 
     with pytest.raises(InvalidParameter, match="got 'thinking_budget', in a field of the request"):
-        rules.decide(Asked("calm", field=6), SERVED)
+        rules.decide(asked_for("calm", field=6), SERVED)
     # An effort is no number of the client's.
-    assert rules.decide(Asked("calm", effort="low"), SERVED).params.thinking_budget == 5
+    assert rules.decide(asked_for("calm", effort="low"), SERVED).params.thinking_budget == 5
 
 
 def test_a_profile_may_leave_a_required_parameter_to_the_request():
     chosen = Chosen(processor="MinLengthLogitProcessor", params={"eos_token_ids": [3]})
     rules = rules_of(profiles={"long": Profile(processors=(chosen,), may_set=("min_tokens",))})
 
-    assert rules.decide(Asked("long", {"min_tokens": 4}), SERVED).params.min_tokens == 4
+    assert rules.decide(asked_for("long", {"min_tokens": 4}), SERVED).params.min_tokens == 4
     with pytest.raises(InvalidParameter, match=r"min_tokens.*required"):
-        rules.decide(Asked("long"), SERVED)
+        rules.decide(asked_for("long"), SERVED)
 
 
 def test_a_profile_runs_although_no_class_is_allowed_by_itself():
@@ -360,17 +364,17 @@ def test_a_profile_runs_although_no_class_is_allowed_by_itself():
     rules = Rules(policy, Verifier(policy).resolve)
     rules.fit(SERVED)
 
-    assert named(rules.decide(Asked("calm"), SERVED)) == [THINK]
+    assert named(rules.decide(asked_for("calm"), SERVED)) == [THINK]
     with pytest.raises(PayloadRefused):
-        rules.decide(Asked(THINK, IDS), SERVED)
+        rules.decide(asked_for(THINK, IDS), SERVED)
 
 
 def test_what_every_request_gets_is_beside_its_own_and_not_named():
     rules = rules_of(always=(BAN,))
-    own = Asked("AllowedTokensLogitProcessor", {"token_ids": [3]})
+    own = asked_for("AllowedTokensLogitProcessor", {"token_ids": [3]})
 
-    assert named(rules.decide(Asked(None), SERVED)) == ["DisallowedTokensLogitsProcessor"]
-    assert rules.decide(Asked(None), SERVED).names == ()
+    assert named(rules.decide(asked_for(None), SERVED)) == ["DisallowedTokensLogitsProcessor"]
+    assert rules.decide(asked_for(None), SERVED).names == ()
     decided = rules.decide(own, SERVED)
     assert named(decided) == ["AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"]
     assert decided.names == ("AllowedTokensLogitProcessor",)
@@ -384,9 +388,9 @@ def test_what_every_request_gets_begins_with_the_request_unless_requests_may_res
         processor="MinLengthLogitProcessor", params={"min_tokens": 8, "eos_token_ids": [3]}
     )
     rules = rules_of(always=(always,), may_resume=may_resume)
-    own = Asked(BAN.processor, {"token_ids": [5]}, resumed=4)
+    own = asked_for(BAN.processor, {"token_ids": [5]}, resumed=4)
 
-    both, alone = rules.decide(own, SERVED), rules.decide(Asked(None, resumed=4), SERVED)
+    both, alone = rules.decide(own, SERVED), rules.decide(asked_for(None, resumed=4), SERVED)
     assert (both.resumed, alone.resumed) == (4, 4 if may_resume else 0)
     assert both.params.skipped == (() if may_resume else (0, 4))
     assert rules_of().decide(own, SERVED).resumed == 4
@@ -405,10 +409,10 @@ def test_a_budget_begins_with_the_answer_where_the_parser_reads_the_answer_by_it
     ban = ("DisallowedTokensLogitsProcessor", {"token_ids": [7]})
 
     for reasoning, skipped, resumed in ((True, (0, 4), 0), (False, (), 4)):
-        asked = Asked(*ban, reasoning=reasoning, resumed=4)
+        asked = asked_for(*ban, reasoning=reasoning, resumed=4)
         beside = rules.decide(asked, served)
         assert (beside.params.skipped, beside.resumed) == (skipped, 4)
-        alone = rules.decide(asked._replace(payload=None, custom_params=None), served)
+        alone = rules.decide(asked._replace(runs=None, custom_params=None), served)
         assert alone.resumed == resumed
 
 
@@ -421,7 +425,7 @@ def test_a_rule_of_one_phase_begins_where_the_parser_does_whoever_decided_on_it(
     always = Chosen(processor=BAN.processor, params={**BAN.params, "where": "answer"})
     rules = Rules(Policy(always=(always,)), Verifier(Policy.default()).resolve)
     rules.fit(served)
-    own = Asked("MinLengthLogitProcessor", {"min_tokens": 3, "eos_token_ids": [3]}, resumed=4)
+    own = asked_for("MinLengthLogitProcessor", {"min_tokens": 3, "eos_token_ids": [3]}, resumed=4)
     phased = own._replace(custom_params={**own.custom_params, "where": "thinking"})
 
     def phases(asked):
@@ -445,7 +449,7 @@ def test_a_mandatory_rule_of_one_phase_reads_the_delimiters_of_each_effort():
     rules.fit(served)
 
     for one in served.by_effort():
-        ((_, params),) = rules.decide(Asked(None), one).params.links
+        ((_, params),) = rules.decide(asked_for(None), one).params.links
         assert params.where.finder.end == (tokenizer.token_to_id(one.reasoning.end),)
 
 
@@ -453,23 +457,25 @@ def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
     chain = {"chain": ["AllowedTokensLogitProcessor"] * 8}
     chain |= {f"{place}.token_ids": [3] for place in range(8)}
 
-    decided = rules_of(always=(BAN,)).decide(Asked("ChainLogitProcessor", chain), SERVED)
+    decided = rules_of(always=(BAN,)).decide(asked_for("ChainLogitProcessor", chain), SERVED)
     assert len(decided.params.links) == 9
 
 
 @pytest.mark.parametrize("kind", [Dense, Foreign])
 def test_what_computes_on_whole_rows_runs_with_what_every_request_gets(kind):
-    decided = rules_of(lambda _payload: kind, always=(BAN,)).decide(Asked("it", {}), SERVED)
+    decided = rules_of(always=(BAN,)).decide(asked_for(kind, {}), SERVED)
     assert named(decided) == [kind.__name__, "DisallowedTokensLogitsProcessor"]
     assert decided.names == (kind.__name__,)
-    alone = rules_of(lambda _payload: kind).decide(Asked("it", {}), SERVED)
+    alone = rules_of().decide(asked_for(kind, {}), SERVED)
     assert alone.processor is as_processor(kind)
 
 
 def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
-    rules = rules_of(lambda _payload: Foreign, ceilings={"max_waits": Ceiling(at_most=2)})
+    rules = Rules(
+        Policy(ceilings={"max_waits": Ceiling(at_most=2)}), Verifier(Policy()).resolve, [Foreign]
+    )
 
-    assert rules.decide(Asked("it", {"max_waits": 5, "a": [1]}), SERVED).params.values == {
+    assert rules.decide(asked_for(Foreign, {"max_waits": 5, "a": [1]}), SERVED).params.values == {
         "max_waits": 2,
         "a": [1],
     }
@@ -548,6 +554,7 @@ def test_copies_of_a_request_share_what_their_lists_became():
     name = "DisallowedTokensLogitsProcessor"
 
     one, other = (
-        rules.decide(Asked(name, {"token_ids": [*range(5), *[7] * 90]}), SERVED) for _ in range(2)
+        rules.decide(asked_for(name, {"token_ids": [*range(5), *[7] * 90]}), SERVED)
+        for _ in range(2)
     )
     assert one.params is other.params

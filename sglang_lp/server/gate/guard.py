@@ -100,6 +100,20 @@ class Admitted(NamedTuple):
         return any(thinks(link) for link in self.links)
 
 
+class _Found(NamedTuple):
+    """What was found for the payload of a request.
+
+    Attributes:
+        payload: Replaces the request's payload from here on.
+        name: Its name, for messages.
+        runs: As in ``Asked``.
+    """
+
+    payload: str
+    name: str
+    runs: type[LogitProcessor] | str | None
+
+
 class Guard:
     """Admits and refuses the requests of one process, by the operator's policy.
 
@@ -124,7 +138,9 @@ class Guard:
             lambda chain: chain.limited_to(lambda name: as_processor(self._allowed(name).processor))
         )
         with policy.named():
-            self.rules = Rules(policy, self._find, [one.processor for one in self.verifier.allowed])
+            self.rules = Rules(
+                policy, self.verifier.resolve, [one.processor for one in self.verifier.allowed]
+            )
         short = [one.name.rpartition(":")[2] for one in self.verifier.allowed]
         self.processors = (*dict.fromkeys([*short, *self.rules.chosen_names]),)
         self.audit = Audit(
@@ -246,22 +262,24 @@ class Guard:
             return None
         with self.counting():
             custom_params, beside = take_beside(intake.custom_params, intake.prompt_tokens)
-            payload, name = self._look_up(intake.payload)
+            found = self._look_up(intake.payload)
             try:
                 if intake.payload is not None:
-                    self.server.check_calls(name)
-                decided = self._decide(intake, custom_params, beside.resumed)
+                    self.server.check_calls(found.name)
+                decided = self._decide(intake, found.runs, custom_params, beside.resumed)
                 if decided is None:
                     return None
                 if intake.payload is None:
-                    self.server.check_calls(name)
+                    self.server.check_calls(found.name)
                 beside = beside._replace(resumed=decided.resumed)
                 with blaming(decided.processor.__name__):
                     processor, params, own = self._make(decided, intake.limit)
-                    self.server.check_honours(name, processor, intake, beside)
+                    self.server.check_honours(found.name, processor, intake, beside)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(OURS, "before its request began", error) from None
-        return Admitted(payload, decided.processor, processor, params, own, decided.names, beside)
+        return Admitted(
+            found.payload, decided.processor, processor, params, own, decided.names, beside
+        )
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -276,23 +294,23 @@ class Guard:
                 metrics.refuse(self.gate.value, self.audit.reason_of(error), processor or "")
             raise
 
-    def _find(self, payload: Any) -> type:
-        """Return the class of a request's payload."""
-        kind = self._allowed(payload).processor
-        return self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind
-
-    def _look_up(self, payload: Any) -> tuple[str, str]:
-        """Return the payload that replaces a request's, and its name for messages.
+    def _look_up(self, payload: Any) -> _Found:
+        """Look a request's payload up, once: what is found here is checked and runs.
 
         Raises:
             RequestError: It is not allowed.
         """
         if payload is None:
-            return DECIDED, _ASKED if self.rules.is_empty else "what the operator decided"
+            name = _ASKED if self.rules.is_empty else "what the operator decided"
+            return _Found(DECIDED, name, None)
         if self.rules.has_profile(payload):
-            return payload, payload
+            return _Found(payload, payload, payload)
         allowed = self._allowed(payload, self.rules.profile_names)
-        return allowed.payload, allowed.name
+        return _Found(allowed.payload, allowed.name, self._running(allowed.processor))
+
+    def _running(self, kind: type) -> type[LogitProcessor]:
+        """Return the processor that runs an allowed class; a chain takes only allowed links."""
+        return as_processor(self._limited(kind) if issubclass(kind, ChainLogitProcessor) else kind)
 
     def _allowed(self, payload: Any, others: Iterable[str] = ()) -> Allowed:
         """Return the allowed class of a payload.
@@ -317,11 +335,18 @@ class Guard:
                 str(refused).rpartition("; ")[0] + hint, reason=refused.reason, size=refused.size
             ) from None
 
-    def _decide(self, intake: Intake, custom_params: Any, resumed: int) -> Decided | None:
+    def _decide(
+        self,
+        intake: Intake,
+        runs: type[LogitProcessor] | str | None,
+        custom_params: Any,
+        resumed: int,
+    ) -> Decided | None:
         """Return the processor that runs for a request, decided once for equal requests.
 
         Args:
             intake: The request.
+            runs: What was found for its payload.
             custom_params: Its parameters without the keys that are meant for no processor.
             resumed: Number of tokens at the end of its prompt that are the answer so far.
 
@@ -334,10 +359,10 @@ class Guard:
         if isinstance(custom_params, dict) and END_TOKEN_IDS in custom_params:
             model = self.server.model_of(custom_params[END_TOKEN_IDS])
         own = intake.packed if custom_params is intake.custom_params else packed(custom_params)
-        asked = intake.asked(custom_params, resumed)
+        asked = intake.asked(runs, custom_params, resumed)
         if not isinstance(own, bytes):
             return self.rules.decide(asked, model)
-        key = intake.payload, own, intake.reasoning, resumed
+        key = runs, own, intake.reasoning, resumed
         decided = self._copies.get(key)
         if decided is None:
             decided = self.rules.decide(asked, model)

@@ -27,6 +27,7 @@ from sglang_lp.server.gate.routed_form import unfold
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sglang_lp.processor import LogitProcessor
 
 #: Reserved keys that hold the values of other fields.
 _ASKS = frozenset({BUDGET_FIELD, EFFORT, *FIELD_KEYS.values()})
@@ -173,16 +174,19 @@ class Intake:
         found = self.custom_params if isinstance(self.custom_params, Mapping) else {}
         return tuple((name, found[key]) for name, key in FIELD_KEYS.items() if key in found)
 
-    def asked(self, custom_params: Any, resumed: int) -> Asked:
+    def asked(
+        self, runs: type[LogitProcessor] | str | None, custom_params: Any, resumed: int
+    ) -> Asked:
         """Return the fields of this request that the operator's rules read.
 
         Args:
+            runs: As in ``Asked``: what was found for its payload.
             custom_params: The request's parameters for processors only.
             resumed: Number of tokens at the end of its prompt that are the answer so far.
         """
         found = custom_params if isinstance(custom_params, Mapping) else {}
         return Asked(
-            self.payload,
+            runs,
             custom_params,
             found.get(BUDGET_FIELD),
             found.get(EFFORT),

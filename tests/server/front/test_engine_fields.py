@@ -10,7 +10,7 @@ pytest.importorskip("sglang.srt")
 
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
-from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.fields import ENGINE_FIELDS
 from sglang_lp.served_model import ReasoningFormat, ServedModel, ToolCallFormat
@@ -20,6 +20,7 @@ from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import FIELD_KEYS, check_origin, check_shape
 from sglang_lp.trust import Policy, Verifier
+from support.asked import asked_for
 from support.models.vocabularies import byte_level, one_token_a_byte
 
 SERVED = ServedModel.of(one_token_a_byte(), 256, [0])._replace(
@@ -151,7 +152,7 @@ def rules_of(find=None, **decisions):
 
 
 def asked(payload=None, params=None, **fields):
-    return Asked(payload, params, fields=tuple(found(fields).items()))
+    return asked_for(payload, params, fields=tuple(found(fields).items()))
 
 
 def links_of(decided):

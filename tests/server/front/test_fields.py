@@ -18,7 +18,7 @@ from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang_lp import wire
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
-from sglang_lp.policy import Asked, Rules
+from sglang_lp.policy import Rules
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.front.fields import FIELDS, At, Reader, is_read, take_max_thinking_tokens
@@ -35,6 +35,7 @@ from sglang_lp.server.gate.reserved_keys import (
 )
 from sglang_lp.trust import Policy, Verifier
 from sglang_lp.trust.audit import Asking, asking
+from support.asked import asked_for
 
 IDS = {"thinking_start_token_id": 1, "thinking_end_token_id": 2}
 THINK = "ThinkingBudgetLogitProcessor"
@@ -245,9 +246,9 @@ def test_a_field_counts_without_any_decision_and_after_the_parameter():
     served = ServedModel(None, 50)
     rules = rules_of()
 
-    assert rules.decide(Asked(THINK, IDS, 4), served).params.thinking_budget == 4
+    assert rules.decide(asked_for(THINK, IDS, 4), served).params.thinking_budget == 4
     own = {**IDS, "thinking_budget": 7}
-    assert rules.decide(Asked(THINK, own, 4), served).params.thinking_budget == 7
+    assert rules.decide(asked_for(THINK, own, 4), served).params.thinking_budget == 7
 
 
 def test_the_operator_can_leave_the_fields_to_sglang():
