@@ -16,7 +16,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.params import Parameters
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.guard import Found, Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.testing import Batch, Played, decode
 from sglang_lp.trust import Policy
@@ -208,13 +208,14 @@ def make_guard(found):
     """Return a guard that allows one class."""
     guard = Guard(Policy())
     guard.server.vocab_size = VOCAB
-    guard._running = lambda _kind: found
+    guard._look_up = lambda _payload: Found("its payload", "it", as_processor(found))
     return guard
 
 
 def admit(guard, given):
     """Return processor, parameters and own fields, as the scheduler's gate gets them."""
-    decided = guard._decide(Intake("it", deepcopy(given)), deepcopy(given), 0)
+    runs = guard._look_up("it").runs
+    decided = guard._decide(Intake("it", deepcopy(given)), runs, deepcopy(given), 0)
     return guard._make(decided, None)
 
 

@@ -366,7 +366,7 @@ def test_a_profile_runs_although_no_class_is_allowed_by_itself():
 
     assert named(rules.decide(asked_for("calm"), SERVED)) == [THINK]
     with pytest.raises(PayloadRefused):
-        rules.decide(asked_for(THINK, IDS), SERVED)
+        rules.decide(asked_for(None, {"thinking_budget": 3}), SERVED)
 
 
 def test_what_every_request_gets_is_beside_its_own_and_not_named():

@@ -100,7 +100,7 @@ class Admitted(NamedTuple):
         return any(thinks(link) for link in self.links)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """What was found for the payload of a request.
 
     Attributes:
@@ -294,7 +294,7 @@ class Guard:
                 metrics.refuse(self.gate.value, self.audit.reason_of(error), processor or "")
             raise
 
-    def _look_up(self, payload: Any) -> _Found:
+    def _look_up(self, payload: Any) -> Found:
         """Look a request's payload up, once: what is found here is checked and runs.
 
         Raises:
@@ -302,11 +302,11 @@ class Guard:
         """
         if payload is None:
             name = _ASKED if self.rules.is_empty else "what the operator decided"
-            return _Found(DECIDED, name, None)
+            return Found(DECIDED, name, None)
         if self.rules.has_profile(payload):
-            return _Found(payload, payload, payload)
+            return Found(payload, payload, payload)
         allowed = self._allowed(payload, self.rules.profile_names)
-        return _Found(allowed.payload, allowed.name, self._running(allowed.processor))
+        return Found(allowed.payload, allowed.name, self._running(allowed.processor))
 
     def _running(self, kind: type) -> type[LogitProcessor]:
         """Return the processor that runs an allowed class; a chain takes only allowed links."""

@@ -207,7 +207,7 @@ def test_ceilings_allow_lists_and_profiles_hold_for_fields(field):
         rules_of(Verifier(Policy(builtins=False)).resolve).decide(ask, SERVED)
     fixed = Profile(processors=(Chosen(processor="DRYLogitProcessor"),))
     with pytest.raises(InvalidParameter, match=f"got '{field}', in a field of the request"):
-        rules_of(profiles={"fixed": fixed}).decide(ask._replace(payload="fixed"), SERVED)
+        rules_of(profiles={"fixed": fixed}).decide(ask._replace(runs="fixed"), SERVED)
     if field != "min_tokens":
         return
     capped = rules_of(ceilings={"min_tokens": Ceiling(at_most=2)}).decide(ask, SERVED)

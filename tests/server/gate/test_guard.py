@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from sglang_lp.errors import (
     RequestError,
     Unsupported,
 )
+from sglang_lp.parsed import forget
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
 from sglang_lp.processor import LogitProcessor
@@ -37,7 +39,7 @@ from sglang_lp.server.gate import server as server_module
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
-from sglang_lp.trust import Gate, Limits, Policy
+from sglang_lp.trust import Gate, Limits, Policy, Verifier
 from support.models.vocabularies import one_token_a_byte
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
@@ -601,7 +603,7 @@ def test_ranks_that_have_to_agree_keep_the_version_of_a_catalogue(
     save(build(np.array([[1, 2]], np.int32)), tmp_path / "items.cat")
     (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
     guard, followed = Guard(Policy.from_toml(tmp_path / "policy.toml")), []
-    monkeypatch.setattr(guard_module, "watch", lambda catalogues, _: followed.append(catalogues))
+    monkeypatch.setattr(guard_module, "watch", lambda catalogues, *_: followed.append(catalogues))
     for _ in range(2):  # one thread, however often a process is read
         guard.learn(Gate.SCHEDULER, process(None, **ranks))
 
@@ -616,7 +618,7 @@ def test_a_new_version_of_a_catalogue_is_counted_and_requests_are_decided_on_ane
     (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
     guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
     watched, renewals = [], []
-    monkeypatch.setattr(guard_module, "watch", lambda _, renewed: watched.append(renewed))
+    monkeypatch.setattr(guard_module, "watch", lambda _, renewed, _process: watched.append(renewed))
     metrics = SimpleNamespace(renew=lambda *given: renewals.append(given))
     monkeypatch.setattr(guard_module, "writing", lambda: metrics if writes_metrics else None)
     guard.learn(Gate.SCHEDULER, process(None))
@@ -631,3 +633,54 @@ def test_a_new_version_of_a_catalogue_is_counted_and_requests_are_decided_on_ane
     assert len(asked) == 3
     now = guard.server.catalogues.now["items"]
     assert renewals == [(Gate.SCHEDULER, renewal, now)] * 2 * writes_metrics
+
+
+LINKS = {"0.token_ids": [5], "1.token_ids": [6]}
+
+
+@pytest.mark.parametrize(
+    "decisions", [{}, {"always": (Chosen(processor=BAN_NAME, params=PARAMS),)}]
+)
+@pytest.mark.parametrize(
+    ("payload", "params", "looked_up"),
+    [
+        ("DisallowedTokensLogitsProcessor", PARAMS, ["DisallowedTokensLogitsProcessor"]),
+        (BAN, PARAMS, [BAN]),
+        (f" {BAN}", PARAMS, [f" {BAN}"]),
+        (
+            "ChainLogitProcessor",
+            {"chain": ["DisallowedTokensLogitsProcessor", BAN_NAME], **LINKS},
+            ["ChainLogitProcessor", "DisallowedTokensLogitsProcessor", BAN_NAME],
+        ),
+        ("NoSuchClass", {}, ["NoSuchClass"]),
+        (None, {}, []),
+    ],
+)
+def test_each_text_that_names_a_class_is_looked_up_once(
+    payload, params, looked_up, decisions, monkeypatch
+):
+    forget()
+    guard = Guard(Policy(**decisions))
+    found = []
+    lookup = Verifier.lookup
+
+    def counted(self, text):
+        found.append(text)
+        return lookup(self, text)
+
+    monkeypatch.setattr(Verifier, "lookup", counted)
+    with suppress(PayloadRefused):
+        guard.admit(Intake(payload, params))
+    assert found == looked_up
+
+
+def test_what_runs_is_what_was_looked_up(monkeypatch):
+    class Other(DisallowedTokensLogitsProcessor):
+        """Another class, which the next lookup finds."""
+
+    guard = Guard(Policy.default())
+    first = guard.verifier.lookup(BAN)
+    answers = iter([first, first._replace(processor=Other)])
+    monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: next(answers))
+
+    assert guard.admit(Intake(BAN, PARAMS)).kind is DisallowedTokensLogitsProcessor

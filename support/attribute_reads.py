@@ -1,0 +1,170 @@
+"""Reads of SGLang's attributes in the server's rooms, each with the class that has the attribute.
+
+An object of SGLang's is known by the name that it has in our code: ``req`` is a ``Req``, and so is
+whatever a ``.req`` or ``reqs[...]`` returns. ``OWNERS`` says which name stands for which class.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import NamedTuple
+
+import sglang_lp
+from sglang_lp.server.startup.attribute_table import ATTRIBUTES
+from sglang_lp.server.startup.attributes import has_attribute
+
+__all__ = ["OWNERS", "Read", "complaints", "reads"]
+
+PACKAGE = Path(sglang_lp.__file__).parent
+ROOMS = ("front", "gate", "scheduler", "startup")
+
+#: Classes of the table by their own names.
+_CLASSES = {uses.owner.rpartition(".")[2]: uses.owner for uses in ATTRIBUTES}
+
+#: Name of an object in our code, in a module or in all of them: the classes that it may have.
+OWNERS: dict[str, tuple[str, ...]] = {
+    "_group": ("BeamGroup",),
+    "algorithm": ("SpeculativeAlgorithm",),
+    "batch": ("ScheduleBatch",),
+    "beam_tail": ("BeamTail",),
+    "block": ("DraftBlockResult",),
+    "commit": ("CommittedTokens",),
+    "coordinator": ("BeamCoordinator",),
+    "decode_req": ("DecodeRequest",),
+    "detector": ("BaseReasoningFormatDetector",),
+    "disagg_kv_sender": ("CommonKVSender",),
+    "envs": ("Envs",),
+    "forward_batch": ("ForwardBatch",),
+    "forward_mode": ("ForwardMode",),
+    "group": ("BeamGroup",),
+    "info": ("SamplingBatchInfo",),
+    "kv": ("ReqKvInfo",),
+    "kv_mgr": ("CommonKVManager",),
+    "layout": ("RaggedVerifyLayout",),
+    "leader": ("Req",),
+    "logits_output": ("LogitsProcessorOutput",),
+    "manager": ("TokenizerManager",),
+    "metrics_reporter": ("SchedulerMetricsReporter",),
+    "model_config": ("ModelConfig",),
+    "obj": ("GenerateReqInput",),
+    "part": ("StreamingParseResult",),
+    "placeholder": ("GenerateReqInput",),
+    "pp_group": ("GroupCoordinator",),
+    "pp_outputs": ("PPProxyTensors",),
+    "process": ("TokenizerManager", "Scheduler"),
+    "proposal": ("DraftProposal",),
+    "receiver": ("CommonKVReceiver",),
+    "recv_obj": ("BatchStrOutput",),
+    "req": ("Req",),
+    "reqs": ("Req",),
+    "running_batch": ("ScheduleBatch",),
+    "sampling": ("SamplingParams",),
+    "sampling_info": ("SamplingBatchInfo",),
+    "sampling_params": ("SamplingParams",),
+    "scheduler": ("Scheduler",),
+    "sel": ("SelectResult",),
+    "sequence": ("BeamSearchSequence",),
+    "server_args": ("ServerArgs",),
+    "serving": ("OpenAIServingBase", "OpenAIServingChat"),
+    "settings": ("ServerArgs",),
+    "spec_algorithm": ("SpeculativeAlgorithm",),
+    "subject": ("ScheduleBatch", "ForwardBatch"),
+    "tokenized": ("TokenizedGenerateReqInput",),
+    "tokenizer_manager": ("TokenizerManager",),
+    "tp_worker": ("TpModelWorker",),
+    "chains.verify_input": ("DFlashVerifyInput",),
+    "chains.worker": ("DFlashWorkerV2",),
+    "disaggregated.manager": ("CommonKVManager",),
+    "disaggregated.reason": ("FINISH_ABORT",),
+    "disaggregated.server": ("CommonKVBootstrapServer",),
+    "endings.reason": ("FINISH_ABORT",),
+    "fields.request": ("ChatCompletionRequest", "ResponsesRequest"),
+    "foreign.arguments": ("ServerArgs",),
+    "foreign.model": ("ModelConfig",),
+    "intake.request": ("TokenizedGenerateReqInput", "Req"),
+    "launch.decided": ("ServerArgs",),
+    "meta_info.state": ("ReqState",),
+    "pending.other": ("Req",),
+    "pending.result": ("GenerationBatchResult",),
+    "placeholders.one": ("GenerateReqInput",),
+    "results.one": ("BeamResult",),
+    "results.output": ("BeamSearchOutput",),
+    "server.options": ("ServerArgs",),
+    "sglang_host.request": ("Req",),
+    "speculation.verify_input": ("EagleVerifyInput", "NgramVerifyInput"),
+    "steps.entry": ("BeamTailEntry",),
+}
+
+
+class Read(NamedTuple):
+    """A read of an attribute.
+
+    Attributes:
+        module: Name of our module.
+        owners: The classes that the object may have.
+        name: Name of the attribute.
+    """
+
+    module: str
+    owners: tuple[str, ...]
+    name: str
+
+
+def reads() -> set[Read]:
+    """Return every read of an object that ``OWNERS`` knows, also with a default or a test."""
+    found = set()
+    for room in ROOMS:
+        for module in sorted((PACKAGE / "server" / room).rglob("*.py")):
+            for base, name in _attributes(ast.parse(module.read_text())):
+                owners = OWNERS.get(f"{module.stem}.{base}") or OWNERS.get(base)
+                if owners is not None:
+                    found.add(Read(module.stem, owners, name))
+    return found
+
+
+def _attributes(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the name of the object and of the attribute of each read."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=base, attr=name):
+                yield _name_of(base), name
+            case ast.Call(
+                func=ast.Name(id="getattr" | "hasattr"), args=[base, ast.Constant(value=name), *_]
+            ):
+                yield _name_of(base), name
+
+
+def _name_of(base: ast.expr) -> str:
+    match base:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(value=inner) | ast.Call(func=inner):
+            return _name_of(inner)
+    return ""
+
+
+def complaints(rows: Iterable[tuple[str, str]], found: Iterable[Read]) -> set[str]:
+    """Return what a table lacks: attributes that are read of classes of the installed SGLang.
+
+    Args:
+        rows: Class and name of each attribute of the table.
+        found: The reads.
+    """
+    known, lacking = {*rows}, set()
+    for module, owners, name in found:
+        having = [owner for owner in owners if _has(owner, name)]
+        in_no_class = not having and not any((owner, name) in known for owner in owners)
+        lacking |= {f"{owner}.{name} ({module})" for owner in having if (owner, name) not in known}
+        if in_no_class:
+            lacking.add(f"{'/'.join(owners)}.{name} ({module}): SGLang has no such attribute")
+    return lacking
+
+
+def _has(owner: str, name: str) -> bool:
+    try:
+        return has_attribute(resolve_name(_CLASSES[owner]), name)
+    except (AttributeError, ImportError):  # another SGLang's, or needs a GPU
+        return False
