@@ -53,10 +53,13 @@ class Speculation(NamedTuple):
         if server_args.speculative_algorithm is None:
             return None
         algorithm, lossy = str(server_args.speculative_algorithm).upper(), None
-        for option in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
-            value = getattr(server_args, option, 1.0)
+        thresholds = {
+            "single": getattr(server_args, "speculative_accept_threshold_single", 1.0),
+            "acc": getattr(server_args, "speculative_accept_threshold_acc", 1.0),
+        }
+        for name, value in thresholds.items():
             if value != 1.0 and algorithm not in _WITHOUT_THRESHOLDS:
-                lossy = f"--{option.replace('_', '-')} {value}"
+                lossy = f"--speculative-accept-threshold-{name} {value}"
         from sglang.srt.environ import envs  # not above: only where drafts are verified
 
         return cls(algorithm, lossy, simulated=envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)

@@ -62,22 +62,45 @@ ATTRIBUTES = (
             "tokenizer_metrics_allowed_custom_labels",
             *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
             *("tokenizer_worker_num", "tp_size", "use_ray"),
+            *("admin_api_key", "disaggregation_mode", "dllm_algorithm"),
+            "enable_custom_logit_processor",
+            *("enable_metrics", "enable_strict_thinking", "encoder_only", "grpc_mode"),
+            *("model_path", "pp_size", "preferred_sampling_params", "reasoning_parser"),
+            *("smg_grpc_mode", "speculative_accept_threshold_acc"),
+            *("speculative_accept_threshold_single", "speculative_algorithm", "tokenizer_path"),
+            *("tokenizer_worker_num", "tool_call_parser", "tp_size", "trust_remote_code"),
+            "use_ray",
         ),
     ),
-    Uses(OPENAI + "protocol.ChatCompletionRequest", ("continue_final_message", "messages")),
+    Uses(
+        OPENAI + "protocol.ChatCompletionRequest",
+        (
+            *("continue_final_message", "custom_logit_processor", "custom_params", "messages"),
+            "min_tokens",
+        ),
+    ),
     Uses(OPENAI + "protocol.ResponsesRequest", ("metadata", "reasoning")),
     Uses(OPENAI + "serving_base.OpenAIServingBase", ("tokenizer_manager",)),
-    Uses(OPENAI + "serving_chat.OpenAIServingChat", ("reasoning_parser",)),
+    Uses(OPENAI + "serving_chat.OpenAIServingChat", ("reasoning_parser", "tokenizer_manager")),
     Uses(
         SRT + "parser.reasoning_parser.BaseReasoningFormatDetector",
-        (*("parse_streaming_increment", "think_end_token", "think_start_token"),),
+        (
+            *("parse_streaming_increment", "think_end_token", "think_start_self_label"),
+            *("think_start_token", "tool_start_token"),
+        ),
+    ),
+    Uses(
+        SRT + "parser.reasoning_parser.BaseReasoningFormatDetector",
+        ("tool_start_at_line_start",),
+        since="0.5.21",
     ),
     Uses(SRT + "parser.reasoning_parser.StreamingParseResult", ("normal_text", "reasoning_text")),
     Uses(
         MANAGER[:-1],
         (
-            *("_dispatch_to_scheduler", "abort_request", "generate_request", "model_config"),
-            *("preferred_sampling_params", "rid_to_state", "server_args", "tokenizer"),
+            *("_dispatch_to_scheduler", "abort_request", "generate_request", "max_req_input_len"),
+            *("mm_processor", "model_config", "preferred_sampling_params", "rid_to_state"),
+            *("server_args", "tokenizer"),
         ),
     ),
     Uses(SRT + "managers.tokenizer_manager.ReqState", ("obj",)),
@@ -85,6 +108,7 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.GenerateReqInput",
         (
             *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
+            *("contains_mm_input", "input_embeds", "positional_embed_overrides", "rid"),
             *(
                 "bootstrap_room",
                 "custom_logit_processor",
@@ -122,7 +146,7 @@ ATTRIBUTES = (
         PARAMS + "SamplingParams",
         (
             *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
-            *("frequency_penalty", "presence_penalty", "repetition_penalty", "stop_token_ids"),
+            *("frequency_penalty", "n", "presence_penalty", "repetition_penalty", "stop_token_ids"),
             *("temperature", "top_k"),
         ),
     ),
@@ -130,9 +154,9 @@ ATTRIBUTES = (
         SCHEDULER[:-1],
         (
             *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
-            *("enable_overlap", "init_req_max_new_tokens", "max_req_len", "max_running_requests"),
-            *("mbs", "metrics_reporter", "mm_receiver", "model_config", "pp_group"),
-            *("result_queue", "running_batch", "running_mbs"),
+            *("enable_overlap", "init_req_max_new_tokens", "max_req_input_len", "max_req_len"),
+            *("max_running_requests", "mbs", "metrics_reporter", "mm_receiver", "model_config"),
+            *("pp_group", "result_queue", "running_batch", "running_mbs", "rust_server"),
             *("server_args", "spec_algorithm", "tokenizer", "tp_worker", "waiting_queue"),
         ),
     ),
@@ -147,8 +171,9 @@ ATTRIBUTES = (
             *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender", "finished"),
             *("finished_len", "finished_reason", "grammar", "http_worker_ipc"),
             *("inflight_middle_chunks", "is_retracted", "kv", "logprob", "origin_input_ids"),
-            *("output_ids", "pending_bootstrap", "return_logprob", "return_sampling_mask", "rid"),
-            *("sampling_params", "set_finish_with_abort", "to_finish", "tokenizer", "vocab_size"),
+            *("output_ids", "pending_bootstrap", "require_reasoning", "return_logprob"),
+            *("return_sampling_mask", "rid", "sampling_params", "set_finish_with_abort"),
+            *("to_finish", "tokenizer", "update_finish_state", "vocab_size"),
         ),
     ),
     Uses(REQUEST[:-1], ("beam_group",), since=BEAM_SEARCH),
@@ -182,7 +207,7 @@ ATTRIBUTES = (
     Uses(SRT + "managers.io_struct.BeamSearchOutput", ("sequences",), since=BEAM_SEARCH),
     Uses(BEAMS + "types.BeamSearchSequence", ("finish_reason",), since=BEAM_SEARCH),
     Uses(BATCH + "ReqKvInfo", ("kv_committed_len",)),
-    Uses(BATCH + "FINISH_ABORT", ("message", "status_code")),
+    Uses(BATCH + "FINISH_ABORT", ("message", "status_code", "to_json")),
     Uses(
         BATCH + "ScheduleBatch",
         (
@@ -228,14 +253,32 @@ ATTRIBUTES = (
         (*("confidence", "draft_block"),),
     ),
     Uses(
+        SRT + "speculative.dspark_components.dspark_draft.DraftProposal",
+        ("verify_ids",),
+        since="0.5.23",
+    ),
+    Uses(
         SRT + "speculative.dspark_components.dspark_draft.DraftBlockResult",
         (*("corrected_logits", "draft_tokens"),),
     ),
-    Uses(SRT + "environ.Envs", ("SGLANG_SIMULATE_ACC_LEN",)),
+    Uses(
+        SRT + "environ.Envs",
+        (
+            *("SGLANG_RETURN_ORIGINAL_LOGPROB", "SGLANG_RUST_SERVER", "SGLANG_SIMULATE_ACC_LEN"),
+            "SGLANG_USE_PICKLE_IPC",
+        ),
+    ),
+    Uses(SRT + "environ.Envs", ("SGLANG_HTTP_SERVER_APP_PATH",), since="0.5.23"),
     Uses(CHAINS + "DFlashVerifyInput", ("draft_token", "draft_token_num", "ragged_verify_layout")),
     Uses(SRT + "speculative.ragged_verify.RaggedVerifyLayout", ("verify_lens",)),
     Uses(CONNECTION + "BootstrapServer", ("app",)),
-    Uses(CONNECTION + "Manager", ("conclude_failure", "prefill_info_table", "record_failure")),
+    Uses(
+        CONNECTION + "Manager",
+        (
+            *("conclude_failure", "kv_status_msg_carries_reason", "prefill_info_table"),
+            "record_failure",
+        ),
+    ),
     Uses(
         CONNECTION + "Receiver",
         (

@@ -26,14 +26,14 @@ def can_be_guarded() -> bool:
     """Tell whether this SGLang lets the path of the app be chosen: from 0.5.23 on."""
     from sglang.srt.environ import envs
 
-    return hasattr(envs, _PATH)
+    return hasattr(envs, "SGLANG_HTTP_SERVER_APP_PATH")
 
 
 def lead_to_guard() -> None:
     """Have the workers that this process will start import their app from here."""
     from sglang.srt.environ import envs
 
-    path = getattr(envs, _PATH).get()
+    path = envs.SGLANG_HTTP_SERVER_APP_PATH.get()
     if path not in (_HERE, "sglang.srt.entrypoints.http_server:app"):
         refuse(
             f"{_PATH} names another app, {path}, which would load no plugin in tokenizer workers; "

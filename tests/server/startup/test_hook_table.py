@@ -30,6 +30,7 @@ from starlette.applications import Starlette
 import sglang_lp
 from sglang_lp.server.startup.attribute_table import ATTRIBUTES, OF_NGRAM
 from sglang_lp.server.startup.hook_table import HOOKS
+from support.attribute_reads import _attributes, complaints, reads
 
 PACKAGE = Path(sglang_lp.__file__).parent
 TABLE = PACKAGE / "server" / "startup" / "hook_table.py"
@@ -106,3 +107,27 @@ def test_no_function_stands_in_the_table_twice_with_the_same():
     rows = [(hook.target, hook.kind, inspect.getsource(hook.make)) for hook in HOOKS]
 
     assert len({*rows}) == len(rows)
+
+
+ROWS = {(uses.owner.rpartition(".")[2], name) for uses in ATTRIBUTES for name in uses.names}
+READS = reads()
+HOOKED = (Path(__file__).parent / "hooks.txt").read_text().splitlines()
+
+
+def test_every_read_of_an_attribute_is_in_the_table_under_the_class_that_has_it():
+    assert complaints(ROWS, READS) == set()
+
+
+def test_without_any_row_of_the_attributes_a_read_is_missing_in_the_table():
+    assert {row for row in ROWS if not complaints(ROWS - {row}, READS)} == set()
+
+
+def test_a_read_with_a_default_counts():
+    tree = ast.parse("getattr(req, 'one', 0) or hasattr(batch.reqs[0], 'two') or req.three")
+
+    assert {*_attributes(tree)} >= {("req", "one"), ("reqs", "two"), ("req", "three")}
+
+
+def test_every_hook_is_known_by_its_function_and_its_side():
+    """``hooks.txt`` is changed with the table, so that no row goes unnoticed."""
+    assert sorted(f"{hook.kind} {hook.target}" for hook in HOOKS) == HOOKED
