@@ -149,7 +149,8 @@ def _attributes(tree: ast.AST) -> Iterator[tuple[str, str]]:
             case ast.Attribute(value=base, attr=name):
                 yield _name_of(base), name
             case ast.Call(
-                func=ast.Name(id="getattr" | "hasattr"), args=[base, ast.Constant(value=name), *_]
+                func=ast.Name(id="getattr" | "hasattr"),
+                args=[base, ast.Constant(value=str(name)), *_],
             ):
                 yield _name_of(base), name
 
