@@ -106,7 +106,10 @@ OWNERS: dict[str, tuple[str, ...]] = {
 _OF_OBJECTS = {
     "BaseReasoningFormatDetector.request_selectable_think_end_tokens",
     "BeamGroup.final_results",
+    "ChatCompletionRequest.options",  # Ollama's request
+    "ChatCompletionRequest.think",
     "SamplingParams.get",
+    "SamplingParams.pop",
 }
 
 
