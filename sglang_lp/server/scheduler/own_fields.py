@@ -32,12 +32,18 @@ def may_spoil(sampling: Any, vocab_size: int | None) -> bool:
         vocab_size: Number of logits in a row; ``None`` if unknown.
     """
     divisor = 1.0
-    for name in ("repetition_penalty", "temperature"):
-        value = getattr(sampling, name, 1.0)
+    factors = (
+        getattr(sampling, "repetition_penalty", 1.0),
+        getattr(sampling, "temperature", 1.0),
+    )
+    for value in factors:
         if not (_is_within(value, LARGEST) and value > 0):
             return True
         divisor *= min(value, 1.0)
-    added = [getattr(sampling, name, 0.0) for name in ("frequency_penalty", "presence_penalty")]
+    added = (
+        getattr(sampling, "frequency_penalty", 0.0),
+        getattr(sampling, "presence_penalty", 0.0),
+    )
     biases = getattr(sampling, "logit_bias", None) or {}
     ends = len(getattr(sampling, "stop_token_ids", None) or ())
     return (
