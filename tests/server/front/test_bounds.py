@@ -163,7 +163,7 @@ def choose(tmp_path):
     (tmp_path / "policy.toml").write_text(SHOP)
     guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
     served = SimpleNamespace(
-        model_config=SimpleNamespace(vocab_size=128, hf_eos_token_id={2}),
+        model_config=SimpleNamespace(vocab_size=128, hf_eos_token_id={127}),
         server_args=SimpleNamespace(speculative_algorithm=None),
         preferred_sampling_params=None,
     )
