@@ -29,12 +29,11 @@ from sglang_lp.builtins.thinking.params import (
 from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.builtins.thinking.rules import (
     LONGEST_SLEEP,
-    close,
     close_by,
     edit_inside,
-    is_closing,
+    end_block,
+    forced_tokens,
     quiet_tokens,
-    rest_of_closing,
     tokens_left,
 )
 from sglang_lp.builtins.thinking.served import delimiter_texts, served_finder
@@ -348,9 +347,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         if progress.finder.strict and is_open and _leaves_only_end(request):
             return  # SGLang closes the block, and masks every other token
         if is_open and (left <= 0 or progress.looped):
-            # The start of a tool call is markup, and ends the block by itself.
-            if not progress.may_call(-left):
-                close(request, edits)
+            end_block(request, edits)
         else:
             # A stock server would make the vocabulary while its batch waits.
             stock = request.may_lag
@@ -371,9 +368,8 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             edits.wake_at(1)  # the second token shows whether this server lags
 
     def foresee(self, request: Request) -> Iterator[int]:
-        """Name the rest of a closing that has to be written now."""
-        if is_closing(request.params, request.state):
-            yield from rest_of_closing(request.params, request.state)
+        """Name the rest of a closing, or of a tool start, that has to be written now."""
+        yield from forced_tokens(request.params, request.state)
 
     def explain(self, request: Request) -> str:
         """Say which rule applied."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.processor import lasting
 from sglang_lp.text.automaton import Automaton
 
@@ -52,6 +52,18 @@ class BlockTokens(NamedTuple):
     tool_starts: tuple[int, ...] = ()
 
 
+class BegunCall(NamedTuple):
+    """The rest of a tool start that is begun.
+
+    Attributes:
+        rest: Tokens that spell it; empty if none do.
+        continuing: The tokens that continue or complete it.
+    """
+
+    rest: Sequence[int]
+    continuing: Sequence[int]
+
+
 class Finder:
     """The compiled delimiters of a request, shared by its copies.
 
@@ -77,7 +89,6 @@ class Finder:
         ends: The states of ``closes`` in which an end is complete.
         resumes: The states of ``texts`` in which a tool call ends and its block continues.
         fresh: The state of ``texts`` after a delimiter.
-        tool_begun: The states of ``texts`` in which part of a tool start is written.
         delimiters: The symbols that open, close, interrupt and continue a block. Finders with equal
             delimiters count the same tokens as thinking.
         reads_text: Whether delimiters count whichever tokens spell them.
@@ -100,7 +111,9 @@ class Finder:
         self.closing_signs = [lasting([token_id, *others]) for token_id in self.end]
         self.reads_text = form is not None and vocabulary is not None
         self.strict = form is not None and form.strict
+        self._vocabulary = vocabulary
         self._tokens = () if vocabulary is None else vocabulary.tokens
+        self._kept: KeptIds[BegunCall] = KeptIds()
         self._compile_texts(tokens, form)
         first = self.texts.children[0]
         telling = {symbol - _TOKENS for symbol in first if symbol >= _TOKENS}
@@ -122,6 +135,7 @@ class Finder:
             tools = [(*([_NEW_LINE] * line), *text.encode()) for text in form.tool_starts]
             resumes += [(*form.tool_end.encode(),)] if form.tool_end else []
         self.delimiters = tuple(map(frozenset, (starts, ends, tools, resumes)))
+        self._line = line
         self.texts = texts = Automaton([*starts, *ends, *tools, *resumes])
         self.fresh = texts.step(0, _NEW_LINE) if line else 0
         self.depth = [0] * len(texts.complete)
@@ -137,8 +151,9 @@ class Finder:
         }
         self.closes |= {state: (Ended.END, length) for state, length in self._lengths(ends).items()}
         self.ends = {state for state, (cause, _) in self.closes.items() if cause is Ended.END}
-        self.tool_begun = {
-            self._state(symbols[:length])
+        #: For each state of ``texts`` in which part of a tool start is written, the rest of it.
+        self._tool_begun = {
+            self._state(symbols[:length]): symbols[length:]
             for symbols in tools
             for length in range(1 + line, len(symbols))
         }
@@ -161,6 +176,23 @@ class Finder:
             if state not in found and self.texts.shorter[state] in found:
                 found[state] = found[self.texts.shorter[state]]
         return found
+
+    def tool_symbols(self, state: int) -> int:
+        """Return how many symbols of a tool start are written in a state in which one is begun."""
+        return self.depth[state] - self._line
+
+    def begun_call(self, state: int) -> BegunCall | None:
+        """Return the rest of the tool start that is begun in a state of ``texts``, if one is."""
+        return self._kept.of(state, self._begun_call) if state in self._tool_begun else None
+
+    def _begun_call(self, state: int) -> BegunCall:
+        rest, vocabulary = bytes(self._tool_begun[state]), self._vocabulary
+        if vocabulary is None:  # a tool start is one token
+            return BegunCall((), ())
+        exact = vocabulary.exact
+        found = {i for end in range(1, len(rest)) for i in exact.same_as(rest[:end])}
+        found.update(exact.starting_with(rest).tolist())
+        return BegunCall(vocabulary.spell(rest), sorted(found))
 
     def symbols(self, token_id: int) -> Sequence[int]:
         """Return the symbols of a token: its bytes, or the token itself if they are unknown."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sglang_lp.builtins.thinking.finder import Ended
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.finder import Finder
+    from sglang_lp.builtins.thinking.finder import BegunCall, Finder
 
 #: Tokens at the end of a prompt that are read as text.
 _READ = 64
@@ -101,11 +101,13 @@ class Progress:
         spent: Number of generated tokens in all blocks that ended.
         looped: Whether a loop was found in the open block; set by the budget.
         owed: Number of tokens that the answer lacks after the last block, or without a block.
+            Delimiters are no part of an answer, nor are blank tokens.
     """
 
     __slots__ = (
         "_blank",
         "_counted",
+        "_held",
         "_lead",
         "_least",
         "_matched",
@@ -147,6 +149,8 @@ class Progress:
         self.finder = finder
         self.owed = self._least = 0
         self._blank: frozenset[int] = frozenset()
+        #: For each of the latest tokens that may turn out to be a delimiter, whether it is said.
+        self._held: tuple[bool, ...] = ()
         self.unseen: tuple[int, int] | None = None
         self.last: EndedBlock | None = None
         self.begun = self.waits = self.spent = self.carried = self._prompt_length = 0
@@ -230,9 +234,16 @@ class Progress:
         lengths = range(len(end) - 1, 0, -1)
         return next((length for length in lengths if tail[-length:] == end[:length]), 0)
 
-    def may_call(self, over: int) -> bool:
-        """Tell whether a tool start was begun before the block had ``over`` tokens too many."""
-        return self._matched in self.finder.tool_begun and over < self.finder.depth[self._matched]
+    def begun_call(self, over: int) -> BegunCall | None:
+        """Return the rest of a tool start that was begun within the limits of its block.
+
+        Args:
+            over: By how many tokens the block exceeds its limits, with the begun tool start.
+        """
+        call = self.finder.begun_call(self._matched)
+        if call is None or over > min(self._spelling(self.finder.tool_symbols(self._matched)), self.generated):
+            return None
+        return call
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Read the next tokens."""
@@ -243,7 +254,9 @@ class Progress:
             if self.state is _OPENING:
                 self.state = _INSIDE
             elif self.owed and not self.state.is_open:
-                self._answer(token_ids)
+                blank = self._blank
+                said = sum(token_id not in blank for token_id in token_ids)
+                self.owed = max(0, self.owed - said)
             self.length += len(token_ids)
             if token_ids:
                 self.newest = token_ids[-1]
@@ -260,7 +273,8 @@ class Progress:
             self.length = at + 1
             answers = self.owed and not self.state.is_open
             if self._matched or token_id in telling:
-                self._scan(token_id, at)
+                if self._scan(token_id, at):
+                    self._held, answers = (), 0
             elif self.state is _OPENING:
                 self.state = _INSIDE
             if 0 <= self.opened <= at:
@@ -268,20 +282,23 @@ class Progress:
                 self.waits += token_id == self._counted
                 self.begun = closer.step(self.begun, token_id)
             if answers and not self.state.is_open:
-                self._answer((token_id,))
+                self._answer(token_id)
 
-    def _answer(self, token_ids: Sequence[int]) -> None:
-        """Count the tokens of an answer that is too short."""
-        blank = self._blank
-        said = sum(token_id not in blank for token_id in token_ids)
-        self.owed = max(0, self.owed - said)
+    def _answer(self, token_id: int) -> None:
+        """Count a token of an answer that is too short, once it cannot be part of a delimiter."""
+        held = (*self._held, token_id not in self._blank)
+        begun = self._touching(self.finder.depth[self._matched])
+        counted = len(held) - min(begun, len(held))
+        self.owed = max(0, self.owed - sum(held[:counted]))
+        self._held = held[counted:]
 
-    def _scan(self, token_id: int, at: int) -> None:
-        """Read the symbols of the token with index ``at``."""
+    def _scan(self, token_id: int, at: int) -> bool:
+        """Read the symbols of the token with index ``at``; tell whether it completes a delimiter."""
         finder, matched = self.finder, self._matched
         symbols = finder.symbols(token_id)
         self._sizes = (*self._sizes, len(symbols))[-finder.longest :]
         begun = None  # the number of this token's symbols after which a block opened
+        completes = False
         for place, symbol in enumerate(symbols, 1):
             matched = finder.texts.step(matched, symbol)
             if self.state is _OPENING:
@@ -300,11 +317,14 @@ class Progress:
                 begun = place
                 self._open(at + (place == len(symbols)))
                 matched = finder.fresh
-            elif matched in finder.ends and not finder.resumes:
-                self.carried = 0  # the block that a tool call interrupted does not continue
+            elif matched in finder.closes:
+                completes = True
+                if matched in finder.ends and not finder.resumes:
+                    self.carried = 0  # the block that a tool call interrupted does not continue
         self._matched = matched
         if not matched:
             self._sizes = ()
+        return completes
 
     def _spelling(self, symbols: int) -> int:
         """Return how many of the latest tokens spell these symbols and nothing else."""
@@ -313,6 +333,16 @@ class Progress:
             symbols -= size
             if symbols < 0:
                 break
+            count += 1
+        return count
+
+    def _touching(self, symbols: int) -> int:
+        """Return how many of the latest tokens hold a part of these symbols."""
+        count = 0
+        for size in reversed(self._sizes):
+            if symbols <= 0:
+                break
+            symbols -= size
             count += 1
         return count
 
@@ -327,7 +357,7 @@ class Progress:
         tokens = max(0, self.length - self.opened - spelling)
         self.last = EndedBlock(cause, self.opened, tokens)
         self.spent += max(0, self.generated - spelling)
-        self.owed = self._least
+        self.owed, self._held = self._least, ()
         by_call = cause is Ended.TOOL_CALL
         self.carried = self.carried + tokens if by_call else 0
         self.state = _TOOL_CALL if by_call or self.state is _INSIDE_CALL else _OUTSIDE

@@ -1,0 +1,182 @@
+"""A begun tool start excuses the closing of a budget and nothing else.
+
+Random models that like to write parts of delimiters are played, and their answers read as text.
+"""
+
+import random
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_lp._engine.history.attached import attach_row
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.processor import prepare
+from sglang_lp.served_model import ReasoningFormat, ServedModel
+from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu
+from sglang_lp.text.vocabulary import vocabulary_of
+from support.models.vocabularies import one_token_a_byte
+
+THINK, CLOSE, CALL = "<think>", "</think>", "<tool_call>"
+ADDED = THINK, CLOSE, CALL, "tool_call>", "<tool", "A<", "_ca", ">B", " <"
+TOKENIZER = one_token_a_byte(*ADDED, special=False)
+TOKENS = vocabulary_of(TOKENIZER).tokens
+START, END = TOKENIZER.token_to_id(THINK), TOKENIZER.token_to_id(CLOSE)
+NEW_LINE = TOKENS.index(b"\n")
+EOS = len(TOKENS)
+VOCAB = EOS + 1
+LIKED = [*range(256, EOS), EOS, *(TOKENS.index(bytes([byte])) for byte in b"<tol_ca>A\n")]
+FORM = ReasoningFormat(THINK, CLOSE, tool_starts=(CALL,))
+SERVED = ServedModel(TOKENIZER, VOCAB, (EOS,), reasoning=FORM)
+
+
+def random_model(seed):
+    """Return a model whose next token is a random function of the last three and the place."""
+
+    def likes(token_ids):
+        some = random.Random(hash((seed, *token_ids[-3:], len(token_ids) % 7)))
+        row = torch.zeros(VOCAB)
+        row[some.sample(LIKED, 6)] = torch.arange(6, 0, -1).float()
+        return row
+
+    return likes
+
+
+def scripted(pieces):
+    """Return a model that writes these texts, then ends."""
+    script = [EOS if one is None else TOKENIZER.token_to_id(one) for one in pieces]
+
+    def likes(token_ids):
+        row = torch.zeros(VOCAB)
+        place = len(token_ids) - 1
+        row[script[place] if place < len(script) else EOS] = 2
+        row[TOKENS.index(b"B")] = 1
+        return row
+
+    return likes
+
+
+def played(params, model, *, steps, prompt=(START,), gpu=False):
+    """Return the tokens of a greedy answer up to its end."""
+    processor, own = prepare(ThinkingBudgetLogitProcessor(), params, SERVED, steps)
+    request = FakeRequest(prompt, tokenizer=TOKENIZER)
+    row, batch = attach_row(given := request.custom_params({}), processor, own), Batch()
+    output = []
+    for _ in range(steps):
+        logits = model([*prompt, *output])[None].clone()
+        if gpu:
+            with decided_as_on_a_gpu():
+                batch.step(logits, [row], [given])
+        else:
+            batch.step(logits, [row], [given])
+        output.append(int(logits[0].argmax()))
+        request.append(output[-1])
+        if output[-1] == EOS:
+            break
+    return output
+
+
+def texts(output):
+    return [b"" if token_id == EOS else TOKENS[token_id] for token_id in output]
+
+
+class Read:
+    """An answer, whose prompt opened a block, as its text says.
+
+    Attributes:
+        blocks: For each block that ended, its number of tokens and the delimiter.
+        is_open: Whether the last block is open.
+        open_tokens: Tokens of the open block.
+        total: Tokens of all blocks.
+        left: Tokens after the last block.
+        content: The text after the last block, without delimiters and blanks.
+    """
+
+    def __init__(self, output):
+        pieces = texts(output)
+        text = b"".join(pieces).decode()
+        places = [0]
+        for piece in pieces:
+            places.append(places[-1] + len(piece))
+        self.blocks, self.is_open, self.total = [], True, 0
+        since = until = carried = 0
+        for found in re.finditer("</?think>|<tool_call>", text):
+            if self.is_open and found[0] != THINK:
+                inside = [b > since and a < found.start() and b > a for a, b in pairwise(places)]
+                self.total += sum(inside)
+                self.blocks.append((carried + sum(inside), found[0]))
+                carried = self.blocks[-1][0] if found[0] == CALL else 0
+                self.is_open, until = False, found.end()
+            elif not self.is_open and found[0] == THINK:
+                self.is_open, since = True, found.end()
+            elif found[0] == CLOSE:
+                carried = 0
+        inside = sum(b > since and b > a for a, b in pairwise(places)) if self.is_open else 0
+        self.open_tokens, self.total = carried + inside, self.total + inside
+        self.left = sum(a >= until for a in places[:-1])
+        self.content = re.sub("</?think>|<tool_call>|\\s", "", text[until:])
+
+
+PARAMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "thinking_budget": st.integers(0, 8),
+        "total_thinking_tokens": st.integers(0, 12),
+        "answer_room": st.integers(0, 8),
+        "min_answer_tokens": st.integers(0, 3),
+        "eos_token_ids": st.just([EOS]),
+        "new_line_token_id": st.just(NEW_LINE),
+        "closing": st.just("AAA"),
+    },
+)
+
+
+@given(seed=st.integers(0, 1 << 30), params=PARAMS, steps=st.integers(1, 40), gpu=st.booleans())
+def test_with_a_begun_tool_start_ends_rooms_and_totals_hold(seed, params, steps, gpu):
+    output = played(params, random_model(seed), steps=steps, gpu=gpu)
+
+    read = Read(output)
+    closing = 3 if "closing" in params else 1  # a newline
+    least = params.get("min_answer_tokens", 0)
+    room = max(least, params.get("answer_room", 0))
+    if output[-1] == EOS and (least or "eos_token_ids" in params):
+        assert not read.is_open
+    if output[-1] == EOS and least:
+        assert read.content
+    if room and output[-1] != EOS and steps >= room + closing + 1:
+        assert not read.is_open
+        assert read.left >= room
+    budget = params.get("thinking_budget", 99)
+    for tokens, ended in [*read.blocks, *([(read.open_tokens, "")] if read.is_open else [])]:
+        assert tokens <= budget + closing * (ended != CALL)
+    # A block that opens after the total is spent is closed with the end alone.
+    assert read.total <= params.get("total_thinking_tokens", 99) + closing
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_tool_start_that_the_model_goes_on_with_is_finished_and_any_other_text_is_not(gpu):
+    params = {"thinking_budget": 3, "new_line_token_id": NEW_LINE}
+
+    def written(*pieces):
+        output = played(params, scripted(pieces), steps=9, gpu=gpu)
+        return b"".join(texts(output)).decode()
+
+    assert written("A", "A", "<", "tool_call>", "A", None) == "AA<tool_call>A"
+    assert written("A", "A", "<", "t", "A", "A", None) == "AA<tool_call>AA"
+    assert written("A", "A", "<", "A", None) == "AA<\n</think>"
+    assert written("A", "A", "<", None) == "AA<\n</think>"
+
+
+def test_a_tool_start_is_finished_only_where_the_room_of_the_answer_stays():
+    params = {"answer_room": 4, "new_line_token_id": NEW_LINE}
+
+    def written(*pieces, steps):
+        output = played(params, scripted(pieces), steps=steps)
+        return b"".join(texts(output)).decode()
+
+    # Two tokens are left for a newline and the end.
+    assert written("A", "A", "<", "t", *"ABCDEF", steps=9) == "AA<tool_call>ABCDE"
+    assert written("A", "A", "<tool", "_ca", *"ABCDEF", steps=9) == "AA<tool\n</think>BCDE"
