@@ -24,6 +24,7 @@ class ReasoningFormat(NamedTuple):
         tool_start_at_line_start: Whether a tool start counts only at the start of a line.
         tool_end: Text after which a block continues, after a tool call in it; empty if none.
         other_ends: More texts that end a block.
+        answer_starts: Texts that open the answer after a block; empty if it follows at once.
         can_begin_inside: Whether reasoning may be open from the first token, without ``start``.
         others: Formats of other levels of effort.
         strict: Whether SGLang masks all other tokens than the end once its own budget is spent.
@@ -38,6 +39,7 @@ class ReasoningFormat(NamedTuple):
     can_begin_inside: bool = False
     others: tuple[ReasoningFormat, ...] = ()
     strict: bool = False
+    answer_starts: tuple[str, ...] = ()
 
 
 class ToolCallFormat(NamedTuple):

@@ -6,7 +6,8 @@ vocabulary says which bytes a token spells. A token whose bytes are unknown is c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,6 +89,8 @@ class Finder:
             symbols of the delimiter.
         ends: The states of ``closes`` in which an end is complete.
         resumes: The states of ``texts`` in which a tool call ends and its block continues.
+        answers: The states of ``texts`` in which the answer after a block opens; empty if it follows
+            the block at once.
         fresh: The state of ``texts`` after a delimiter.
         delimiters: The symbols that open, close, interrupt and continue a block. Finders with equal
             delimiters count the same tokens as thinking.
@@ -127,6 +130,7 @@ class Finder:
         starts, ends = [self._spelled(self.start)], [self._spelled(self.end)]
         tools = [self._spelled((token_id,)) for token_id in tokens.tool_starts]
         resumes: list[tuple[int, ...]] = []
+        answers: list[tuple[int, ...]] = []
         line = 0
         if form is not None and self._tokens:
             line = int(form.tool_start_at_line_start)
@@ -134,9 +138,10 @@ class Finder:
             ends += [(*text.encode(),) for text in (form.end, *form.other_ends)]
             tools = [(*([_NEW_LINE] * line), *text.encode()) for text in form.tool_starts]
             resumes += [(*form.tool_end.encode(),)] if form.tool_end else []
+            answers = [symbols for text in form.answer_starts for symbols in self._named(text)]
         self.delimiters = tuple(map(frozenset, (starts, ends, tools, resumes)))
         self._line = line
-        self.texts = texts = Automaton([*starts, *ends, *tools, *resumes])
+        self.texts = texts = Automaton([*starts, *ends, *tools, *resumes, *answers])
         self.fresh = texts.step(0, _NEW_LINE) if line else 0
         self.depth = [0] * len(texts.complete)
         for state, following in enumerate(texts.children):
@@ -145,6 +150,7 @@ class Finder:
         self.longest = max(self.depth)
         self.opens = {*self._lengths(starts)}
         self.resumes = {*self._lengths(resumes)}
+        self.answers = {*self._lengths(answers)}
         self.closes = {
             state: (Ended.TOOL_CALL, length - line)
             for state, length in self._lengths(tools).items()
@@ -161,6 +167,19 @@ class Finder:
     def _spelled(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Return the symbols of tokens."""
         return tuple(symbol for token_id in token_ids for symbol in self.symbols(token_id))
+
+    def _named(self, text: str) -> Iterator[tuple[int, ...]]:
+        """Yield the symbols of a text, and those with special tokens in place of their names."""
+        yield (*text.encode(),)
+        names = {} if self._vocabulary is None else self._vocabulary.names
+        found = {name.decode(): _TOKENS + i for i, name in names.items() if name.decode() in text}
+        if found:
+            parts = re.split(f"({'|'.join(map(re.escape, found))})", text)
+            yield tuple(
+                symbol
+                for part in parts
+                for symbol in ((found[part],) if part in found else part.encode())
+            )
 
     def _state(self, symbols: Sequence[int]) -> int:
         """Return the state of ``texts`` after the symbols of a delimiter, or of its beginning."""

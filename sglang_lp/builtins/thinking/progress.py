@@ -101,10 +101,11 @@ class Progress:
         spent: Number of generated tokens in all blocks that ended.
         looped: Whether a loop was found in the open block; set by the budget.
         owed: Number of tokens that the answer lacks after the last block, or without a block.
-            Delimiters are no part of an answer, nor are blank tokens.
+            Delimiters, headers and blank tokens are no part of an answer.
     """
 
     __slots__ = (
+        "_answering",
         "_blank",
         "_counted",
         "_held",
@@ -149,6 +150,8 @@ class Progress:
         self.finder = finder
         self.owed = self._least = 0
         self._blank: frozenset[int] = frozenset()
+        #: Whether the answer after the last block is open, as far as the format says.
+        self._answering = True
         #: For each of the latest tokens that may turn out to be a delimiter, whether it is said.
         self._held: tuple[bool, ...] = ()
         self.unseen: tuple[int, int] | None = None
@@ -253,7 +256,7 @@ class Progress:
         else:
             if self.state is _OPENING:
                 self.state = _INSIDE
-            elif self.owed and not self.state.is_open:
+            elif self.owed and self._answers:
                 blank = self._blank
                 said = sum(token_id not in blank for token_id in token_ids)
                 self.owed = max(0, self.owed - said)
@@ -271,18 +274,23 @@ class Progress:
         for token_id in token_ids:
             at = self.length
             self.length = at + 1
-            answers = self.owed and not self.state.is_open
+            answers = bool(self.owed) and self._answers
             if self._matched or token_id in telling:
                 if self._scan(token_id, at):
-                    self._held, answers = (), 0
+                    self._held, answers = (), False
             elif self.state is _OPENING:
                 self.state = _INSIDE
             if 0 <= self.opened <= at:
                 self.newest = token_id
                 self.waits += token_id == self._counted
                 self.begun = closer.step(self.begun, token_id)
-            if answers and not self.state.is_open:
+            if answers and self._answers:
                 self._answer(token_id)
+
+    @property
+    def _answers(self) -> bool:
+        """Whether the next token is part of the answer, unless it is of a delimiter."""
+        return self._answering and not self.state.is_open
 
     def _answer(self, token_id: int) -> None:
         """Count a token of an answer that is too short, once it cannot be part of a delimiter."""
@@ -300,7 +308,7 @@ class Progress:
         begun = None  # the number of this token's symbols after which a block opened
         completes = False
         for place, symbol in enumerate(symbols, 1):
-            matched = finder.texts.step(matched, symbol)
+            matched = after = finder.texts.step(matched, symbol)
             if self.state is _OPENING:
                 if finder.depth[matched] > self._lead:
                     self._lead += 1
@@ -321,6 +329,9 @@ class Progress:
                 completes = True
                 if matched in finder.ends and not finder.resumes:
                     self.carried = 0  # the block that a tool call interrupted does not continue
+            if after in finder.answers and not self.state.is_open:
+                completes = self._answering = True
+                self.owed = self._least
         self._matched = matched
         if not matched:
             self._sizes = ()
@@ -357,7 +368,7 @@ class Progress:
         tokens = max(0, self.length - self.opened - spelling)
         self.last = EndedBlock(cause, self.opened, tokens)
         self.spent += max(0, self.generated - spelling)
-        self.owed, self._held = self._least, ()
+        self.owed, self._held, self._answering = self._least, (), not self.finder.answers
         by_call = cause is Ended.TOOL_CALL
         self.carried = self.carried + tokens if by_call else 0
         self.state = _TOOL_CALL if by_call or self.state is _INSIDE_CALL else _OUTSIDE

@@ -18,6 +18,20 @@ _OTHER_ENDS = {
     "kimi_k3": ("<|open|>response<|sep|>",),
     "muse": ("<|eot|>",),
 }
+#: Texts that open the answer or a tool call after a block. The parser drops the text before, or
+#: it is a header.
+_ANSWER_STARTS = {
+    "beam": ("<|message|>",),
+    "cohere_command4": ("<|START_TEXT|>", "<|START_ACTION|>"),
+    "gpt-oss": ("<|message|>",),
+    "inkling": (
+        "<|content_text|>",
+        "<|content_invoke_tool_json|>",
+        "<|content_invoke_tool_text|>",
+    ),
+    "kimi_k3": ("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
+    "muse": ("<|message|>",),
+}
 #: Starts of tool calls that a parser takes out of the reasoning without declaring them, and the
 #: end of such a call if the reasoning goes on afterwards.
 _TOOLS = {
@@ -98,6 +112,7 @@ def _format(name: str, detector: Any) -> ReasoningFormat:
         _TOOLS.get(name, ((), ""))[1],
         _OTHER_ENDS.get(name, ()),
         _can_begin_inside(detector, start),
+        answer_starts=_ANSWER_STARTS.get(name, ()),
     )
 
 

@@ -34,6 +34,16 @@ from support.models.vocabularies import one_token_a_byte
 #: Each letter stands once in a text, so that every token of reasoning is known by its own.
 LETTERS = [chr(0x4E00 + i) for i in range(400)]
 
+#: What a model writes between a block and its answer.
+HEADERS = {
+    "beam": ["<|channel|>final<|message|>"],
+    "cohere_command4": ["<|START_TEXT|>"],
+    "gpt-oss": ["<|start|>", "assistant", "<|channel|>", "final", "<|message|>"],
+    "inkling": ["<|message_model|>", "<|content_text|>"],
+    "kimi_k3": ["<|open|>", "response", "<|sep|>"],
+    "muse": ["<|start|>", "assistant", " to=user", "<|message|>"],
+}
+
 #: Parsers whose delimiters come from a template of the served tokenizer.
 TEMPLATES = {"response_template"}
 PARSERS = sorted({*ReasoningParser.DetectorMap} - TEMPLATES)
@@ -84,7 +94,8 @@ def answers(draw, form, forced):
     return cut(draw, text + words() + draw(st.sampled_from(ends)) + words())
 
 
-def reasoning(name, pieces, forced, *, streamed):
+def parsed(name, pieces, forced, *, streamed):
+    """Return the reasoning and the content of an answer."""
     parser = parser_of(name, forced=forced)
     detector = parser.detector
     if name == "ling3":  # which gives reasoning out as the answer if there is no other
@@ -97,8 +108,12 @@ def reasoning(name, pieces, forced, *, streamed):
         parts = [*map(parser.parse_stream_chunk, pieces), parser.parse_stream_end()]
         thought, said = ("".join(part or "" for part in side) for side in zip(*parts, strict=True))
     if name == "minimax-append-think":  # which leaves it to the client to part the two
-        return said.partition(detector.think_end_token)[0]
-    return thought
+        thought, _, said = said.partition(detector.think_end_token)
+    return thought or "", said or ""
+
+
+def reasoning(name, pieces, forced, *, streamed):
+    return parsed(name, pieces, forced, streamed=streamed)[0]
 
 
 def counted(form, pieces, forced):
@@ -200,11 +215,14 @@ def closed(form, pieces, budget):
     output = []
     for piece in pieces:
         over = progress.inside - budget
-        if progress.state.is_open and over >= 0 and not progress.may_call(over):
-            output.append(form.end)
-            progress.read(vocabulary.ids([form.end]))
+        token_ids = vocabulary.ids([piece])
+        if progress.state.is_open and over >= 0:
+            call = progress.begun_call(over)
+            if call is None or token_ids[0] not in call.continuing:
+                output.append(form.end)
+                progress.read(vocabulary.ids([form.end]))
         output.append(piece)
-        progress.read(vocabulary.ids([piece]))
+        progress.read(token_ids)
     return output
 
 
@@ -219,6 +237,32 @@ def test_no_block_of_a_stream_has_more_reasoning_than_its_budget(name, data, bud
     # Without an end in between it is one block, whatever a tool call interrupts.
     for block in re.split(ends, "".join(output)):
         assert len(returned & {*block} & {*LETTERS}) <= budget
+
+
+@pytest.mark.parametrize("name", [*PARSERS, *EFFORTS])
+@settings(max_examples=settings().max_examples // 2, deadline=None)
+@given(data=st.data())
+def test_a_guaranteed_answer_has_content_for_the_parser_and_a_reader(name, data):
+    form = format_of(name)
+    header = HEADERS.get(name, [])
+    pieces = [form.start, "a", form.end, *data.draw(turns(name, form))]
+    if header:
+        pieces += [form.start, "a", form.end, *header, "b"]
+    vocabulary = Pieces([*pieces, form.start, form.end])
+    closing = BlockTokens((*vocabulary.ids([form.start]),), (*vocabulary.ids([form.end]),))
+    finder = finder_for(closing, form, vocabulary.vocabulary)
+    progress = Progress(finder, None, [], inside=form.can_begin_inside)
+    progress.owe(1, vocabulary.vocabulary.blank)
+    marks = [form.start, form.end, *form.other_ends, *form.tool_starts, form.tool_end]
+    delimiter = re.compile("|".join(re.escape(mark) for mark in marks if mark))
+    for count, piece in enumerate(pieces, 1):
+        progress.read(vocabulary.ids([piece]))
+        if progress.owed or progress.state.is_open:
+            continue
+        for streamed in (False, True):
+            _, said = parsed(name, pieces[:count], True, streamed=streamed)
+            assert delimiter.sub("", said).strip(), (pieces[:count], streamed)
+    assert not (header and progress.owed)
 
 
 @pytest.mark.parametrize("mark", ["</think>", "<tool_call>"])
