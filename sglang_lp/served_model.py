@@ -49,12 +49,14 @@ class ToolCallFormat(NamedTuple):
         starts: Texts that open a call, or a block of calls.
         end: Text that closes one call; empty if it cannot be told.
         block_end: Text that closes the block of calls; empty if the format has no blocks.
+        json_lines: Whether a line that begins with ``{`` after a call's line in JSON opens a call.
         where: The phase of the answer in which calls count: ``"everywhere"`` or ``"answer"``.
     """
 
     starts: tuple[str, ...]
     end: str = ""
     block_end: str = ""
+    json_lines: bool = False
     where: str = "everywhere"
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.copies import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.params import FewTokenIds, PositiveInt, Text, replaced
@@ -17,77 +20,175 @@ from sglang_lp.served_model import ends_for
 from sglang_lp.text.banned import banned_texts
 from sglang_lp.text.encoding import check_texts, known_ids
 from sglang_lp.text.triggers import text_trigger
+from sglang_lp.text.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
     from sglang_lp.text.banned import BannedTexts
-    from sglang_lp.text.triggers import Trigger
+    from sglang_lp.text.vocabulary import Vocabulary
 
 # Few tokens contain a text of four characters, so the ban of a step stays short.
 _Start = Annotated[str, Meta(min_length=4, max_length=256)]
 _Starts = Annotated[tuple[_Start, ...], Meta(min_length=1, max_length=16)]
 
 
-class _Texts(NamedTuple):
-    """The compiled texts around a call."""
-
-    starts: tuple[Trigger, ...]
-    end: tuple[Trigger, ...]
-    block_end: tuple[Trigger, ...]
-    banned: tuple[BannedTexts, ...]
+#: The end of a call in JSON, and the beginning of the next one in another line.
+_NEXT_LINE = re.compile(rb"\}[^\S\n]*\n\s*\{")
+_AFTER_BRACE = re.compile(rb"\}\s*\Z")
 
 
-class _Progress:
-    """The number of calls so far, and the text that comes next: a start or an end."""
+class _JsonLines:
+    """The tokens that begin a line with ``{`` after a line that ends with ``}``.
 
-    __slots__ = ("begun", "calls", "is_over", "left", "texts", "waits", "written")
+    Attributes:
+        inside: Tokens that hold both braces.
+        on_line: Tokens that begin with ``{``, after white space or not.
+        after_brace: Those of them that begin with a line break.
+    """
 
-    def __init__(self, texts: _Texts, most: int) -> None:
-        self.texts = texts
-        self.calls = 0
-        #: Number of calls that may still start.
-        self.left = most
-        #: Whether the last call has ended, with its block.
-        self.is_over = False
-        #: The texts that are waited for, and the part of each that has come.
-        self.waits = texts.starts
-        self.begun = [one.start for one in texts.starts]
-        #: For each ban, the suffix of the output that may be the beginning of a start.
-        self.written = [one.start for one in texts.banned]
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        begin = [
+            (token_id, token)
+            for token_id, token in enumerate(vocabulary.tokens)
+            if b"{" in token and token.lstrip()[:1] == b"{"
+        ]
+        self.on_line = [token_id for token_id, _ in begin]
+        self.after_brace = [token_id for token_id, token in begin if b"\n" in token.split(b"{")[0]]
+        self.inside = [
+            token_id
+            for token_id, token in enumerate(vocabulary.tokens)
+            if b"}" in token and _NEXT_LINE.search(token)
+        ]
+
+    def starting(self, said: bytes) -> Iterator[Sequence[int]]:
+        """Yield the tokens that begin such a line after an output."""
+        yield self.inside
+        if found := _AFTER_BRACE.search(said):
+            yield self.on_line if b"\n" in found[0] else self.after_brace
+
+
+@lru_cache(maxsize=4)
+def _json_lines_of(vocabulary: Vocabulary) -> _JsonLines:
+    return _JsonLines(vocabulary)
+
+
+class _Marks:
+    """The compiled texts around a call, as one text of the output shows them.
+
+    Args:
+        tokens: The bytes of each token.
+        starts: Texts that open a call, or a block of calls.
+        end: The text that closes one call.
+        block_end: The text that closes a block of calls; empty if there are no blocks.
+        banned: The ban of ``starts``.
+        lines: The tokens that open a call in another line of JSON; ``None`` if none does.
+    """
+
+    def __init__(  # noqa: PLR0917 - called in one place
+        self,
+        tokens: Sequence[bytes],
+        starts: Sequence[str],
+        end: str,
+        block_end: str,
+        banned: BannedTexts,
+        lines: _JsonLines | None,
+    ) -> None:
+        self.tokens = tokens
+        self.starts = frozenset(text.encode() for text in starts)
+        self.end, self.block_end = end.encode(), block_end.encode()
+        texts = sorted({*self.starts, self.end, self.block_end} - {b""}, key=len, reverse=True)
+        patterns = [*map(re.escape, texts), *([_NEXT_LINE.pattern] if lines else [])]
+        self.any = re.compile(b"|".join(patterns))
+        self.longest = len(texts[0])
+        self.banned, self.lines = banned, lines
+        #: Of the tokens that contain a start, those with other text before it.
+        self.later = [
+            token_id
+            for token_id in banned.always
+            if not tokens[token_id].lstrip().startswith((*self.starts,))
+        ]
+
+
+class _Calls:
+    """The calls in one text of the output.
+
+    Attributes:
+        begun: Number of calls that began. Starts with only white space between them begin one call:
+            a block, and the first call in it.
+        is_over: Whether the latest call has ended, with its block.
+        written: The suffix of the output that may be the beginning of a start.
+        at_start: Whether ``said`` follows a start, perhaps with white space in between.
+        said: The last bytes of the output, which may hold a part of a mark.
+    """
+
+    __slots__ = ("_marks", "at_start", "begun", "is_over", "said", "written")
+
+    def __init__(self, marks: _Marks) -> None:
+        self._marks = marks
+        self.begun = 0
+        self.is_over = self.at_start = False
+        self.said = b""
+        self.written = marks.banned.start
 
     def read(self, token_id: int) -> None:
-        """Follow one token. The rest of a token that completes a text is no part of the next."""
-        both = zip(self.texts.banned, self.written, strict=True)
-        self.written = [one.step(written, token_id) for one, written in both]
-        steps = zip(self.waits, self.begun, strict=True)
-        self.begun = [one.step(begun, token_id) for one, begun in steps]
-        if None in self.begun:
-            self._pass()
+        """Follow one token."""
+        marks = self._marks
+        self.written = marks.banned.step(self.written, token_id)
+        if token_id < len(marks.tokens):
+            self.said += marks.tokens[token_id]
+        while found := marks.any.search(self.said):
+            self._leave(found.start())
+            self._pass(found[0])
+            self.said = self.said[len(found[0]) :]
+        kept = max(marks.longest - 1, len(self.written))
+        if marks.lines and self.begun and (found := _AFTER_BRACE.search(self.said)):
+            line = found[0].find(b"\n") + 1  # white space may be long
+            self.said = self.said[: found.start() + 1] + found[0][line - 1 : line]
+            kept = max(kept, 2)
+        self._leave(len(self.said) - kept)
 
-    def _pass(self) -> None:
-        """Wait for the next text."""
-        texts = self.texts
-        if self.waits is texts.starts:
-            self.waits = texts.end
-        elif self.waits is texts.end:
-            self.calls += 1
-            self.left -= 1
-            self.waits = texts.starts if self.left else texts.block_end
+    def starting(self) -> Iterator[Sequence[int]]:
+        """Yield the tokens that complete the start of another call."""
+        banned, written = self._marks.banned, self.written
+        if self.at_start and not self.said[: len(self.said) - len(written)].strip():
+            yield self._marks.later  # a start here belongs to the call that has begun
         else:
-            self.waits = ()
-        self.is_over = not self.waits
-        self.begun = [one.start for one in self.waits]
+            yield banned.always
+            yield banned.completing(written)
+        if self._marks.lines:
+            yield from self._marks.lines.starting(self.said)
+
+    def _leave(self, count: int) -> None:
+        """Forget some bytes, which are not part of a mark."""
+        if count > 0:
+            self.at_start = self.at_start and not self.said[:count].strip()
+            self.said = self.said[count:]
+
+    def _pass(self, mark: bytes) -> None:
+        """Follow a start or an end."""
+        marks = self._marks
+        if mark in marks.starts:
+            self.begun += not self.at_start
+            self.at_start, self.is_over = True, False
+        elif mark not in {marks.end, marks.block_end}:  # another line of JSON
+            self.begun += bool(self.begun)
+        elif self.begun:
+            self.at_start = False
+            self.is_over = self.is_over or mark == (marks.block_end or marks.end)
 
 
 class ToolCallLimitLogitProcessor(LogitProcessor):
     """End the answer after a number of tool calls.
 
-    A call starts with one of ``tool_call_starts`` and ends with ``tool_call_end``, whichever tokens
-    spell them. Only generated tokens count. After ``max_tool_calls`` calls another start is banned,
-    and the answer ends: the end tokens get the largest bias, so the next token is one of them. If
-    another rule bans them, or a grammar needs more text first, the answer goes on until it may end.
+    A call starts with one of ``tool_call_starts`` and ends with ``tool_call_end``, or with its
+    block, whichever tokens spell them. Only generated tokens count. Starts with only white space
+    between them begin one call: a block, and the first call in it. Once ``max_tool_calls`` calls
+    have begun, another start is banned, also before the end of the last call, because SGLang's
+    parsers find a call without an end as well. After the last call the answer ends: the end tokens
+    get the largest bias, so the next token is one of them. If another rule bans them, or a grammar
+    needs more text first, the answer goes on until it may end.
 
     On a server with a reasoning parser, ``where`` decides whether calls inside of thinking count.
     """
@@ -110,6 +211,8 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
             tool_call_end: The text that closes one call; given exactly if ``tool_call_starts`` is.
             tool_block_end: The text that closes a block of calls, for formats with blocks: the
                 answer ends after it.
+            json_lines: Whether a line that begins with ``{`` opens a call as well, after a line of
+                a call that ends with ``}``: SGLang's parser ``qwen`` reads streams so.
             eos_token_ids: The tokens that end an answer. Left out: the end tokens of the served
                 model.
         """
@@ -118,6 +221,7 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
         tool_call_starts: _Starts | None = None
         tool_call_end: Text | None = None
         tool_block_end: Text | None = None
+        json_lines: bool = False
         eos_token_ids: FewTokenIds | None = None
 
         def __post_init__(self) -> None:
@@ -156,51 +260,66 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
                 tool_call_starts=form.starts,
                 tool_call_end=form.end,
                 tool_block_end=form.block_end or None,
+                json_lines=form.json_lines,
             )
-        cls._texts(params, served.tokenizer)  # made now, while no step waits for it
+        cls._marks(params, served.tokenizer)  # made now, while no step waits for it
         return super().fit_params(params, served)
 
     @classmethod
-    def _texts(cls, params: Any, tokenizer: Any) -> _Texts:
-        """Compile the texts around a call."""
-
-        def triggers(name: str, texts: Iterable[str | None]) -> tuple[Trigger, ...]:
-            return tuple(text_trigger(cls.__name__, name, tokenizer, one) for one in texts if one)
-
-        starts = params.tool_call_starts
-        return _Texts(
-            triggers("tool_call_starts", starts),
-            triggers("tool_call_end", (params.tool_call_end,)),
-            triggers("tool_block_end", (params.tool_block_end,)),
-            banned_texts(cls.__name__, "tool_call_starts", tokenizer, starts),
+    def _marks(cls, params: Any, tokenizer: Any) -> tuple[_Marks, ...]:
+        """Compile the texts around a call, for each text of the output that a client may get."""
+        starts, end = params.tool_call_starts, params.tool_call_end
+        block_end = params.tool_block_end or ""
+        for name in ("tool_call_end", "tool_block_end"):
+            if text := getattr(params, name):
+                text_trigger(cls.__name__, name, tokenizer, text)  # checks it
+        banned = banned_texts(cls.__name__, "tool_call_starts", tokenizer, starts)
+        vocabulary = vocabulary_of(tokenizer)
+        texts = (vocabulary, vocabulary.named)
+        return tuple(
+            _marks_of(text, starts, end, block_end, one, params.json_lines)
+            for text, one in zip(texts, banned, strict=False)
         )
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> tuple[_Calls, ...]:
         """Begin outside of a call."""
-        params = request.params
-        return _Progress(self._texts(params, request.tokenizer), params.max_tool_calls)
+        return tuple(map(_Calls, self._marks(request.params, request.tokenizer)))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Count the calls."""
-        for token_id in token_ids:
-            request.state.read(token_id)
+        for calls in request.state:
+            for token_id in token_ids:
+                calls.read(token_id)
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> tuple[_Calls, ...]:
         """Copy the state; the compiled texts are shared."""
-        return copy(request.state)  # type: ignore[no-any-return]
+        return tuple(map(copy, request.state))
 
     def edit(self, request: Request, edits: Edits) -> None:
-        """After the last call ban what completes a start, and push the end tokens."""
-        progress = request.state
-        if progress.left:
-            return
-        if progress.is_over:
-            edits.bias(request.params.eos_token_ids, MAX_BIAS)
-        for one, written in zip(progress.texts.banned, progress.written, strict=True):
-            for token_ids in (one.always, one.completing(written)):
+        """Once the last call has begun ban what completes a start; after it push the end tokens."""
+        for calls in request.state:
+            if calls.begun < request.params.max_tool_calls:
+                continue
+            if calls.is_over:
+                edits.bias(request.params.eos_token_ids, MAX_BIAS)
+            for token_ids in calls.starting():
                 edits.ban(known_ids(token_ids, edits.vocab_size))
 
     def explain(self, request: Request) -> str:
         """Say how many calls have come."""
         params = request.params
-        return f"{request.state.calls} of {params.max_tool_calls} tool calls have come"
+        begun = max(calls.begun for calls in request.state)
+        return f"{begun} of {params.max_tool_calls} tool calls have begun"
+
+
+@shared_by_copies
+def _marks_of(  # noqa: PLR0917 - called in one place
+    vocabulary: Vocabulary,
+    starts: tuple[str, ...],
+    end: str,
+    block_end: str,
+    banned: BannedTexts,
+    has_lines: bool,  # noqa: FBT001
+) -> _Marks:
+    lines = _json_lines_of(vocabulary) if has_lines else None
+    return _Marks(vocabulary.tokens, starts, end, block_end, banned, lines)

@@ -41,13 +41,11 @@ FORMATS: Mapping[str, ToolCallFormat] = {
             "ling3",
             "mimo",
             "poolside_v1",
-            "qwen",
-            "qwen25",
             "spark25",
-            "trinity",
         ),
         _XML,
     ),
+    **dict.fromkeys(("qwen", "qwen25", "trinity"), _XML._replace(json_lines=True)),
     **dict.fromkeys(("nanbeige", "qwen3_coder", "step3p5"), _FUNCTION),
     "apertus2509": ToolCallFormat(("<|tools_prefix|>",)),
     "cohere_command4": ToolCallFormat(("<|START_ACTION|>",)),
@@ -86,7 +84,8 @@ FORMATS: Mapping[str, ToolCallFormat] = {
     "kimi_k3": ToolCallFormat(("<|open|>tools<|sep|>",)),
     "lfm2": ToolCallFormat(("<|tool_call_start|>",)),
     "llama3": ToolCallFormat(("<|python_tag|>",)),
-    "minicpm5": ToolCallFormat(("<function name=",), "</function>"),
+    # The parser takes any white space before the name.
+    "minicpm5": ToolCallFormat(("<function ", "<function\n", "<function\t"), "</function>"),
     "minimax-m2": ToolCallFormat(
         ("<minimax:tool_call>", "<invoke name="), "</invoke>", "</minimax:tool_call>"
     ),
