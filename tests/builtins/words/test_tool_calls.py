@@ -12,7 +12,7 @@ from sglang_lp.processor import fit
 from sglang_lp.served_model import ServedModel, ToolCallFormat
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.vocabulary import vocabulary_of
-from support.models.vocabularies import END, byte_level
+from support.models.vocabularies import END, byte_level, one_token_a_byte
 
 CORPUS = ["<call>{a}</call> so <calls> [call]x[/call] </calls>"] * 30
 TOKENIZER = byte_level(CORPUS, 330)
@@ -58,32 +58,39 @@ def edited(output, **params):
 
 
 def expected(output, most, starts, end, block_end):
-    """Say by definition, byte by byte, which tokens are banned and whether the end is pushed."""
+    """Say by definition, in the text, which tokens are banned and whether the end is pushed."""
+    whole = b"".join(TOKENS[token_id] for token_id in output)
     texts = [text.encode() for text in starts]
-    said, waits, calls = b"", texts, 0
-    for token_id in output:
-        said += TOKENS[token_id]
-        if any(text in said for text in waits):
-            said = b""
-            if waits == [end.encode()]:
-                calls += 1
-                waits = texts if calls < most else [block_end.encode()] if block_end else []
-            elif waits == texts:
-                waits = [end.encode()]
+    ends = [text.encode() for text in (end, block_end) if text]
+    calls, is_over, begins, after = 0, False, False, 0
+    for place in range(len(whole)):
+        for text in [*texts, *ends]:
+            if place < after or not whole.startswith(text, place):
+                continue
+            if text in texts:
+                calls += not (begins and not whole[after:place].strip())
+                begins, is_over = True, False
             else:
-                waits = []
+                begins = False
+                is_over = is_over or (calls > 0 and text == ends[-1])
+            after = place + len(text)
     if calls < most:
         return set(), False
-    whole = b"".join(TOKENS[token_id] for token_id in output)
-    banned = {
+    holding = {i for i, token in enumerate(TOKENS) if any(text in token for text in texts)}
+    left = whole[after:]
+    begun = {left[-n:] for n in range(1, len(left) + 1)} & {
+        text[:n] for text in texts for n in range(1, len(text))
+    }
+    rest = left[: len(left) - max(map(len, begun), default=0)]
+    if begins and not rest.strip():  # the block of the call has begun
+        return {i for i in holding if not TOKENS[i].lstrip().startswith((*texts,))}, False
+    return holding | {
         token_id
         for token_id, token in enumerate(TOKENS)
         for text in texts
-        for begun in range(len(text))
-        if token.startswith(text[begun:]) and whole.endswith(text[:begun])
-    }
-    banned |= {i for i, token in enumerate(TOKENS) if any(text in token for text in texts)}
-    return banned, not waits
+        for one in begun
+        if text.startswith(one) and token.startswith(text[len(one) :])
+    }, is_over
 
 
 def spelled(some, text):
@@ -99,8 +106,19 @@ def spelled(some, text):
 @pytest.mark.parametrize(
     ("params", "pieces"),
     [
-        (PLAIN, ["<call>{a}</call>", " so ", "</call>", "<cal", "<call>", "</ca"]),
-        (BLOCK, ["<calls>[call]x[/call]", "[call]x[/call]", "</calls>", " so ", "[ca", "[/call]"]),
+        (PLAIN, ["<call>{a}</call>", " so ", "</call>", "<cal", "<call>", "</ca", "\n"]),
+        (
+            BLOCK,
+            [
+                "<calls>[call]x[/call]",
+                "<calls>\n",
+                "[call]x[/call]",
+                "</calls>",
+                " so ",
+                "[ca",
+                "[/call]",
+            ],
+        ),
     ],
     ids=["plain", "block"],
 )
@@ -124,6 +142,29 @@ def test_the_end_is_pushed_after_the_last_call_and_no_other_call_starts(params, 
         pushed, bans = pushed + is_pushed, bans + bool(banned)
     assert pushed > 9
     assert bans > 20
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_another_line_of_json_opens_a_call_only_where_the_format_says_so(lines):
+    tokenizer = one_token_a_byte("}\n{", "\n{", " {", special=False)
+    tokens = vocabulary_of(tokenizer).tokens
+    params = {**PLAIN, "max_tool_calls": 1, "json_lines": lines, "eos_token_ids": [400]}
+
+    def banned(text):
+        output = [tokens.index(bytes([byte])) for byte in text.encode()]
+        request = FakeRequest([], output, tokenizer=tokenizer)
+        row = ToolCallLimitLogitProcessor()(torch.zeros(1, 401), [request.custom_params(params)])
+        ids = row[0].isneginf().nonzero()[:, 0].tolist()
+        return {tokens[token_id].decode() for token_id in ids} if lines else {*ids}
+
+    always = {"}\n{"} if lines else set()
+    assert banned('<call>{"a": {}') == always | ({"\n{"} if lines else set())
+    for gap in ("\n", " \n", "\n" * 40, "\n  "):
+        found = banned('<call>{"a": {}' + gap)
+        assert found == always | ({"{", "\n{", " {"} if lines else set())
+    assert banned('<call>{"a": {} ') == always | ({"\n{"} if lines else set())
+    assert banned('<call>{"a": {},\n') == always
+    assert banned('{"a": {}\n') == set()
 
 
 def test_texts_that_are_left_out_are_those_of_the_served_parser():

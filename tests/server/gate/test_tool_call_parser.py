@@ -11,11 +11,18 @@ import pytest
 
 pytest.importorskip("sglang.srt")
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sglang.srt.entrypoints.openai.protocol import Function, Tool
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from tokenizers import Tokenizer, decoders, models
 
+from sglang_lp.builtins import ToolCallLimitLogitProcessor
+from sglang_lp.processor import prepare
+from sglang_lp.request import Request
+from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.tool_call_parser import FORMATS, tool_call_format
+from sglang_lp.text.vocabulary import vocabulary_of
 from support.models.vocabularies import one_token_a_byte
 
 REGISTRY = FunctionCallParser.ToolCallParserEnum
@@ -27,6 +34,10 @@ _JSON = '{"name": "weather", "arguments": {"city": "%s"}}'
 _ARGUMENTS = '{"city": "%s"}'
 _KEYS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>"
 _FUNCTION = "<function=weather>\n<parameter=city>\n%s\n</parameter>\n</function>"
+
+
+#: A text is cut into these: markup without what follows its name, white space, and words.
+_PIECES = re.compile(r"</?[^<>\s=]+[>=]?|\s+|[^<\s]+|<")
 
 
 def _dsml(block, invoke, parameter):
@@ -200,6 +211,107 @@ def test_an_answer_that_ends_after_the_end_of_one_call_has_one_call(name, stream
     assert any(start in before + call for start in form.starts)
     assert calls_of(name, whole, streamed=False) == [{"city": "Paris"}, {"city": "Rome"}]
     assert calls_of(name, cut, streamed=streamed) == [{"city": "Paris"}]
+
+
+class Kept:
+    """Takes the edits of one step."""
+
+    vocab_size = 1000
+
+    def __init__(self):
+        self.banned, self.ends = set(), False
+
+    def ban(self, token_ids):
+        self.banned.update(token_ids)
+
+    def bias(self, token_ids, _):
+        self.ends = True
+
+
+def limited(name, pieces, spelled):
+    """Return what a model writes of these pieces where one call is allowed.
+
+    A token that is banned is left out, and the text goes on behind it.
+
+    Args:
+        name: The parser.
+        pieces: The pieces of a text.
+        spelled: For each piece whether it is written byte by byte, though it is a token.
+    """
+    form = FORMATS[name]
+    marks = [piece for piece in _PIECES.findall("".join(SAMPLES[name])) if piece[0] == "<"]
+    texts = filter(None, [*form.starts, form.end, form.block_end, *marks])
+    tokenizer = one_token_a_byte(*dict.fromkeys(texts), special=False)
+    served = ServedModel(tokenizer, Kept.vocab_size, (999,), tool_calls=form)
+    given = {"max_tool_calls": 1}
+    processor, params = prepare(ToolCallLimitLogitProcessor(), given, served)
+    request = Request(params, tokenizer=tokenizer)
+    request.output_ids = []
+    request.state = processor.start(request)
+    tokens = vocabulary_of(tokenizer).tokens
+    for piece, is_spelled in zip(pieces, spelled, strict=True):
+        one = None if is_spelled else tokenizer.token_to_id(piece)
+        letters = [tokens.index(bytes([byte])) for byte in piece.encode()]
+        for token_id in letters if one is None else [one]:
+            processor.edit(request, edits := Kept())
+            if edits.ends:
+                return b"".join(tokens[i] for i in request.output_ids).decode()
+            if token_id not in edits.banned:
+                request.output_ids.append(token_id)
+                processor.advance(request, [token_id])
+    return b"".join(tokens[i] for i in request.output_ids).decode(errors="replace")
+
+
+def count_of(name, text, *, streamed):
+    """Return how many calls SGLang's parser finds: items with a name."""
+    parser = parser_of(name)
+    if not streamed:
+        return len(parser.parse_non_stream(text)[1])
+    pieces = re.findall(r"<[^<>]*>|[^<]{1,5}|<", text)
+    found = [call for piece in pieces for call in parser.parse_stream_chunk(piece)[1]]
+    return sum(bool(call.name) for call in [*found, *parser.parse_stream_end()[1]])
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@settings(max_examples=settings().max_examples // 4, deadline=None)
+@given(some=st.randoms(use_true_random=False))
+def test_no_text_has_more_calls_for_sglangs_parser_than_the_limit(name, some):
+    """Texts of two calls with missing, doubled and nested parts, in whatever tokens."""
+    before, call, after = SAMPLES[name]
+    form = FORMATS[name]
+    first, second = call % "Paris", (call % "Rome").replace("weather:0", "weather:1")
+    between = some.choice(["\n", "", f"{after}\n{before}"])
+    pieces = _PIECES.findall(f"{before}{first}{between}{second}{after}")
+    marks = [piece for piece in pieces if piece[0] == "<"]
+    marks += filter(None, [*form.starts, form.end, form.block_end, "\n", "so "])
+    for _ in range(some.choice([0, 1, 1, 2, 2, 3])):
+        at = some.randrange(len(pieces))
+        match some.choice(["drop a mark", "drop a mark", "cut", "double", "nest", "nest"]):
+            case "drop a mark":
+                pieces.pop(some.choice([i for i, one in enumerate(pieces) if one[0] == "<"]))
+            case "cut":
+                pieces[at : at + some.randint(1, 4)] = ["so "]
+            case "double":
+                pieces.insert(at, pieces[at])
+            case "nest":
+                pieces.insert(at, some.choice(marks))
+        pieces.append(marks[0])
+    text = limited(name, pieces, [some.random() < 0.3 for _ in pieces])
+    for streamed in (False, True):
+        assert count_of(name, text, streamed=streamed) <= 1, text
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_first_call_is_written_as_without_a_limit(name):
+    before, call, after = SAMPLES[name]
+    second = (call % "Rome").replace("weather:0", "weather:1")
+    pieces = _PIECES.findall(f"{before}{call % 'Paris'}{after}\n{before}{second}{after}")
+
+    text = limited(name, pieces, [False] * len(pieces))
+
+    assert text.strip() == f"{before}{call % 'Paris'}{after}".strip()
+    for streamed in (False, True):
+        assert calls_of(name, text, streamed=streamed) == [{"city": "Paris"}]
 
 
 @pytest.mark.parametrize("name", SAMPLES)
