@@ -208,7 +208,9 @@ def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contra
         return Contradicts.CLASS
     if not decides:
         return Contradicts.CLIENT
-    return Contradicts.BOTH if intake.names_anything else Contradicts.POLICY
+    # Rules that read the prompt may be at odds because of it: the operator did not write it.
+    is_asked = intake.names_anything or admitted.processor.reads_prompt
+    return Contradicts.BOTH if is_asked else Contradicts.POLICY
 
 
 def neutralize(req: Any) -> None:

@@ -28,7 +28,7 @@ class Contradicts(Enum):
     CLASS = "the only class that runs"
     CLIENT = "the client, by what it combines or by parameters of a built-in"
     POLICY = "the operator: only the operator's processors run"
-    BOTH = "the client, by what it asks for in addition to the operator's processors"
+    BOTH = "the client, by its prompt or what it asks for in addition to the operator's processors"
 
 
 class StockHost(Host):
@@ -127,7 +127,7 @@ class SglangHost(StockHost):
             return ProcessorFault("no token is left by the processors of this server's operator")
         if self.contradicts in {Contradicts.POLICY, Contradicts.BOTH}:
             return Contradiction(
-                f"no token is left at token {at}: what this request asks for contradicts what "
+                f"no token is left at token {at}: this request, or its prompt, contradicts what "
                 "this server's operator decided; ask for something else"
             )
         return Contradiction(

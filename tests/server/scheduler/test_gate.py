@@ -417,6 +417,19 @@ DECIDES = Policy(
     always=(Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [7]}),)
 )
 
+#: A prompt with a long thought is to be closed where another text is to begin.
+READS_PROMPT = Policy(
+    always=(Chosen(processor="ForcedSequenceLogitProcessor", params={"token_ids": [7]}),),
+    defaults=Chosen(
+        processor="ThinkingBudgetLogitProcessor",
+        params={
+            "thinking_budget": 1,
+            "thinking_start_token_id": 3,
+            "thinking_end_token_id": 4,
+        },
+    ),
+)
+
 
 @pytest.mark.parametrize(
     ("policy", "payload", "params", "party"),
@@ -424,6 +437,7 @@ DECIDES = Policy(
         (Policy.default(), PAYLOAD, {"token_ids": [7]}, Contradicts.CLIENT),
         (DECIDES, None, None, Contradicts.POLICY),
         (DECIDES, PAYLOAD, {"token_ids": [8]}, Contradicts.BOTH),
+        (READS_PROMPT, None, None, Contradicts.BOTH),
     ],
 )
 def test_whoever_chose_the_edits_is_at_fault_if_they_leave_no_token(policy, payload, params, party):
