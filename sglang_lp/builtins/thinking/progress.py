@@ -244,9 +244,10 @@ class Progress:
             over: By how many tokens the block exceeds its limits, with the begun tool start.
         """
         call = self.finder.begun_call(self._matched)
-        if call is None or over > min(self._spelling(self.finder.tool_symbols(self._matched)), self.generated):
+        if call is None:
             return None
-        return call
+        begun = self._spelling(self.finder.tool_symbols(self._matched))
+        return call if over <= min(begun, self.generated) else None
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Read the next tokens."""
@@ -301,7 +302,7 @@ class Progress:
         self._held = held[counted:]
 
     def _scan(self, token_id: int, at: int) -> bool:
-        """Read the symbols of the token with index ``at``; tell whether it completes a delimiter."""
+        """Read the symbols of the token with index ``at``; return if it completes a delimiter."""
         finder, matched = self.finder, self._matched
         symbols = finder.symbols(token_id)
         self._sizes = (*self._sizes, len(symbols))[-finder.longest :]

@@ -60,7 +60,7 @@ def _begun_call(params: BudgetParams, progress: Progress) -> BegunCall | None:
 
 
 def forced_tokens(params: BudgetParams, progress: Progress) -> Iterator[int]:
-    """Yield the tokens that are forced from now on until the block ends, as far as they are sure."""
+    """Yield the tokens that are forced from now on, until the block ends."""
     if not progress.state.is_open:
         return
     left, soft = tokens_left(params, progress), params.soft_thinking_budget

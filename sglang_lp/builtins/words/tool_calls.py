@@ -86,7 +86,7 @@ class _Marks:
         lines: The tokens that open a call in another line of JSON; ``None`` if none does.
     """
 
-    def __init__(  # noqa: PLR0917 - called in one place
+    def __init__(  # noqa: PLR0913, PLR0917 - called in one place
         self,
         tokens: Sequence[bytes],
         starts: Sequence[str],
@@ -313,7 +313,7 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
 
 
 @shared_by_copies
-def _marks_of(  # noqa: PLR0917 - called in one place
+def _marks_of(  # noqa: PLR0913, PLR0917 - called in one place
     vocabulary: Vocabulary,
     starts: tuple[str, ...],
     end: str,

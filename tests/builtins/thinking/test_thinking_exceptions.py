@@ -1,11 +1,34 @@
-"""A begun tool start excuses the closing of a budget and nothing else.
+"""Where a rule steps back, the other rules hold: ends stay banned, rooms, totals and budgets hold.
 
 Random models that like to write parts of delimiters are played, and their answers read as text.
+The exceptions of the code, each with the test that holds the other rules to it; a new exception
+gets its line here and its test:
+
+=========================================== =====================================================
+exception                                   test
+=========================================== =====================================================
+a begun tool start excuses the closing      ``test_with_a_begun_tool_start_...`` and the next two
+a loop closes a block before its budget     ``test_with_a_begun_tool_start_...`` (``min_count``)
+``at_limit`` ``stop`` ends the answer in    ``test_a_block_that_ends_the_answer_...``
+its block
+a grammar decides where the answer ends     ``test_with_a_grammar_...``
+a resumed answer goes on                    ``test_a_resumed_answer_...``
+a chain of other rules: bans, forced text   ``test_beside_a_ban_...``
+strict thinking leaves one token            ``test_thinking_limits.py``, "Strict thinking"
+a stock server lacks the newest token       ``test_thinking_budget.py``, "unseen"
+the end of a block is an end of the answer  ``test_guaranteed.py``, refused
+``where``: a rule of one phase              ``test_phases.py``
+a limit on calls lets a block start         ``test_tool_calls.py``, ``test_tool_call_parser.py``
+the operator's rules contradict             ``tests/server/scheduler/test_gate.py``
+``resumed_tokens`` and ``[[always]]``       ``tests/server/gate/test_guard.py``
+``exclusion_only``, routed forms, beams     refused or unfolded at the gate: ``tests/server/gate``
+=========================================== =====================================================
 """
 
 import random
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +36,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.history.attached import attach_row
-from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp._engine.history.host import Host
+from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu
@@ -59,13 +84,36 @@ def scripted(pieces):
     return likes
 
 
-def played(params, model, *, steps, prompt=(START,), gpu=False):
-    """Return the tokens of a greedy answer up to its end."""
-    processor, own = prepare(ThinkingBudgetLogitProcessor(), params, SERVED, steps)
-    request = FakeRequest(prompt, tokenizer=TOKENIZER)
-    row, batch = attach_row(given := request.custom_params({}), processor, own), Batch()
-    output = []
-    for _ in range(steps):
+def played(  # noqa: PLR0913 - a decode has this many parts
+    params, model, *, steps, resumed=(), gpu=False, grammar=None, chain=None
+):
+    """Return the tokens of a greedy answer up to its end, which may go on after others.
+
+    Args:
+        params: The budget's parameters.
+        model: From the tokens so far to the logits of the next.
+        steps: Most tokens.
+        resumed: The first tokens of the answer.
+        gpu: Whether the device decides what is asked.
+        grammar: The field of a grammar, which holds outside of blocks only.
+        chain: Name and parameters of another link.
+    """
+    kind, custom = ThinkingBudgetLogitProcessor(), params
+    if chain:
+        name, own = chain
+        custom = {"chain": [ThinkingBudgetLogitProcessor.__name__, name]}
+        custom |= {f"0.{key}": one for key, one in params.items()}
+        custom |= {f"1.{key}": one for key, one in own.items()}
+        kind = ChainLogitProcessor()
+    processor, own = prepare(kind, custom, SERVED, steps)
+    prompt, output = [START], [*resumed]
+    request = FakeRequest([*prompt, *output], tokenizer=TOKENIZER)
+    request.sampling_params = SimpleNamespace(**({grammar: "{}"} if grammar else {}))
+    host = Host(request)
+    host.resumed = len(output)
+    row = attach_row(given := request.custom_params({}), processor, own, host)
+    batch = Batch()
+    while len(output) < steps:
         logits = model([*prompt, *output])[None].clone()
         if gpu:
             with decided_as_on_a_gpu():
@@ -120,6 +168,13 @@ class Read:
         self.content = re.sub("</?think>|<tool_call>|\\s", "", text[until:])
 
 
+def is_unfinished(params, output, steps):
+    """Tell whether an answer used up its tokens, of which some had to be left after its block."""
+    closing = 3 if "closing" in params else 1
+    room = max(params.get("min_answer_tokens", 0), params.get("answer_room", 0))
+    return room and output[-1] != EOS and steps >= room + closing + 1 and room
+
+
 PARAMS = st.fixed_dictionaries(
     {},
     optional={
@@ -130,11 +185,13 @@ PARAMS = st.fixed_dictionaries(
         "eos_token_ids": st.just([EOS]),
         "new_line_token_id": st.just(NEW_LINE),
         "closing": st.just("AAA"),
+        "max_pattern_size": st.just(5),
     },
 )
+SEEDS = st.integers(0, 1 << 30)
 
 
-@given(seed=st.integers(0, 1 << 30), params=PARAMS, steps=st.integers(1, 40), gpu=st.booleans())
+@given(seed=SEEDS, params=PARAMS, steps=st.integers(1, 40), gpu=st.booleans())
 def test_with_a_begun_tool_start_ends_rooms_and_totals_hold(seed, params, steps, gpu):
     output = played(params, random_model(seed), steps=steps, gpu=gpu)
 
@@ -180,3 +237,70 @@ def test_a_tool_start_is_finished_only_where_the_room_of_the_answer_stays():
     # Two tokens are left for a newline and the end.
     assert written("A", "A", "<", "t", *"ABCDEF", steps=9) == "AA<tool_call>ABCDE"
     assert written("A", "A", "<tool", "_ca", *"ABCDEF", steps=9) == "AA<tool\n</think>BCDE"
+
+
+@given(seed=SEEDS, budget=st.integers(1, 8), steps=st.integers(1, 40), gpu=st.booleans())
+def test_a_block_that_ends_the_answer_has_its_budget_and_no_begun_tool_start_more(
+    seed, budget, steps, gpu
+):
+    params = {"thinking_budget": budget, "at_limit": "stop", "eos_token_ids": [EOS]}
+    output = played(params, random_model(seed), steps=steps, gpu=gpu)
+
+    # The decode goes on where a server ends the answer: only the first block counts.
+    (tokens, _), *_ = [*Read(output).blocks, (Read(output).open_tokens, "")]
+    assert tokens <= budget
+
+
+@given(
+    seed=SEEDS,
+    params=PARAMS,
+    steps=st.integers(1, 40),
+    grammar=st.sampled_from(["json_schema", "regex", "ebnf", "structural_tag"]),
+)
+def test_with_a_grammar_no_block_ends_the_answer_and_rooms_hold(seed, params, steps, grammar):
+    output = played(params, random_model(seed), steps=steps, grammar=grammar)
+
+    read = Read(output)
+    guarded = params.get("min_answer_tokens") or "eos_token_ids" in params
+    if output[-1] == EOS and guarded:
+        assert not read.is_open
+    if output[-1] == EOS and params.get("min_answer_tokens"):
+        assert read.content
+    if room := is_unfinished(params, output, steps):
+        assert not read.is_open
+        assert read.left >= room
+
+
+@given(seed=SEEDS, params=PARAMS, steps=st.integers(1, 30), data=st.data())
+def test_a_resumed_answer_goes_on_as_if_it_had_not_been_cut(seed, params, steps, data):
+    whole = played(params, random_model(seed), steps=steps)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+
+    assert played(params, random_model(seed), steps=steps, resumed=whole[:cut]) == whole
+
+
+@given(
+    seed=SEEDS,
+    params=PARAMS,
+    steps=st.integers(1, 30),
+    gpu=st.booleans(),
+    banned=st.sets(st.sampled_from([*ADDED[3:], "A", "l"]), max_size=4),
+)
+def test_beside_a_ban_rooms_and_ends_hold_or_the_request_is_a_contradiction(
+    *, seed, params, steps, gpu, banned
+):
+    ids = [TOKENIZER.token_to_id(one) for one in banned] or [TOKENIZER.token_to_id("Z")]
+    chain = "DisallowedTokensLogitsProcessor", {"token_ids": ids}
+    try:
+        output = played(params, random_model(seed), steps=steps, gpu=gpu, chain=chain)
+    except ProcessorFault as error:
+        assert "no token" in str(error) or "ban" in str(error)
+        return
+
+    read = Read(output)
+    assert not {*ids} & {*output}
+    if output[-1] == EOS and params.get("min_answer_tokens"):
+        assert read.content
+    if room := is_unfinished(params, output, steps):
+        assert not read.is_open
+        assert read.left >= room
