@@ -368,7 +368,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
             edits.wake_at(1)  # the second token shows whether this server lags
 
     def foresee(self, request: Request) -> Iterator[int]:
-        """Name the rest of a closing, or of a tool start, that has to be written now."""
+        """Name the rest of a closing that has to be written now."""
         yield from forced_tokens(request.params, request.state)
 
     def explain(self, request: Request) -> str:

@@ -53,18 +53,6 @@ class BlockTokens(NamedTuple):
     tool_starts: tuple[int, ...] = ()
 
 
-class BegunCall(NamedTuple):
-    """The rest of a tool start that is begun.
-
-    Attributes:
-        rest: Tokens that spell it; empty if none do.
-        continuing: The tokens that continue or complete it.
-    """
-
-    rest: Sequence[int]
-    continuing: Sequence[int]
-
-
 class Finder:
     """The compiled delimiters of a request, shared by its copies.
 
@@ -89,8 +77,8 @@ class Finder:
             symbols of the delimiter.
         ends: The states of ``closes`` in which an end is complete.
         resumes: The states of ``texts`` in which a tool call ends and its block continues.
-        answers: The states of ``texts`` in which the answer after a block opens; empty if it follows
-            the block at once.
+        answers: The states of ``texts`` in which the answer after a block opens; empty if it
+            follows the block at once.
         fresh: The state of ``texts`` after a delimiter.
         delimiters: The symbols that open, close, interrupt and continue a block. Finders with equal
             delimiters count the same tokens as thinking.
@@ -116,7 +104,7 @@ class Finder:
         self.strict = form is not None and form.strict
         self._vocabulary = vocabulary
         self._tokens = () if vocabulary is None else vocabulary.tokens
-        self._kept: KeptIds[BegunCall] = KeptIds()
+        self._kept: KeptIds[list[int]] = KeptIds()
         self._compile_texts(tokens, form)
         first = self.texts.children[0]
         telling = {symbol - _TOKENS for symbol in first if symbol >= _TOKENS}
@@ -140,7 +128,6 @@ class Finder:
             resumes += [(*form.tool_end.encode(),)] if form.tool_end else []
             answers = [symbols for text in form.answer_starts for symbols in self._named(text)]
         self.delimiters = tuple(map(frozenset, (starts, ends, tools, resumes)))
-        self._line = line
         self.texts = texts = Automaton([*starts, *ends, *tools, *resumes, *answers])
         self.fresh = texts.step(0, _NEW_LINE) if line else 0
         self.depth = [0] * len(texts.complete)
@@ -196,22 +183,15 @@ class Finder:
                 found[state] = found[self.texts.shorter[state]]
         return found
 
-    def tool_symbols(self, state: int) -> int:
-        """Return how many symbols of a tool start are written in a state in which one is begun."""
-        return self.depth[state] - self._line
+    def completing(self, state: int) -> Sequence[int]:
+        """Return the tokens that complete the tool start that is begun in a state of ``texts``."""
+        if self._vocabulary is None or state not in self._tool_begun:
+            return ()
+        return self._kept.of(state, self._completing)
 
-    def begun_call(self, state: int) -> BegunCall | None:
-        """Return the rest of the tool start that is begun in a state of ``texts``, if one is."""
-        return self._kept.of(state, self._begun_call) if state in self._tool_begun else None
-
-    def _begun_call(self, state: int) -> BegunCall:
-        rest, vocabulary = bytes(self._tool_begun[state]), self._vocabulary
-        if vocabulary is None:  # a tool start is one token
-            return BegunCall((), ())
-        exact = vocabulary.exact
-        found = {i for end in range(1, len(rest)) for i in exact.same_as(rest[:end])}
-        found.update(exact.starting_with(rest).tolist())
-        return BegunCall(vocabulary.spell(rest), sorted(found))
+    def _completing(self, state: int) -> list[int]:
+        rest = bytes(self._tool_begun[state])
+        return sorted(self._vocabulary.exact.starting_with(rest).tolist())
 
     def symbols(self, token_id: int) -> Sequence[int]:
         """Return the symbols of a token: its bytes, or the token itself if they are unknown."""

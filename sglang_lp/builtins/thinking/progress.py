@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sglang_lp.builtins.thinking.finder import Ended
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.finder import BegunCall, Finder
+    from sglang_lp.builtins.thinking.finder import Finder
 
 #: Tokens at the end of a prompt that are read as text.
 _READ = 64
@@ -237,17 +237,10 @@ class Progress:
         lengths = range(len(end) - 1, 0, -1)
         return next((length for length in lengths if tail[-length:] == end[:length]), 0)
 
-    def begun_call(self, over: int) -> BegunCall | None:
-        """Return the rest of a tool start that was begun within the limits of its block.
-
-        Args:
-            over: By how many tokens the block exceeds its limits, with the begun tool start.
-        """
-        call = self.finder.begun_call(self._matched)
-        if call is None:
-            return None
-        begun = self._spelling(self.finder.tool_symbols(self._matched))
-        return call if over <= min(begun, self.generated) else None
+    @property
+    def completing_call(self) -> Sequence[int]:
+        """The tokens that complete a tool start, if one is begun."""
+        return self.finder.completing(self._matched)
 
     def read(self, token_ids: Sequence[int]) -> None:
         """Read the next tokens."""

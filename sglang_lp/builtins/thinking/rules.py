@@ -9,9 +9,8 @@ from sglang_lp.text.characters import MOST_LACKING
 from sglang_lp.text.encoding import known_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from sglang_lp.builtins.thinking.finder import BegunCall
     from sglang_lp.builtins.thinking.params import BudgetParams
     from sglang_lp.builtins.thinking.progress import Progress
     from sglang_lp.edits import Edits
@@ -29,17 +28,16 @@ def close_by(params: BudgetParams) -> int:
     return latest
 
 
-def _thoughts_left(params: BudgetParams, progress: Progress) -> int:
-    """Return how many more tokens the budgets leave to the open block, or to a new one."""
-    generated = progress.generated if progress.state.is_open else 0
-    left = min(params.limit - progress.inside, params.total - progress.spent - generated)
-    # An answer ends with the token that is sampled then.
-    return left - (params.at_limit == "stop")
-
-
 def tokens_left(params: BudgetParams, progress: Progress) -> int:
     """Return how many more tokens the open block may have, or a new one; 0 or less: it is over."""
-    return min(_thoughts_left(params, progress), close_by(params) - progress.position)
+    generated = progress.generated if progress.state.is_open else 0
+    left = min(
+        params.limit - progress.inside,
+        params.total - progress.spent - generated,
+        close_by(params) - progress.position,
+    )
+    # An answer ends with the token that is sampled then.
+    return left - (params.at_limit == "stop")
 
 
 def _ends_answer(params: BudgetParams, progress: Progress) -> bool:
@@ -47,30 +45,27 @@ def _ends_answer(params: BudgetParams, progress: Progress) -> bool:
     return params.at_limit == "stop" and not progress.looped
 
 
-def _begun_call(params: BudgetParams, progress: Progress) -> BegunCall | None:
-    """Return the begun tool start that may end a block that is over, in place of the closing.
+def _completing_call(params: BudgetParams, progress: Progress) -> Sequence[int]:
+    """Return the tokens that end a block that is over with a tool call, if one is begun.
 
-    It was begun within the limits, its rest keeps the room of the answer, and the block closes.
+    Only as the next token: a tool start is no part of the thoughts, and the closing, in whose place
+    it comes, has a token or more. So no budget is exceeded and each room stays.
     """
-    call = progress.begun_call(-_thoughts_left(params, progress))
-    if call is None or not call.rest or _ends_answer(params, progress):
-        return None
-    latest = close_by(params) + len(progress.finder.closing)
-    return call if progress.position + len(call.rest) <= latest else None
+    if tokens_left(params, progress) < 0 or _ends_answer(params, progress):
+        return ()
+    return progress.completing_call
 
 
 def forced_tokens(params: BudgetParams, progress: Progress) -> Iterator[int]:
-    """Yield the tokens that are forced from now on, until the block ends."""
+    """Yield the tokens that are forced from now on, until the block is closed."""
     if not progress.state.is_open:
         return
-    left, soft = tokens_left(params, progress), params.soft_thinking_budget
-    if left <= 0 or progress.looped:
-        call = _begun_call(params, progress)
-        if call is not None:
-            yield from call.rest if left < 0 else ()
-        elif not _ends_answer(params, progress):
-            yield from rest_of_closing(params, progress)
-    elif progress.begun and soft is not None and soft <= progress.inside:
+    soft = params.soft_thinking_budget
+    if tokens_left(params, progress) <= 0 or progress.looped:
+        closes = not (_ends_answer(params, progress) or _completing_call(params, progress))
+    else:
+        closes = bool(progress.begun) and soft is not None and soft <= progress.inside
+    if closes:
         yield from rest_of_closing(params, progress)
 
 
@@ -93,30 +88,19 @@ def rest_of_closing(params: BudgetParams, progress: Progress) -> Iterator[int]:
 
 
 def end_block(request: Request, edits: Edits) -> None:
-    """End a block that is over: finish a begun tool start, or close the block.
+    """Close a block that is over, or end the answer in it.
 
-    At the last token of the block a begun tool start is finished if the likeliest token goes on
-    with it: a tool start is markup, and no part of the thoughts.
+    The next token may also complete a begun tool start. An answer in a block without room for
+    another token ends with the end of the block.
     """
     params, progress = request.params, request.state
-    if call := _begun_call(params, progress):
-        if tokens_left(params, progress) < 0:
-            edits.force(call.rest[0])
-            return
-        goes_on = request.is_among_top(known_ids(call.continuing, edits.vocab_size), 1)
-        edits = edits.force_if(goes_on, call.rest[0])
-    _close(request, edits)
-
-
-def _close(request: Request, edits: Edits) -> None:
-    """Close the block, or end the answer in it.
-
-    An answer in a block without room for another token ends with the end of the block.
-    """
-    progress = request.state
     finder = progress.finder
-    if not _ends_answer(request.params, progress):
-        edits.force(next(rest_of_closing(request.params, progress)))
+    if not _ends_answer(params, progress):
+        closing = next(rest_of_closing(params, progress))
+        if call := known_ids(_completing_call(params, progress), edits.vocab_size):
+            edits.allow_only([*call, closing])
+        else:
+            edits.force(closing)
         return
     of_end = len(finder.end)
     if tokens_left(request.params, progress) < 0:

@@ -7,7 +7,7 @@ gets its line here and its test:
 =========================================== =====================================================
 exception                                   test
 =========================================== =====================================================
-a begun tool start excuses the closing      ``test_with_a_begun_tool_start_...`` and the next two
+a begun tool start excuses the closing      ``test_with_a_begun_tool_start_...`` and the next
 a loop closes a block before its budget     ``test_with_a_begun_tool_start_...`` (``min_count``)
 ``at_limit`` ``stop`` ends the answer in    ``test_a_block_that_ends_the_answer_...``
 its block
@@ -38,7 +38,6 @@ from hypothesis import strategies as st
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.host import Host
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.errors import ProcessorFault
 from sglang_lp.processor import prepare
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu
@@ -84,9 +83,7 @@ def scripted(pieces):
     return likes
 
 
-def played(  # noqa: PLR0913 - a decode has this many parts
-    params, model, *, steps, resumed=(), gpu=False, grammar=None, chain=None
-):
+def played(params, model, *, steps, resumed=(), gpu=False, grammar=None, chain=None):
     """Return the tokens of a greedy answer up to its end, which may go on after others.
 
     Args:
@@ -213,30 +210,16 @@ def test_with_a_begun_tool_start_ends_rooms_and_totals_hold(seed, params, steps,
     assert read.total <= params.get("total_thinking_tokens", 99) + closing
 
 
-@pytest.mark.parametrize("gpu", [False, True])
-def test_a_tool_start_that_the_model_goes_on_with_is_finished_and_any_other_text_is_not(gpu):
-    params = {"thinking_budget": 3, "new_line_token_id": NEW_LINE}
-
+@pytest.mark.parametrize("params", [{"thinking_budget": 3}, {"answer_room": 4}])
+def test_a_begun_tool_start_is_completed_by_the_next_token_or_the_block_is_closed(params):
     def written(*pieces):
-        output = played(params, scripted(pieces), steps=9, gpu=gpu)
+        output = played({**params, "new_line_token_id": NEW_LINE}, scripted(pieces), steps=9)
         return b"".join(texts(output)).decode()
 
-    assert written("A", "A", "<", "tool_call>", "A", None) == "AA<tool_call>A"
-    assert written("A", "A", "<", "t", "A", "A", None) == "AA<tool_call>AA"
-    assert written("A", "A", "<", "A", None) == "AA<\n</think>"
-    assert written("A", "A", "<", None) == "AA<\n</think>"
-
-
-def test_a_tool_start_is_finished_only_where_the_room_of_the_answer_stays():
-    params = {"answer_room": 4, "new_line_token_id": NEW_LINE}
-
-    def written(*pieces, steps):
-        output = played(params, scripted(pieces), steps=steps)
-        return b"".join(texts(output)).decode()
-
-    # Two tokens are left for a newline and the end.
-    assert written("A", "A", "<", "t", *"ABCDEF", steps=9) == "AA<tool_call>ABCDE"
-    assert written("A", "A", "<tool", "_ca", *"ABCDEF", steps=9) == "AA<tool\n</think>BCDE"
+    assert written("A", "A", "<", "tool_call>", "A", "A") == "AA<tool_call>AA"
+    assert written("A", "A", "<tool", "_ca", *"AA") == "AA<tool\n</think>A"
+    assert written("A", "A", "<", "A", "A", "A") == "AA<\n</think>A"
+    assert written("A", "A", "<") == "AA<\n</think>"
 
 
 @given(seed=SEEDS, budget=st.integers(1, 8), steps=st.integers(1, 40), gpu=st.booleans())
@@ -284,18 +267,15 @@ def test_a_resumed_answer_goes_on_as_if_it_had_not_been_cut(seed, params, steps,
     params=PARAMS,
     steps=st.integers(1, 30),
     gpu=st.booleans(),
-    banned=st.sets(st.sampled_from([*ADDED[3:], "A", "l"]), max_size=4),
+    banned=st.sets(st.sampled_from([*ADDED[2:], "l"]), max_size=4),
 )
-def test_beside_a_ban_rooms_and_ends_hold_or_the_request_is_a_contradiction(
+def test_beside_a_ban_rooms_and_ends_hold_without_a_contradiction(
     *, seed, params, steps, gpu, banned
 ):
     ids = [TOKENIZER.token_to_id(one) for one in banned] or [TOKENIZER.token_to_id("Z")]
     chain = "DisallowedTokensLogitsProcessor", {"token_ids": ids}
-    try:
-        output = played(params, random_model(seed), steps=steps, gpu=gpu, chain=chain)
-    except ProcessorFault as error:
-        assert "no token" in str(error) or "ban" in str(error)
-        return
+    # A tool start that may be completed and is banned leaves the closing.
+    output = played(params, random_model(seed), steps=steps, gpu=gpu, chain=chain)
 
     read = Read(output)
     assert not {*ids} & {*output}

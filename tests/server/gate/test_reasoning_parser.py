@@ -216,11 +216,10 @@ def closed(form, pieces, budget):
     for piece in pieces:
         over = progress.inside - budget
         token_ids = vocabulary.ids([piece])
-        if progress.state.is_open and over >= 0:
-            call = progress.begun_call(over)
-            if call is None or token_ids[0] not in call.continuing:
-                output.append(form.end)
-                progress.read(vocabulary.ids([form.end]))
+        is_over = progress.state.is_open and over >= 0
+        if is_over and (over or token_ids[0] not in progress.completing_call):
+            output.append(form.end)
+            progress.read(vocabulary.ids([form.end]))
         output.append(piece)
         progress.read(token_ids)
     return output
