@@ -16,7 +16,6 @@ a resumed answer goes on                    ``test_a_resumed_answer_...``
 a chain of other rules: bans, forced text   ``test_beside_a_ban_...``
 strict thinking leaves one token            ``test_thinking_limits.py``, "Strict thinking"
 a stock server lacks the newest token       ``test_thinking_budget.py``, "unseen"
-the end of a block is an end of the answer  ``test_guaranteed.py``, refused
 ``where``: a rule of one phase              ``test_phases.py``
 a limit on calls lets a block start         ``test_tool_calls.py``, ``test_tool_call_parser.py``
 the operator's rules contradict             ``tests/server/scheduler/test_gate.py``
