@@ -185,13 +185,11 @@ class Finder:
 
     def completing(self, state: int) -> Sequence[int]:
         """Return the tokens that complete the tool start that is begun in a state of ``texts``."""
-        if self._vocabulary is None or state not in self._tool_begun:
+        rest, vocabulary = self._tool_begun.get(state), self._vocabulary
+        if rest is None or vocabulary is None:
             return ()
-        return self._kept.of(state, self._completing)
-
-    def _completing(self, state: int) -> list[int]:
-        rest = bytes(self._tool_begun[state])
-        return sorted(self._vocabulary.exact.starting_with(rest).tolist())
+        starting = vocabulary.exact.starting_with
+        return self._kept.of(state, lambda _: sorted(starting(bytes(rest)).tolist()))
 
     def symbols(self, token_id: int) -> Sequence[int]:
         """Return the symbols of a token: its bytes, or the token itself if they are unknown."""
