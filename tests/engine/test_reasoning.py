@@ -456,6 +456,8 @@ def test_a_call_that_comes_back_is_whole_at_every_budget(server, encode, choice,
     assert called, "no budget let a call through"
 
 
+#: A budget in which the start of a call fits, which the model spells in letters.
+ROOM_TO_CALL = len("ab<tool_call>")
 #: Two calls, the first as the grammar of a required call has it.
 ONE = CALL.replace('": "add"', '":"add"').replace('": {', '":{')
 TWO = f"{ONE}\n" + ONE.replace("2", "7")
@@ -475,7 +477,7 @@ def answered(reply):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("budget", [None, 4])
+@pytest.mark.parametrize("budget", [None, ROOM_TO_CALL])
 @pytest.mark.parametrize("text", [f"ab{END}so {CALL}", f"ab{CALL}"], ids=["answer", "thoughts"])
 def test_tool_choice_none_bans_what_opens_a_call(server, encode, text, budget, stream):
     for choice, opens in (("none", False), ("auto", True)):
@@ -487,7 +489,7 @@ def test_tool_choice_none_bans_what_opens_a_call(server, encode, text, budget, s
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("budget", [None, 4])
+@pytest.mark.parametrize("budget", [None, ROOM_TO_CALL])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("begun", [f"ab{END}", "ab"], ids=["answer", "thoughts"])
 def test_an_answer_ends_after_one_call_without_parallel_calls(
