@@ -226,7 +226,7 @@ TARGETS = {
     ),
     "hunt": Target(
         "searches for a request that breaks a promise; MINUTES=10 SEED=1",
-        (*ENV, _python("a search for broken promises", "benchmarks.hunt")),
+        (*ENV, _python("a search for broken promises", "hunt")),
         options=("MINUTES", "SEED"),
     ),
     "evidence": Target(

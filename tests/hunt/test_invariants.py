@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.hunt import invariants
-from benchmarks.hunt.answers import Reply
-from benchmarks.hunt.asking import Asked
-from benchmarks.hunt.cutting import shrink
-from benchmarks.hunt.requests import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Sent
-from benchmarks.hunt.servers import KINDS
-from benchmarks.hunt.tokens import encode
-from benchmarks.hunt.values import EOS
+from hunt import invariants
+from hunt.answers import Reply
+from hunt.asking import Asked
+from hunt.cutting import shrink
+from hunt.requests import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Sent
+from hunt.servers import KINDS
+from hunt.tokens import encode
+from hunt.values import EOS
 from support.catalogues import served_items
 
 PLAIN, FORCED, REASONING = (KINDS[name] for name in ("plain", "forced", "reasoning"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.hunt.asking import Client
-from benchmarks.hunt.canaries import canaries
-from benchmarks.hunt.invariants import INVARIANTS, TIMES, prepare
-from benchmarks.hunt.searching import Search, Seen, told
-from benchmarks.hunt.servers import KINDS, start
+from hunt.asking import Client
+from hunt.canaries import canaries
+from hunt.invariants import INVARIANTS, TIMES, prepare
+from hunt.searching import Search, Seen, told
+from hunt.servers import KINDS, start
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 

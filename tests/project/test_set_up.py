@@ -86,8 +86,8 @@ def test_a_word_chooses_its_steps_and_the_makefiles_python_none(name):
 def test_minutes_and_a_seed_are_options_of_the_hunt():
     *_, last = steps_of("hunt", ["MINUTES=5", "SEED=3"])
 
-    assert last.command[-5:] == ("benchmarks.hunt", "--minutes", "5", "--seed", "3")
-    assert steps_of("hunt", [])[-1].command[-1] == "benchmarks.hunt"
+    assert last.command[-5:] == ("hunt", "--minutes", "5", "--seed", "3")
+    assert steps_of("hunt", [])[-1].command[-1] == "hunt"
 
 
 def test_every_module_that_a_step_runs_exists():

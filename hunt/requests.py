@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from benchmarks.hunt.processors import named
-from benchmarks.hunt.values import (
+from hunt.processors import named
+from hunt.values import (
     QUESTIONS,
     VOCAB,
     chance,
@@ -25,7 +25,7 @@ from demo.corpus import prompt as chat_prompt
 from sglang_lp import wire
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.servers import Kind
+    from hunt.servers import Kind
 
 __all__ = ["CHAT", "COMPLETIONS", "GENERATE", "MESSAGES", "RESPONSES", "Sent", "cases"]
 
@@ -185,7 +185,7 @@ def _prompt(draw: st.DrawFn) -> str:
 
 
 def _token_ids(text: str) -> list[int]:
-    from benchmarks.hunt.tokens import encode
+    from hunt.tokens import encode
 
     return encode(text)
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.hunt.requests import COMPLETIONS, GENERATE
-from benchmarks.hunt.tokens import decode
+from hunt.requests import COMPLETIONS, GENERATE
+from hunt.tokens import decode
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.requests import Sent
+    from hunt.requests import Sent
 
 __all__ = ["Wish", "names_of", "wish_of"]
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.hunt.servers import command_of
+from hunt.servers import command_of
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.invariants import Violation
-    from benchmarks.hunt.requests import Sent
-    from benchmarks.hunt.servers import Kind
+    from hunt.invariants import Violation
+    from hunt.requests import Sent
+    from hunt.servers import Kind
 
 __all__ = ["Failing", "write"]
 
@@ -27,7 +27,7 @@ Start a server in a checkout, in another terminal, and give its URL to this scri
 
     {command}
 
-Found by: python -m benchmarks.hunt --seed {seed} --server {server}
+Found by: python -m hunt --seed {seed} --server {server}
 """
 
 import sys

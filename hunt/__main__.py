@@ -1,4 +1,4 @@
-"""Look for requests that break a promise: ``python -m benchmarks.hunt``.
+"""Look for requests that break a promise: ``python -m hunt``.
 
 Servers are searched one by one; the next server starts meanwhile, so that two run at a time. Every
 fault is made small, asked again, and written to ``hunt-failures`` as a script that reproduces it.
@@ -19,12 +19,12 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.hunt.asking import Client
-from benchmarks.hunt.canaries import canaries
-from benchmarks.hunt.invariants import INVARIANTS, prepare
-from benchmarks.hunt.memory import resident
-from benchmarks.hunt.searching import Search, Seen, told
-from benchmarks.hunt.servers import KINDS, Kind, start
+from hunt.asking import Client
+from hunt.canaries import canaries
+from hunt.invariants import INVARIANTS, prepare
+from hunt.memory import resident
+from hunt.searching import Search, Seen, told
+from hunt.servers import KINDS, Kind, start
 from support.processes import EngineError
 
 if TYPE_CHECKING:

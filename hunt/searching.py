@@ -15,16 +15,16 @@ import hypothesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
-from benchmarks.hunt.cutting import shrink
-from benchmarks.hunt.invariants import INVARIANTS, TIMES, Violation, same_alone, violations
-from benchmarks.hunt.reproducing import Failing, write
-from benchmarks.hunt.requests import Sent, cases
-from benchmarks.hunt.wishes import names_of
+from hunt.cutting import shrink
+from hunt.invariants import INVARIANTS, TIMES, Violation, same_alone, violations
+from hunt.reproducing import Failing, write
+from hunt.requests import Sent, cases
+from hunt.wishes import names_of
 from support.processes import tail
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.asking import Asked, Client
-    from benchmarks.hunt.servers import Kind
+    from hunt.asking import Asked, Client
+    from hunt.servers import Kind
 
 __all__ = ["Finding", "Search", "Seen"]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hunt.tokens import fewest
+from hunt.tokens import fewest
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.answers import Answer
+    from hunt.answers import Answer
 
 __all__ = ["TOOL", "blocks", "returned", "tokens_of"]
 

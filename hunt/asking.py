@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import orjson
 
-from benchmarks.hunt.answers import Reply
-from benchmarks.hunt.requests import GENERATE, TOGETHER, Sent
+from hunt.answers import Reply
+from hunt.requests import GENERATE, TOGETHER, Sent
 from support.plugins import steps
 
 if TYPE_CHECKING:

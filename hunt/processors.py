@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from benchmarks.hunt.values import (
+from hunt.values import (
     END,
     EOS,
     START,
@@ -26,7 +26,7 @@ from sglang_lp import builtins
 from sglang_lp.builtins.phase import PhasedParams
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.servers import Kind
+    from hunt.servers import Kind
 
 __all__ = ["named"]
 

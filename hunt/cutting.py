@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.requests import Sent
+    from hunt.requests import Sent
 
 __all__ = ["shrink"]
 

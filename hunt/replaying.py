@@ -14,9 +14,9 @@ from sglang_lp.trace import read_exchange, trace_answer
 from support.catalogues import opened, served_index
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.answers import Answer
-    from benchmarks.hunt.servers import Kind
-    from benchmarks.hunt.wishes import Wish
+    from hunt.answers import Answer
+    from hunt.servers import Kind
+    from hunt.wishes import Wish
     from sglang_lp.served_model import ServedModel
 
 __all__ = ["contradictions", "served"]
@@ -52,7 +52,7 @@ def contradictions(wish: Wish, answer: Answer, kind: Kind) -> Iterator[str]:
         return
     if any(_is_lowered(value, kind.ceiling(name)) for name, value in params.items()):
         return
-    from benchmarks.hunt.tokens import encode
+    from hunt.tokens import encode
 
     request = {"input_ids": encode(wish.begun), "sampling_params": {"custom_params": {**params}}}
     whole = {"output_ids": answer.token_ids, "text": answer.texts.get("text")}

@@ -11,15 +11,15 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.hunt import thinking
-from benchmarks.hunt.answers import Answer, Reply, answers_of
-from benchmarks.hunt.requests import GENERATE, Sent
-from benchmarks.hunt.wishes import Wish, names_of, wish_of
+from hunt import thinking
+from hunt.answers import Answer, Reply, answers_of
+from hunt.requests import GENERATE, Sent
+from hunt.wishes import Wish, names_of, wish_of
 from support.catalogues import served_items
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.asking import Asked
-    from benchmarks.hunt.servers import Kind
+    from hunt.asking import Asked
+    from hunt.servers import Kind
 
 __all__ = ["INVARIANTS", "TIMES", "Violation", "prepare", "violations"]
 
@@ -419,7 +419,7 @@ def report_is_there(asked: Asked, _kind: Kind) -> Found:
 
 def replay_agrees(asked: Asked, kind: Kind) -> Found:
     """A replay of the processor over the answer finds no token that contradicts it."""
-    from benchmarks.hunt.replaying import contradictions
+    from hunt.replaying import contradictions
 
     for told in _told(asked):
         if told.sent.path == GENERATE and told.is_whole and told.answer.token_ids:
@@ -480,7 +480,7 @@ TIMES = (loop_answers.__name__, steps_are_short.__name__)
 
 def prepare() -> None:
     """Import the parser and the replay, which takes seconds."""
-    from benchmarks.hunt.replaying import served
+    from hunt.replaying import served
 
     thinking.blocks("", "a")
     served()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hunt.values import EOS, QUESTIONS
+from hunt.values import EOS, QUESTIONS
 from demo.corpus import prompt
 
 if TYPE_CHECKING:
-    from benchmarks.hunt.servers import Kind
+    from hunt.servers import Kind
 
 __all__ = ["canaries"]
 
