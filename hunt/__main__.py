@@ -15,20 +15,17 @@ import tempfile
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hunt.asking import Client
-from hunt.canaries import canaries
-from hunt.invariants import INVARIANTS, prepare
+from hunt.drawn import NAME, drawn
 from hunt.memory import resident
+from hunt.rules import INVARIANTS, prepare
 from hunt.searching import Search, Seen, told
-from hunt.servers import KINDS, Kind, start
+from hunt.servers import KINDS, Kind
+from hunt.serving import Served
 from support.processes import EngineError
-
-if TYPE_CHECKING:
-    from support.servers.server import Server
 
 #: Takes the scripts.
 FAILURES = Path("hunt-failures")
@@ -66,10 +63,10 @@ def _read() -> Given:
         choices=[*INVARIANTS],
         help="the rules to judge by",
     )
-    parser.add_argument("--server", nargs="+", choices=[*KINDS], help="kinds of servers")
+    parser.add_argument("--server", nargs="+", choices=[*KINDS, NAME], help="kinds of servers")
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
-    kinds = [KINDS[name] for name in given.server or KINDS]
+    kinds = [KINDS.get(name) or drawn(seed) for name in given.server or [*KINDS, NAME]]
     return Given(given.minutes, seed, given.only_invariant, kinds)
 
 
@@ -83,53 +80,42 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         closing(_servers(given.kinds, Path(folder))) as servers,
     ):
-        for place, (kind, server) in enumerate(servers):
+        for place, served in enumerate(servers):
+            kind = served.kind
             share = (deadline - time.monotonic()) / (len(given.kinds) - place)
             if share <= 0:
                 _say(f"no time for {kind.name} and those after it")
                 break
             _say(f"{kind.name}: {share:.0f} s")
-            grown[kind.name] = _hunt(kind, server, seen, share, given)
+            grown[kind.name] = _hunt(served, seen, share, given)
     _show(seen, grown)
     is_grown = any(one > _MOST_GROWN for one in grown.values())
     return 1 if seen.findings or is_grown else 0
 
 
-def _servers(kinds: Sequence[Kind], folder: Path) -> Generator[tuple[Kind, Server], None, None]:
+def _servers(kinds: Sequence[Kind], folder: Path) -> Generator[Served, None, None]:
     """Yield the servers in turn, each running; the next server starts meanwhile."""
     with ThreadPoolExecutor(1) as starter:
-        following = starter.submit(_started, kinds[0], folder)
+        following = starter.submit(Served, kinds[0], folder)
         try:
             prepare()
-            for place, kind in enumerate(kinds):
-                server, running = following.result()
-                with running:
+            for place in range(len(kinds)):
+                with following.result() as served:
                     if place + 1 < len(kinds):
-                        following = starter.submit(_started, kinds[place + 1], folder)
-                    yield kind, server
+                        following = starter.submit(Served, kinds[place + 1], folder)
+                    yield served
         finally:  # a second close does nothing
             with suppress(EngineError):
-                following.result()[1].close()
+                following.result().close()
 
 
-def _started(kind: Kind, folder: Path) -> tuple[Server, ExitStack]:
-    """Return a running server, and what ends it."""
-    directory = folder / kind.name
-    directory.mkdir()
-    with ExitStack() as stack:
-        server = stack.enter_context(start(kind, directory))
-        return server, stack.pop_all()
-    raise RuntimeError("a server neither started nor failed")
-
-
-def _hunt(kind: Kind, server: Server, seen: Seen, seconds: float, given: Given) -> int:
-    """Search on one server, and return by how many bytes it grew."""
-    with Client(server, canaries(kind)) as client:
-        search = Search(kind, client, seen, given.seed, FAILURES, given.invariants, _say)
-        search.run(min(_WARM, seconds))
-        before = resident(server)
-        search.run(seconds - _WARM)
-        return resident(server) - before if client.is_alive else 0
+def _hunt(served: Served, seen: Seen, seconds: float, given: Given) -> int:
+    """Search on one server, and return by how many bytes it grew; none if it was started again."""
+    search = Search(served, seen, given.seed, FAILURES, given.invariants, _say)
+    search.run(min(_WARM, seconds))
+    starts, before = served.starts, resident(served.client.server)
+    search.run(seconds - _WARM)
+    return resident(served.client.server) - before if served.starts == starts else 0
 
 
 def _say(text: str) -> None:

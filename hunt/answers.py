@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,7 @@ class Answer:
         matched: The stop text or token that ended it.
         report: What the server says of its processors.
         completion_tokens: Number of its tokens, if told.
+        calls: Names or places of its tool calls.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Answer:
     matched: Any = None
     report: Mapping[str, Any] | None = None
     completion_tokens: int | None = None
+    calls: set[Any] = field(default_factory=set)
 
     @property
     def everything(self) -> list[str]:
@@ -116,13 +119,11 @@ def answers_of(path: str, reply: Reply) -> list[Answer]:
     if reply.status != 200:
         return []
     found: dict[Any, Answer] = {}
-    read = {
-        "/generate": _generated,
-        "/v1/responses": _responded,
-        "/v1/messages": _messaged,
-    }.get(path, _chosen)
+    read = _READERS.get(path, _chosen)
     for event in reply.events:
-        read(event, found)
+        if isinstance(event, Mapping | list):  # an odd request may get another form
+            with suppress(AttributeError, KeyError, TypeError):
+                read(event, found)
     return [found[place] for place in sorted(found)]
 
 
@@ -150,8 +151,10 @@ def _chosen(event: Any, found: dict[Any, Answer]) -> None:
         said = one.get("delta") or one.get("message") or one
         for name in ("text", "content", "reasoning_content"):
             answer.add(name, said.get(name))
-        for call in said.get("tool_calls") or ():
-            name = f"call {call.get('index', 0)}"
+        for place, call in enumerate(said.get("tool_calls") or ()):
+            number = call.get("index") if call.get("index") is not None else place
+            answer.calls.add(number)
+            name = f"call {number}"
             answer.add(name, (call.get("function") or {}).get("arguments"))
         tokens = one.get("response_token_ids") or one.get("token_ids")
         if tokens:  # of this event
@@ -178,6 +181,8 @@ def _responded(event: Any, found: dict[Any, Answer]) -> None:
         return
     answer.take_meta(whole.get("meta_info"))
     for item in whole.get("output") or ():
+        if item.get("type") == "function_call":
+            answer.calls.add(item.get("call_id"))
         parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
         said = "".join(part.get("text") or "" for part in parts) + (item.get("arguments") or "")
         answer.texts[f"{item.get('type')} {item.get('id')}"] = said
@@ -192,9 +197,39 @@ def _messaged(event: Any, found: dict[Any, Answer]) -> None:
     delta = event.get("delta") or {}
     for name in ("text", "thinking", "partial_json"):
         answer.add(f"{name} {event.get('index')}", delta.get(name))
+    begun = event.get("content_block") or {}
+    if begun.get("type") == "tool_use":
+        answer.calls.add(event.get("index"))
     for place, part in enumerate(event.get("content") or ()):
+        if part.get("type") == "tool_use":
+            answer.calls.add(place)
         for name in ("text", "thinking"):
             answer.add(f"{name} {place}", part.get(name))
     reason = event.get("stop_reason") or delta.get("stop_reason")
     if reason:
         answer.finish = "length" if reason == "max_tokens" else "stop"
+
+
+def _predicted(event: Any, found: dict[Any, Answer]) -> None:
+    """Read Vertex's predictions, which are answers of ``/generate``."""
+    _generated(event.get("predictions", event), found)
+
+
+def _ollama(event: Any, found: dict[Any, Answer]) -> None:
+    """Read Ollama's chats and generations, whole and as lines."""
+    answer = found.setdefault(0, Answer())
+    message = event.get("message") or {}
+    for name in ("content", "thinking"):
+        answer.add(name, message.get(name))
+    answer.add("text", event.get("response"))
+    answer.finish = event.get("done_reason") or answer.finish
+
+
+_READERS: Mapping[str, Callable[[Any, dict[Any, Answer]], None]] = {
+    "/generate": _generated,
+    "/vertex_generate": _predicted,
+    "/v1/responses": _responded,
+    "/v1/messages": _messaged,
+    "/api/chat": _ollama,
+    "/api/generate": _ollama,
+}

@@ -14,7 +14,8 @@ import httpx
 import orjson
 
 from hunt.answers import Reply
-from hunt.requests import GENERATE, TOGETHER, Sent
+from hunt.requests import TOGETHER
+from hunt.sent import GENERATE, Sent
 from support.plugins import steps
 
 if TYPE_CHECKING:
@@ -25,10 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["Asked", "Client"]
 
 #: No answer of a hunt takes so long, on a busy machine either.
-_SECONDS = 90.0
+_SECONDS = 40.0
+#: By content type, how a line with an event begins.
+_STREAMS = {"text/event-stream": "data: ", "application/x-ndjson": ""}
 #: Between two looks at the event loop.
 _TICK = 0.1
+_JSON = {"content-type": "application/json"}
 _FAULTS = "sglang_lp_faults_total{"
+#: Seconds that a server has to answer again, or to end, once a client got no answer.
+_DYING = 8.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Asked:
         step: Longest processor time of a step of the scheduler, in seconds.
         faults: By how much the metric of faults grew.
         is_alive: Whether the server still answers.
+        cause: Why it ended, by its log.
     """
 
     sent: Sequence[Sent]
@@ -54,6 +61,7 @@ class Asked:
     step: float = 0.0
     faults: float = 0.0
     is_alive: bool = True
+    cause: str = ""
 
 
 @dataclass
@@ -93,10 +101,16 @@ class Client:
         self._pool.shutdown()
         self._http.close()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the server has not ended."""
-        return self.server.process.poll() is None
+    def _lives(self, replies: Sequence[Reply], canary: int) -> bool:
+        """Tell whether the server still answers, which takes time if a reply is no answer."""
+        ends = time.monotonic() + _DYING
+        is_sure = all(0 < reply.status < 500 for reply in replies)
+        while not is_sure and time.monotonic() < ends:
+            if self.server.process.poll() is not None:
+                return False
+            time.sleep(0.5)  # a process that ends still answers for some time
+            is_sure = self._send(Sent(GENERATE, self.canaries[canary]), _DYING).status == 200
+        return is_sure and self.server.process.poll() is None
 
     def ask(self, sent: Sequence[Sent], canary: int) -> Asked:
         """Send the requests of a case at once, and a canary next to them.
@@ -120,25 +134,29 @@ class Client:
             max(gaps),
             max(took, default=0.0),
             self._faults - faults,
-            self.is_alive,
+            self._lives([*replies, own], canary),
         )
 
-    def _send(self, sent: Sent) -> Reply:
+    def _send(self, sent: Sent, seconds: float = _SECONDS) -> Reply:
+        time.sleep(sent.wait)
         begin = time.monotonic()
         try:
-            return self._read(sent, begin)
+            return self._read(sent, begin, seconds)
         except httpx.HTTPError as error:
             seconds = time.monotonic() - begin
             return Reply(0, seconds=seconds, failure=f"no answer: {type(error).__name__}: {error}")
 
-    def _read(self, sent: Sent, begin: float) -> Reply:
+    def _read(self, sent: Sent, begin: float, seconds: float) -> Reply:
         is_cut = False
         events: list[Any] = []
-        with self._http.stream("POST", sent.path, json=dict(sent.body)) as reply:
-            if reply.headers.get("content-type", "").startswith("text/event-stream"):
+        with self._http.stream(
+            "POST", sent.path, content=sent.text, headers=_JSON, timeout=seconds
+        ) as reply:
+            kind = reply.headers.get("content-type", "").partition(";")[0]
+            if kind in _STREAMS:
                 for line in reply.iter_lines():
-                    if line.startswith("data: ") and line != "data: [DONE]":
-                        events.append(orjson.loads(line[6:]))
+                    if line.startswith(_STREAMS[kind]) and line != "data: [DONE]":
+                        events.append(orjson.loads(line.removeprefix(_STREAMS[kind])))
                     if len(events) == sent.leave_after:
                         is_cut = True
                         break
@@ -149,8 +167,8 @@ class Client:
                 except orjson.JSONDecodeError:
                     events = [text.decode(errors="replace")]
             headers = {name.lower(): value for name, value in reply.headers.items()}
-            seconds = time.monotonic() - begin
-            return Reply(reply.status_code, headers, events, seconds, is_cut)
+            took = time.monotonic() - begin
+            return Reply(reply.status_code, headers, events, took, is_cut)
 
     @contextmanager
     def _ticking(self) -> Iterator[list[float]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hunt.values import EOS, QUESTIONS
 from demo.corpus import prompt
+from hunt.values import EOS, QUESTIONS
 
 if TYPE_CHECKING:
     from hunt.servers import Kind

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hunt.requests import Sent
+    from hunt.sent import Sent
 
 __all__ = ["shrink"]
 

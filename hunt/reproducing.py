@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hunt.servers import command_of
 
 if TYPE_CHECKING:
-    from hunt.invariants import Violation
-    from hunt.requests import Sent
+    from hunt.rules import Violation
+    from hunt.sent import Sent
     from hunt.servers import Kind
 
 __all__ = ["Failing", "write"]
@@ -35,8 +35,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+JSON = {{"content-type": "application/json"}}
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:30000"
-#: Path, body, and the number of events after which the client hangs up.
+#: Path, JSON, and the number of events after which the client hangs up.
 REQUESTS = {requests}
 #: Asked alone, and again next to the requests: both answers are to be the same.
 CANARY = {canary}
@@ -45,7 +46,9 @@ CANARY = {canary}
 def ask(request):
     path, body, leave_after = request
     lines = []
-    with httpx.stream("POST", URL + path, json=body, timeout=120, trust_env=False) as reply:
+    with httpx.stream(
+        "POST", URL + path, content=body, headers=JSON, timeout=120, trust_env=False
+    ) as reply:
         lines.append(f"{{path}}: HTTP {{reply.status_code}} {{reply.headers.get('x-sglang-lp')}}")
         for line in reply.iter_lines():
             if line:
@@ -91,7 +94,7 @@ def write(directory: Path, kind: Kind, failing: Failing, seed: int) -> Path:
     violation, rule, case, canary = failing
     directory.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "-", f"{violation.invariant}-{violation.sort}".lower()).strip("-")
-    requests = [(sent.path, dict(sent.body), sent.leave_after) for sent in case]
+    requests = [(sent.path, sent.text, sent.leave_after) for sent in case]
     text = _SCRIPT.format(
         rule=rule.replace("\\", "\\\\"),
         seen=json.dumps(violation.text)[1:-1].replace('"""', "'''"),
@@ -99,7 +102,9 @@ def write(directory: Path, kind: Kind, failing: Failing, seed: int) -> Path:
         seed=seed,
         server=kind.name,
         requests=pprint.pformat(requests, width=98, sort_dicts=False),
-        canary=pprint.pformat(canary and ("/generate", canary, None), width=98, sort_dicts=False),
+        canary=pprint.pformat(
+            canary and ("/generate", json.dumps(canary), None), width=98, sort_dicts=False
+        ),
     )
     path = directory / f"{name[:80]}.py"
     path.write_text(text)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from demo.corpus import prompt as chat_prompt
 from hunt.processors import named
+from hunt.sent import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Body, Sent
 from hunt.values import (
     QUESTIONS,
     VOCAB,
@@ -21,41 +22,15 @@ from hunt.values import (
     seldom,
     texts,
 )
-from demo.corpus import prompt as chat_prompt
 from sglang_lp import wire
 
 if TYPE_CHECKING:
     from hunt.servers import Kind
 
-__all__ = ["CHAT", "COMPLETIONS", "GENERATE", "MESSAGES", "RESPONSES", "Sent", "cases"]
+__all__ = ["TOGETHER", "requests"]
 
-GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
-RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 #: Requests that are asked for at once, at most.
 TOGETHER = 3
-
-Body = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Sent:
-    """An HTTP request.
-
-    Attributes:
-        path: Of the endpoint.
-        body: Its JSON.
-        leave_after: Number of events of a stream after which the client hangs up.
-    """
-
-    path: str
-    body: Mapping[str, Any]
-    leave_after: int | None = None
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the answer comes as events."""
-        return self.body.get("stream") is True
-
 
 _REGEXES = st.sampled_from(
     ["[a-z ]{3,9}", "x\nTwo numbers and", "(yes|no)", "[0-9]{2}", "<think>[a-z]{4,60}"]
@@ -374,7 +349,13 @@ def _messages(draw: st.DrawFn, kind: Kind) -> Body:
 
 
 @st.composite
-def _requests(draw: st.DrawFn, kind: Kind) -> Sent:
+def requests(draw: st.DrawFn, kind: Kind) -> Sent:
+    """Draw a request with processors.
+
+    Args:
+        draw: Of Hypothesis.
+        kind: Of the server that it is for.
+    """
     path = draw(st.sampled_from([GENERATE] * 5 + [COMPLETIONS, CHAT] * 2 + [RESPONSES, MESSAGES]))
     body: Body = draw(
         {
@@ -391,12 +372,3 @@ def _requests(draw: st.DrawFn, kind: Kind) -> Sent:
             body.pop("return_token_ids", None)  # SGLang refuses both
         return Sent(path, body, draw(seldom(st.none(), st.sampled_from([1, 3, 6]), 10)))
     return Sent(path, body)
-
-
-def cases(kind: Kind) -> st.SearchStrategy[list[Sent]]:
-    """Draw requests that are sent at once.
-
-    Args:
-        kind: Of the server that they are for.
-    """
-    return st.lists(_requests(kind), min_size=1, max_size=TOGETHER)

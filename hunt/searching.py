@@ -15,25 +15,33 @@ import hypothesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
+from hunt.cases import cases
 from hunt.cutting import shrink
-from hunt.invariants import INVARIANTS, TIMES, Violation, same_alone, violations
+from hunt.deaths import cause
 from hunt.reproducing import Failing, write
-from hunt.requests import Sent, cases
+from hunt.rules import INVARIANTS, TIMES, Violation, ends, others, violations
 from hunt.wishes import names_of
-from support.processes import tail
 
 if TYPE_CHECKING:
-    from hunt.asking import Asked, Client
+    from hunt.asking import Asked
+    from hunt.sent import Sent
     from hunt.servers import Kind
+    from hunt.serving import Served
 
 __all__ = ["Finding", "Search", "Seen"]
 
 #: Cases from one seed of Hypothesis, which draws the first tenth of them small.
 _CASES = 40
-#: Seconds for making one failing case smaller.
-_SHRINKING = 6.0
+#: Seconds for making one failing case smaller, and starts of a server that the case ends.
+_SHRINKING, _RESTARTS = 6.0, 4
+#: Rules about the neighbour's answer.
+_OF_CANARIES = (others.same_alone.__name__,)
 #: What only makes a request one of this toolkit.
 _OWN_FIELDS = ("custom_logit_processor", "custom_params", "metadata")
+
+
+#: What two sightings of one fault share.
+Fault = tuple[str, str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -60,17 +68,29 @@ class Seen:
     """The findings and counts of a hunt so far, on all servers.
 
     Attributes:
-        findings: By what two sightings of one fault share.
+        findings: By rule, sort, and the extreme fields of the smallest case.
         again: How often each was seen afterwards.
         cases: Number of them, by server.
         requests: By endpoint, processor or server: how many there were, and were refused.
     """
 
-    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
-    again: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: dict[Fault, Finding] = field(default_factory=dict)
+    again: Counter[Fault] = field(default_factory=Counter)
     cases: Counter[str] = field(default_factory=Counter)
     requests: dict[str, Counter[str]] = field(default_factory=dict)
     refused: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def like(self, violation: Violation, odd: frozenset[str]) -> Fault | None:
+        """Return the known fault that a violation shows again.
+
+        Args:
+            violation: What was seen.
+            odd: The extreme fields of its case, which may have more of them than the known one.
+        """
+        for fault in self.findings:
+            if fault[:2] == violation.signature and fault[2] <= odd:
+                return fault
+        return None
 
     def count(self, kind: Kind, asked: Asked) -> None:
         """Count a case."""
@@ -88,8 +108,7 @@ class Search:
     """A search on one server.
 
     Attributes:
-        kind: Of the server.
-        client: Of the server.
+        served: The server, which is started again if a case ends it.
         seen: Gets what is found.
         seed: Of the cases.
         scripts: Directory of the scripts that reproduce what is found.
@@ -97,17 +116,22 @@ class Search:
         say: Tells what is found as soon as it is.
     """
 
-    kind: Kind
-    client: Client
+    served: Served
     seen: Seen
     seed: int
     scripts: Path
     invariants: Sequence[str] = ()
     say: Callable[[str], None] = print
     _rounds: Iterator[int] = field(default_factory=itertools.count)
+    _deadly: list[frozenset[str]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Kind:
+        """Of the server."""
+        return self.served.kind
 
     def run(self, seconds: float) -> None:
-        """Search for so long, or until the server ends; a second call goes on with other cases.
+        """Search for so long; a second call goes on with other cases.
 
         Args:
             seconds: From now on; a failing case that is made smaller then is finished first.
@@ -126,23 +150,33 @@ class Search:
             phases=(Phase.generate,),
             suppress_health_check=[*HealthCheck],
         )
-        @hypothesis.given(cases(self.kind), st.integers(0, len(self.client.canaries) - 1))
+        @hypothesis.given(cases(self.kind), st.integers(0, 99))
         def judge(case: list[Sent], canary: int) -> None:
-            if time.monotonic() - begin > seconds or not self.client.is_alive:
+            if time.monotonic() - begin > seconds:
                 raise _OverError
-            asked = self.client.ask(case, canary)
+            if any(fields <= odd_in(case) for fields in self._deadly):
+                return  # it would end the server once more
+            asked = self._ask(case, canary)
             self.seen.count(self.kind, asked)
             for violation in [*violations(asked, self.kind, self.invariants)]:
                 self._take(case, canary, violation, time.monotonic() - begin)
 
         judge()
 
+    def _ask(self, case: Sequence[Sent], canary: int) -> Asked:
+        """Ask a case; if it ended the server, start another."""
+        asked = self.served.client.ask(case, canary)
+        if not asked.is_alive:
+            asked = replace(asked, cause=cause(self.served.client.server.log))
+            self.served.restart()
+        return asked
+
     def _take(self, case: list[Sent], canary: int, violation: Violation, seconds: float) -> None:
         """Make sure of a fault that was not seen before, and write it down."""
-        if violation.signature in self.seen.findings:
-            self.seen.again[violation.signature] += 1
+        known = self.seen.like(violation, odd_in(case))
+        if known is not None:
+            self.seen.again[known] += 1
             return
-        until = time.monotonic() + _SHRINKING
         newest = violation
 
         def fails(smaller: Sequence[Sent]) -> bool:
@@ -151,32 +185,56 @@ class Search:
             newest = found or newest
             return found is not None
 
-        # A server that ended is not started again.
-        is_sure = self.client.is_alive and fails(case)
+        is_sure = fails(case)
         if not is_sure and violation.invariant in TIMES:
             return  # the machine had other work
-        if is_sure and self.client.is_alive:
-            case = shrink(case, lambda smaller: time.monotonic() < until and fails(smaller))
-            is_sure = fails(case)
-        own = self.client.canaries[canary]
+        if is_sure:
+            case = shrink(case, self._limited(fails, violation.invariant))
+        if violation.invariant == ends.server_lives.__name__:
+            self._deadly += [odd_in(case)] if odd_in(case) else []
+        finding = self._write(case, canary, newest, is_sure=is_sure, seconds=seconds)
+        self.seen.findings[(*violation.signature, odd_in(case))] = finding
+        self.say(told(finding))
+
+    def _limited(
+        self, fails: Callable[[Sequence[Sent]], bool], invariant: str
+    ) -> Callable[[Sequence[Sent]], bool]:
+        """Return a check of smaller cases that has an end: of time, or of starts of the server."""
+        starts = self.served.starts + _RESTARTS
+        until = time.monotonic() + (
+            _SHRINKING if invariant != ends.server_lives.__name__ else 10 * _SHRINKING
+        )
+
+        def check(smaller: Sequence[Sent]) -> bool:
+            is_over = time.monotonic() > until or self.served.starts > starts
+            return not is_over and fails(smaller)
+
+        return check
+
+    def _write(
+        self,
+        case: Sequence[Sent],
+        canary: int,
+        violation: Violation,
+        *,
+        is_sure: bool,
+        seconds: float,
+    ) -> Finding:
+        bodies = self.served.client.canaries
         failing = Failing(
-            newest,
+            violation,
             (INVARIANTS[violation.invariant].__doc__ or "").strip(),
             case,
-            own if violation.invariant == same_alone.__name__ else None,
+            bodies[canary % len(bodies)] if violation.invariant in _OF_CANARIES else None,
         )
         script = write(self.scripts, self.kind, failing, self.seed)
-        finding = Finding(newest, script, is_sure, seconds, self.kind.name)
-        self.seen.findings[violation.signature] = finding
-        self.say(told(finding))
-        if not self.client.is_alive:
-            self.say(tail(self.client.server.log))
+        return Finding(violation, script, is_sure, seconds, self.kind.name)
 
     def _find(self, case: Sequence[Sent], canary: int, violation: Violation) -> Violation | None:
         """Ask a case once more, and return the same violation."""
-        asked = self.client.ask(case, canary)
+        asked = self._ask(case, canary)
         if violation.invariant in TIMES:
-            base = self.client.ask([_without(sent) for sent in case], canary)
+            base = self._ask([_without(sent) for sent in case], canary)
             asked = replace(asked, gap=asked.gap - base.gap, step=asked.step - base.step)
         found = violations(asked, self.kind, [violation.invariant])
         return next((one for one in found if one.signature == violation.signature), None)
@@ -193,6 +251,16 @@ def told(finding: Finding) -> str:
         f"FOUND on {finding.server} after {finding.seconds:.0f} s{sure}: "
         f"{finding.violation.invariant}: {finding.violation.text[:300]}\n    {finding.script}"
     )
+
+
+def odd_in(case: Sequence[Sent]) -> frozenset[str]:
+    """Return the extreme fields that a case has, perhaps after it was made smaller."""
+    return frozenset(name for sent in case for name in sent.odd if f'"{name}"' in str_of(sent))
+
+
+def str_of(sent: Sent) -> str:
+    """Return the JSON of a request without escapes."""
+    return replace(sent, is_escaped=False).text
 
 
 def _without(sent: Sent) -> Sent:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from demo.model import DEFAULT_DIRECTORY, ensure_model
+from hunt.tokens import is_alone, text_of
+from hunt.values import EOS
 from sglang_lp.catalogue.file import save
 from support.catalogues import served_index
 from support.cpu import speculation, strict
@@ -18,12 +20,12 @@ from support.plugins import PROBES
 from support.servers.server import Server, flags_of, launch
 from support.settings import CPU_ARGUMENTS, RECORD, ROOT
 
-__all__ = ["KINDS", "Kind", "command_of", "start"]
+__all__ = ["COMMON", "ITEMS", "KINDS", "Kind", "command_of", "start"]
 
-_POLICIES = Path(__file__).with_name("policies")
+POLICIES = Path(__file__).with_name("policies")
 #: The catalogue that every policy names.
-_ITEMS = ROOT / ".cache" / "hunt-items.cat"
-_COMMON = {"served_model_name": "demo", "grammar_backend": "xgrammar", "enable_metrics": True}
+ITEMS = ROOT / ".cache" / "hunt-items.cat"
+COMMON = {"served_model_name": "demo", "grammar_backend": "xgrammar", "enable_metrics": True}
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class Kind:
 
     Attributes:
         name: Of the command line.
-        policy: File name of the policy.
+        policy: File of the policy.
         arguments: SGLang's arguments.
         variables: Environment variables.
         drafts: Whether it refuses classes that keep the state of all requests in one object.
     """
 
     name: str
-    policy: str
+    policy: Path
     arguments: Mapping[str, Any]
     variables: Mapping[str, str]
     drafts: bool = False
@@ -47,7 +49,7 @@ class Kind:
     @cached_property
     def rules(self) -> Mapping[str, Any]:
         """The policy's file as it is."""
-        return tomllib.loads((_POLICIES / self.policy).read_text())
+        return tomllib.loads(self.policy.read_text())
 
     def always(self, processor: str, parameter: str) -> Any:
         """Return a parameter of a mandatory processor, ``None`` without one."""
@@ -58,7 +60,21 @@ class Kind:
     @property
     def banned(self) -> tuple[str, ...]:
         """Texts that no client ever gets."""
-        return tuple(self.always("BadWordsLogitProcessor", "words") or ())
+        words = self.always("BadWordsLogitProcessor", "words") or ()
+        return (*words, *filter(is_alone, map(text_of, self.banned_ids)))
+
+    @property
+    def banned_ids(self) -> tuple[int, ...]:
+        """Tokens that no client ever gets."""
+        return tuple(self.always("DisallowedTokensLogitsProcessor", "token_ids") or ())
+
+    def allowed(self, profile: Any) -> tuple[int, ...]:
+        """Return the tokens that a profile allows, and the end; none if it allows all."""
+        rules = self.rules["profiles"].get(profile, {}) if isinstance(profile, str) else {}
+        for rule in rules.get("processors", ()):
+            if rule["processor"] == "AllowedTokensLogitProcessor":
+                return (*rule["params"]["token_ids"], EOS)
+        return ()
 
     @property
     def beginning(self) -> str:
@@ -85,19 +101,24 @@ class Kind:
         """The served reasoning parser."""
         return self.arguments.get("reasoning_parser")
 
+    @property
+    def tools(self) -> str | None:
+        """The served tool-call parser."""
+        return self.arguments.get("tool_call_parser")
+
 
 _REASONING = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25"}
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("plain", "bans.toml", _COMMON, {}),
-        Kind("forced", "forces.toml", _COMMON, {}),
-        Kind("reasoning", "bans.toml", {**_COMMON, **_REASONING}, {}),
+        Kind("plain", POLICIES / "bans.toml", COMMON, {}),
+        Kind("forced", POLICIES / "forces.toml", COMMON, {}),
+        Kind("reasoning", POLICIES / "bans.toml", {**COMMON, **_REASONING}, {}),
         Kind(
             "drafts",
-            "bans.toml",
+            POLICIES / "bans.toml",
             {
-                **_COMMON,
+                **COMMON,
                 "max_running_requests": 32,
                 "speculative_algorithm": "NGRAM",
                 "speculative_num_draft_tokens": 8,
@@ -106,11 +127,11 @@ KINDS: Mapping[str, Kind] = {
             speculation.VARIABLES,
             drafts=True,
         ),
-        Kind("free", "free.toml", _COMMON, {}),
+        Kind("free", POLICIES / "free.toml", COMMON, {}),
         Kind(
             "strict",
-            "bans.toml",
-            {**_COMMON, **_REASONING, "enable_strict_thinking": True},
+            POLICIES / "bans.toml",
+            {**COMMON, **_REASONING, "enable_strict_thinking": True},
             {
                 "SGLANG_MAX_THINK_TOKENS": "32",
                 "SGLANG_PLUGINS": f"sglang_lp,sglang_lp_probe,sglang_lp_steps,{strict.NAME}",
@@ -118,8 +139,8 @@ KINDS: Mapping[str, Kind] = {
         ),
         Kind(
             "workers",
-            "bans.toml",
-            {**_COMMON, "tokenizer_worker_num": 2},
+            POLICIES / "bans.toml",
+            {**COMMON, "tokenizer_worker_num": 2},
             {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
         ),
     )
@@ -141,9 +162,8 @@ def command_of(kind: Kind) -> list[str]:
 
 
 def _settings(kind: Kind) -> dict[str, str]:
-    save(served_index(), _ITEMS)
-    policy = (_POLICIES / kind.policy).relative_to(ROOT)
-    return {**kind.variables, "SGLANG_LP_POLICY": str(policy)}
+    save(served_index(), ITEMS)
+    return {**kind.variables, "SGLANG_LP_POLICY": str(kind.policy.relative_to(ROOT))}
 
 
 @contextmanager
@@ -154,7 +174,7 @@ def start(kind: Kind, directory: Path) -> Iterator[Server]:
         kind: Which one.
         directory: Takes its log and the times of its steps.
     """
-    variables = {**_settings(kind), "SGLANG_LP_POLICY": str(_POLICIES / kind.policy)}
+    variables = {**_settings(kind), "SGLANG_LP_POLICY": str(kind.policy)}
     with launch(
         ensure_model(),
         directory,

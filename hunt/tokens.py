@@ -11,7 +11,7 @@ from demo.model import ensure_model
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["decode", "encode", "fewest"]
+__all__ = ["decode", "encode", "fewest", "is_alone", "text_of"]
 
 
 @cache
@@ -45,6 +45,16 @@ def fewest(text: str) -> int:
         begins = range(max(0, end - longest), end)
         least.append(1 + min(least[at] for at in begins if at == end - 1 or text[at:end] in tokens))
     return least[-1]
+
+
+def text_of(token: int) -> str:
+    """Return the text of a token."""
+    return decode([token])
+
+
+def is_alone(text: str) -> bool:
+    """Tell whether a text is within the text of no token but its own."""
+    return sum(text in one for one in _texts()[0]) == 1 and "\ufffd" not in text
 
 
 @cache

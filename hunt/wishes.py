@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hunt.requests import COMPLETIONS, GENERATE
+from hunt.sent import COMPLETIONS, GENERATE
 from hunt.tokens import decode
 
 if TYPE_CHECKING:
-    from hunt.requests import Sent
+    from hunt.sent import Sent
 
 __all__ = ["Wish", "names_of", "wish_of"]
 
@@ -83,6 +83,8 @@ def wish_of(sent: Sent, place: int) -> Wish:
 
 def names_of(sent: Sent) -> list[str]:
     """Return the names of all processors that a request asks for."""
+    if sent.odd:
+        return sorted(sent.odd)
     names: list[str] = []
     count = sent.body.get("custom_logit_processor")
     for place in range(len(count) if isinstance(count, list) else 1):

@@ -6,7 +6,7 @@ import pytest
 
 from hunt.asking import Client
 from hunt.canaries import canaries
-from hunt.invariants import INVARIANTS, TIMES, prepare
+from hunt.rules import INVARIANTS, TIMES, prepare
 from hunt.searching import Search, Seen, told
 from hunt.servers import KINDS, start
 

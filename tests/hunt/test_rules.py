@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hunt import invariants
+from hunt import rules
 from hunt.answers import Reply
 from hunt.asking import Asked
 from hunt.cutting import shrink
-from hunt.requests import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Sent
+from hunt.sent import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Sent
 from hunt.servers import KINDS
 from hunt.tokens import encode
 from hunt.values import EOS
@@ -39,7 +39,7 @@ def case(body, *events, path=GENERATE, status=200, headers=None, **facts):
 
 
 def found(rule, asked, kind=PLAIN):
-    return [sort for sort, _ in invariants.INVARIANTS[rule](asked, kind)]
+    return [sort for sort, _ in rules.INVARIANTS[rule](asked, kind)]
 
 
 def asks(name=None, params=None, **sampling):
@@ -241,7 +241,7 @@ WRONG = {
 
 
 def test_every_rule_has_a_violation_that_it_catches():
-    assert WRONG.keys() == invariants.INVARIANTS.keys()
+    assert WRONG.keys() == rules.INVARIANTS.keys()
 
 
 @pytest.mark.parametrize(

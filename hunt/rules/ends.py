@@ -1,0 +1,62 @@
+"""Rules of ends: whose fault an error is, and who lives."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hunt.asking import Asked
+    from hunt.rules.told import Found
+    from hunt.servers import Kind
+
+#: SGLang's own error where ``min_new_tokens`` or ``ignore_eos`` outlast a grammar.
+_OF_GRAMMAR = "Grammar accept_token failed"
+#: The operator's own rules contradict each other, for which the operator is paged: a forced
+#: beginning, for example, and a default budget that the thoughts of the prompt have spent.
+_OF_POLICY = "no token is left by the processors of this server's operator"
+
+
+# Ends
+
+
+def no_server_error(asked: Asked, _kind: Kind) -> Found:
+    """An answer is a success or the caller's fault, unless its class is made to fail."""
+    for sent, reply in zip(asked.sent, asked.replies, strict=True):
+        if "Misbehaving" in str(sent.body):
+            continue
+        for status, text in reply.errors():
+            if _OF_GRAMMAR in text or _OF_POLICY in text:
+                continue
+            if not 400 <= status < 500:
+                # SGLang's events of responses say so of whatever it was.
+                sort = sent.path if "'server_error'" in text else _sort(text)
+                yield f"{status} {sort}", f"{status} on {sent.path}: {text[:600]}"
+
+
+def no_fault_counted(asked: Asked, _kind: Kind) -> Found:
+    """The metric of faults, on which operators are paged, stays."""
+    is_meant = any("Misbehaving" in str(sent.body) for sent in asked.sent)
+    # That a canary fails is another rule's to tell.
+    if asked.faults > 0 and not is_meant and not [*asked.canary[1].errors()]:
+        errors = [one for reply in asked.replies for one in reply.errors()]
+        told = [text for status, text in errors if not 400 <= status < 500]
+        if told and all(_OF_POLICY in text for text in told):
+            return
+        sort = "told" if told else "not told"
+        yield sort, f"sglang_lp_faults_total grew by {asked.faults:.0f}: {errors}"[:600]
+
+
+def server_lives(asked: Asked, _kind: Kind) -> Found:
+    """No request ends the server."""
+    if not asked.is_alive:
+        yield asked.cause, f"the server ended: {asked.cause}"
+
+
+def _sort(text: str) -> str:
+    """Return a message without what differs between two requests."""
+    message = re.search(r"'message': ([\"'])(.*?)\1[,}]", text)
+    text = message.group(2) if message else text
+    text = text.rpartition(" failed at token ")[2]
+    text = re.sub(r"`.*?`|\[.*?\]|\b[0-9a-f]{32}\b", "", text)
+    return " ".join(re.findall("[A-Za-z_]+", text))[:90]
