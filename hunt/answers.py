@@ -46,10 +46,12 @@ class Reply:
 def _errors_in(event: Any) -> Iterator[tuple[int, str]]:
     if not isinstance(event, Mapping):
         return
-    error = event.get("error") or (event.get("response") or {}).get("error")
+    whole = event.get("response")
+    error = event.get("error") or (isinstance(whole, Mapping) and whole.get("error"))
     if error:
         yield _status_of(error), str(error)
-    metas = [event.get("meta_info"), *(one.get("meta_info") for one in event.get("choices") or ())]
+    choices = [one for one in event.get("choices") or () if isinstance(one, Mapping)]
+    metas = [event.get("meta_info"), *(one.get("meta_info") for one in choices)]
     for meta in metas:
         finish = (meta or {}).get("finish_reason")
         if isinstance(finish, Mapping) and finish.get("type") == "abort" and finish.get("err_type"):

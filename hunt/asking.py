@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from hunt.answers import Reply
-from hunt.requests import TOGETHER
+from hunt.cases import TOGETHER
 from hunt.sent import GENERATE, Sent
 from support.plugins import steps
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from hunt.dropping import naming
-from hunt.requests import TOGETHER, requests
+from hunt.requests import requests
 from hunt.rids import crossing
 from hunt.scripts import scripted
 from hunt.values import seldom
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from hunt.sent import Sent
     from hunt.servers import Kind
 
-__all__ = ["cases"]
+__all__ = ["TOGETHER", "cases"]
+
+#: Requests at once, at most: of those that are answered at length, and of those with odd fields,
+#: most of which are refused or short.
+_SEVERAL, TOGETHER = 4, 12
 
 
 def cases(kind: Kind) -> st.SearchStrategy[list[Sent]]:
@@ -26,7 +30,8 @@ def cases(kind: Kind) -> st.SearchStrategy[list[Sent]]:
     Args:
         kind: Of the server that they are for.
     """
-    of_one = (whole_requests(kind), whole_requests(kind), scripted(kind), scripted(kind))
-    alone = st.one_of(*of_one, naming()).map(lambda sent: [sent])
-    several = st.lists(requests(kind), min_size=1, max_size=TOGETHER)
-    return seldom(st.one_of(several, alone, alone), crossing(), 25)
+    whole, script = whole_requests(kind), scripted(kind)
+    one = st.sampled_from([requests(kind)] * 2 + [script] * 3).flatmap(lambda drawn: drawn)
+    several = st.lists(one, min_size=1, max_size=_SEVERAL)
+    many = st.lists(seldom(whole, naming(), 8), min_size=_SEVERAL, max_size=TOGETHER)
+    return seldom(several | many, crossing(), 30)

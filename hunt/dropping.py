@@ -33,7 +33,7 @@ MISSPELLED = {
     *("custom_param", "custom_parameter", "custom_parameters"),
 } - {FIELD}
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens")
-_WRONG: tuple[Any, ...] = ("many", [], {}, -7, 1.5)
+_WRONG: tuple[Any, ...] = ("many", [], {}, 1.5)
 
 
 @st.composite

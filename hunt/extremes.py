@@ -39,7 +39,7 @@ _FLAGS: tuple[Any, ...] = (True, False, 2, {}, [True, None])
 #: Values of any type.
 _ANY: tuple[Any, ...] = (None, "x", [], [None], {}, True, -1, 1.5, ["a"], _deep(200, 1))
 #: The number of copies fills the machine's memory first.
-_COPIES = (-1, 0, 2, 3, 300, 1.5, "2", True, *_BEYOND)
+_COPIES = (-1, 0, 2, 3, 40, 1.5, "2", True, *_BEYOND)
 _FEW = {"n", "best_of", "beam_width"}
 
 

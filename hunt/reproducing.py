@@ -93,7 +93,9 @@ def write(directory: Path, kind: Kind, failing: Failing, seed: int) -> Path:
     """
     violation, rule, case, canary = failing
     directory.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"\W+", "-", f"{violation.invariant}-{violation.sort}".lower()).strip("-")
+    odd = sorted({name for sent in case for name in sent.oddities})
+    told = " ".join([violation.invariant, *odd, violation.sort])
+    name = re.sub(r"\W+", "-", told.lower()).strip("-")
     requests = [(sent.path, sent.text, sent.leave_after) for sent in case]
     text = _SCRIPT.format(
         rule=rule.replace("\\", "\\\\"),

@@ -27,10 +27,7 @@ from sglang_lp import wire
 if TYPE_CHECKING:
     from hunt.servers import Kind
 
-__all__ = ["TOGETHER", "requests"]
-
-#: Requests that are asked for at once, at most.
-TOGETHER = 3
+__all__ = ["requests"]
 
 _REGEXES = st.sampled_from(
     ["[a-z ]{3,9}", "x\nTwo numbers and", "(yes|no)", "[0-9]{2}", "<think>[a-z]{4,60}"]

@@ -11,7 +11,7 @@ __all__ = ["crossing"]
 
 ABORT = "/abort_request"
 #: Tokens of an answer that lasts longer than SGLang takes to miss a client, which is two seconds.
-_LONG = 1500
+_LONG = 800
 _HEX = "0123456789abcdef"
 
 

@@ -97,13 +97,13 @@ def _with_calls(draw: st.DrawFn, tools: str, parser: str | None) -> Sent:
         function = TOOL["function"]
         tool = {"name": function["name"], "input_schema": function["parameters"]}
         choice = {"type": "auto", "disable_parallel_tool_use": True}
-        body = _chat(question, None, None, len(script) + 30)
+        body = _chat(question, None, None, len(script) + 10)
         body |= {"tools": [tool], "tool_choice": choice, "metadata": metadata}
         return Sent(MESSAGES, stream | body)
     limit: dict[str, Any] = draw(
         seldom(st.just({"parallel_tool_calls": False}), st.just({"tool_choice": "none"}), 5)
     )
-    body = _chat(question, SCRIPTED, {"script": script}, len(script) + 30)
+    body = _chat(question, SCRIPTED, {"script": script}, len(script) + 10)
     return Sent(CHAT, stream | body | {"tools": [TOOL], **limit})
 
 

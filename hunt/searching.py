@@ -154,7 +154,7 @@ class Search:
         def judge(case: list[Sent], canary: int) -> None:
             if time.monotonic() - begin > seconds:
                 raise _OverError
-            if any(fields <= odd_in(case) for fields in self._deadly):
+            if any(fields <= _odd_in(case) for fields in self._deadly):
                 return  # it would end the server once more
             asked = self._ask(case, canary)
             self.seen.count(self.kind, asked)
@@ -173,7 +173,7 @@ class Search:
 
     def _take(self, case: list[Sent], canary: int, violation: Violation, seconds: float) -> None:
         """Make sure of a fault that was not seen before, and write it down."""
-        known = self.seen.like(violation, odd_in(case))
+        known = self.seen.like(violation, _odd_in(case))
         if known is not None:
             self.seen.again[known] += 1
             return
@@ -191,9 +191,9 @@ class Search:
         if is_sure:
             case = shrink(case, self._limited(fails, violation.invariant))
         if violation.invariant == ends.server_lives.__name__:
-            self._deadly += [odd_in(case)] if odd_in(case) else []
+            self._deadly += [_odd_in(case)] if _odd_in(case) else []
         finding = self._write(case, canary, newest, is_sure=is_sure, seconds=seconds)
-        self.seen.findings[(*violation.signature, odd_in(case))] = finding
+        self.seen.findings[(*violation.signature, _odd_in(case))] = finding
         self.say(told(finding))
 
     def _limited(
@@ -253,14 +253,9 @@ def told(finding: Finding) -> str:
     )
 
 
-def odd_in(case: Sequence[Sent]) -> frozenset[str]:
-    """Return the extreme fields that a case has, perhaps after it was made smaller."""
-    return frozenset(name for sent in case for name in sent.odd if f'"{name}"' in str_of(sent))
-
-
-def str_of(sent: Sent) -> str:
-    """Return the JSON of a request without escapes."""
-    return replace(sent, is_escaped=False).text
+def _odd_in(case: Sequence[Sent]) -> frozenset[str]:
+    """Return the odd fields of a case."""
+    return frozenset().union(*(sent.oddities for sent in case))
 
 
 def _without(sent: Sent) -> Sent:

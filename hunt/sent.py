@@ -46,6 +46,12 @@ class Sent:
         return self.body.get("stream") is True
 
     @property
+    def oddities(self) -> frozenset[str]:
+        """The odd fields that the body still has after it was made smaller."""
+        text = json.dumps(_marked(self.body))
+        return frozenset(name for name in self.odd if f'"{name}":' in text)
+
+    @property
     def text(self) -> str:
         """The JSON as it is sent."""
         text = json.dumps(_marked(self.body))

@@ -21,8 +21,11 @@ _REASONING = re.compile("reasoning|thinking")
 def tokens_of(thought: str) -> int:
     """Count the tokens of a thought, at least, without the tool start that it may end with.
 
-    A block may go beyond its budget to finish a tool start that had begun.
+    A block may go beyond its budget to finish a tool start that had begun; else the new line of the
+    closing follows.
     """
+    if thought.endswith("\n") and any(thought[:-1].endswith(TOOL[:n]) for n in range(1, len(TOOL))):
+        thought = thought[:-1]
     for length in range(len(TOOL), 0, -1):
         if thought.endswith(TOOL[:length]):
             thought = thought[:-length]

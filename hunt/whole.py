@@ -41,7 +41,7 @@ def whole_requests(draw: st.DrawFn, kind: Kind) -> Sent:
         kind: Of the server that it is for.
     """
     found = routes()
-    often = [GENERATE] * 16 + [CHAT, COMPLETIONS] * 5 + ["/vertex_generate", "/api/chat"] * 3
+    often = [GENERATE] * 40 + [CHAT, COMPLETIONS] * 8 + ["/vertex_generate", "/api/chat"] * 4
     route = found[draw(st.sampled_from([*often, *found]))]
     body = deepcopy(route.plain)
     places = _places(route, body)

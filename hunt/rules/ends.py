@@ -30,7 +30,7 @@ def no_server_error(asked: Asked, _kind: Kind) -> Found:
                 continue
             if not 400 <= status < 500:
                 # SGLang's events of responses say so of whatever it was.
-                sort = sent.path if "'server_error'" in text else _sort(text)
+                sort = sent.path if sent.odd or "'server_error'" in text else _sort(text)
                 yield f"{status} {sort}", f"{status} on {sent.path}: {text[:600]}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hunt.rules.told import Found, Told, told_of
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hunt.servers import Kind
 
 _BUDGET = "ThinkingBudgetLogitProcessor"
+#: Tokens that close a block: a new line and its end.
+_CLOSING = 2
 #: A block, perhaps without its end; and texts that are no content.
 _BLOCK = re.compile("<think>.*?(?:</think>|$)", re.DOTALL)
 _NO_CONTENT = re.compile(r"<think>|</think>|<\|im_\w+\|>|\s")
@@ -24,9 +26,10 @@ _OTHERWISE = {"at_limit", "thinking_start", "closing", "tool_start_token_ids", "
 
 
 def answer_is_guaranteed(asked: Asked, kind: Kind) -> Found:
-    """An answer with a guarantee has text that a reader sees, or a call, where there is room."""
+    """An answer with a guarantee that ends by itself has text that a reader sees, or a call."""
     for told in told_of(asked):
-        if _wished(told, kind, "min_answer_tokens") < 1 or not _is_plain(told):
+        is_wished = _wished(told, kind, "min_answer_tokens") > 0 and _is_plain(told)
+        if not is_wished or told.answer.finish != "stop":
             continue
         text = _content(told, kind)
         if text is None or TOOL in text or told.answer.calls:
@@ -42,16 +45,22 @@ def room_is_left(asked: Asked, kind: Kind) -> Found:
         room = max(_wished(told, kind, name) for name in ("answer_room", "min_answer_tokens"))
         if ids is None or told.answer.finish != "length" or not room or not _is_plain(told):
             continue
-        left = min(room, most - 1)
-        last = max((at for at, token in enumerate(ids) if token in {START, END}), default=None)
-        opened = START if _opens(told) else END
-        if last is not None:
-            opened = ids[last]
-        elif opened == END:
-            continue  # no block
-        after = 0 if opened == START else len(ids) - 1 - (last or 0)
-        if after < left and TOOL not in told.answer.texts.get("text", ""):
+        left, after = min(room, most - _CLOSING), _behind(ids, is_open=_opens(told))
+        if after is not None and after < left and TOOL not in told.answer.texts.get("text", ""):
             yield told.sent.path, f"{after} tokens are left of {left}, in {most}: {ids}"
+
+
+def _behind(ids: Sequence[int], *, is_open: bool) -> int | None:
+    """Count the tokens behind the last block, none in an open block; ``None`` without a block."""
+    after = 0 if is_open else None
+    for token in ids:
+        if token == START or (is_open and token != END):
+            is_open, after = True, 0
+        elif is_open:
+            is_open = False
+        elif after is not None:
+            after += 1
+    return after
 
 
 def _wished(told: Told, kind: Kind, name: str) -> int:
@@ -79,11 +88,9 @@ def _is_plain(told: Told) -> bool:
 
 
 def _opens(told: Told) -> bool:
-    return (
-        told.wish.begun.rpartition("<think>")[2].find("</think>")
-        < 0
-        < len(told.wish.begun.rpartition("<think>")[1])
-    )
+    """Tell whether the text before an answer ends in a block."""
+    _, start, inside = told.wish.begun.rpartition("<think>")
+    return bool(start) and "</think>" not in inside
 
 
 def _content(told: Told, kind: Kind) -> str | None:
