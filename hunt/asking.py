@@ -70,14 +70,14 @@ class Client:
 
     Args:
         server: Which one; it has the probe of the steps.
-        canaries: Bodies for ``/generate``; each is asked once before all cases.
+        canaries: Bodies for ``/generate``; each is asked alone before its first case.
     """
 
     server: Server
     canaries: Sequence[Mapping[str, Any]]
     _http: httpx.Client = field(init=False)
     _pool: ThreadPoolExecutor = field(init=False)
-    _alone: list[Reply] = field(init=False)
+    _alone: dict[int, Reply] = field(default_factory=dict)
     _faults: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,6 @@ class Client:
             base_url=self.server.url, timeout=_SECONDS, trust_env=False, limits=limits
         )
         self._pool = ThreadPoolExecutor(TOGETHER + 2)
-        self._alone = [self._send(Sent(GENERATE, body)) for body in self.canaries]
         self._faults = self._count_faults()
 
     def __enter__(self) -> Self:
@@ -120,6 +119,8 @@ class Client:
             canary: Which of the canaries.
         """
         canary %= len(self.canaries)
+        if canary not in self._alone:
+            self._alone[canary] = self._send(Sent(GENERATE, self.canaries[canary]))
         begin = steps.file_of(self.server.record).stat().st_size
         with self._ticking() as gaps:
             asked = [*sent, Sent(GENERATE, self.canaries[canary])]

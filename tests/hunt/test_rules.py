@@ -8,10 +8,12 @@ from hunt import rules
 from hunt.answers import Reply
 from hunt.asking import Asked
 from hunt.cutting import shrink
+from hunt.dropping import PROCESSOR
+from hunt.formats import TOOL
 from hunt.sent import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Sent
 from hunt.servers import KINDS
 from hunt.tokens import encode
-from hunt.values import EOS
+from hunt.values import END, EOS
 from support.catalogues import served_items
 
 PLAIN, FORCED, REASONING = (KINDS[name] for name in ("plain", "forced", "reasoning"))
@@ -47,7 +49,26 @@ def asks(name=None, params=None, **sampling):
     return body | ({"custom_logit_processor": name} if name else {})
 
 
-BANNED = PLAIN.banned[-1]
+def thinks(most, **budget):
+    """Return a request in an open block with a budget."""
+    name = "ThinkingBudgetLogitProcessor"
+    return {**asks(name, budget, max_new_tokens=most), "text": "#<think>"}
+
+
+def named_in_chat(budget):
+    name = "ThinkingBudgetLogitProcessor"
+    return {"custom_logit_processor": name, "custom_params": budget}
+
+
+def dropped(body, odd):
+    """Return a case whose request has fields of the wrong type, and an answer."""
+    sent = Sent("/api/chat", body, odd=frozenset(odd))
+    return Asked([sent], [Reply(200, events=[{"message": {}}])], (0, ALONE), ALONE)
+
+
+BANNED = PLAIN.banned[0]
+CUT = {"type": "length", "length": 6}
+NO_PARALLEL = {"tools": [TOOL], "parallel_tool_calls": False}
 REPORT = {
     "processors": ["DRYLogitProcessor"],
     "forced": 1,
@@ -97,6 +118,8 @@ WRONG = {
             PLAIN,
         ),
         (case({}, {"content": [{"type": "text", "text": BANNED}]}, path=MESSAGES), PLAIN),
+        (case({}, {"message": {"content": "!"}}, path="/api/chat"), PLAIN),
+        (case({}, {"predictions": [generated(ids=[0])]}, path="/vertex_generate"), PLAIN),
         (
             case(
                 {},
@@ -114,6 +137,7 @@ WRONG = {
             PLAIN,
         ),
     ],
+    "profiles_hold": [(case(asks("three"), generated(ids=[300, 5])), PLAIN)],
     "always_beginning": [(case(asks(), generated("Two")), FORCED)],
     "least_length": [(case(asks(), generated(ids=range(4))), FORCED)],
     "ceilings_on_thinking": [
@@ -204,6 +228,37 @@ WRONG = {
         (case(asks(), generated(), canary=(0, Reply(500))), PLAIN),
     ],
     "copies_are_equal": [(case(asks(n=2), [generated("a"), generated("b")]), PLAIN)],
+    "nobody_ends_another": [
+        (case({"rid": "ab"}, generated(finish={"type": "abort", "message": "gone"})), PLAIN)
+    ],
+    "nothing_is_dropped": [
+        (case({"logits_processors": "X"}, generated(), path="/vertex_generate"), PLAIN),
+        (case({"custom_logit_processor": PROCESSOR}, {"message": {}}, path="/api/chat"), PLAIN),
+        (
+            dropped({"thinking_budget": "many", "messages": []}, odd={"thinking_budget"}),
+            PLAIN,
+        ),
+    ],
+    "answer_is_guaranteed": [
+        (case(thinks(20, min_answer_tokens=1), generated("A", [32, EOS])), PLAIN),
+        (case(thinks(20, min_answer_tokens=1), generated("A</think></think>", [32])), PLAIN),
+        (
+            case(
+                {"max_tokens": 9, **named_in_chat({"min_answer_tokens": 1})},
+                chat(reasoning_content="A", content="</think>"),
+                path=CHAT,
+            ),
+            REASONING,
+        ),
+    ],
+    "room_is_left": [
+        (case(thinks(6, answer_room=3), generated("", [32, 32, 32, END, 32, 32], CUT)), PLAIN),
+        (case(thinks(6, min_answer_tokens=1), generated("", [32, 32, 32, 32, 32, 27], CUT)), PLAIN),
+    ],
+    "calls_are_limited": [
+        (case(NO_PARALLEL, chat(tool_calls=[{}, {}]), path=CHAT), REASONING),
+        (case({**NO_PARALLEL, "tool_choice": "none"}, chat(tool_calls=[{}]), path=CHAT), REASONING),
+    ],
     "no_server_error": [
         (case(asks(), {"error": {"message": "no"}}, status=500), PLAIN),
         (case(asks(), status=0), PLAIN),
@@ -256,6 +311,12 @@ def test_a_violation_is_caught(rule, place):
 #: The caller's fault in the middle of a stream, where SGLang writes its own code.
 CAUSED = {"message": "no token is left", "sglang_lp_code": "contradiction"}
 RIGHT = [
+    (case(thinks(6, answer_room=3), generated("", [32, END, 32, 32, END, 32], CUT)), PLAIN),
+    (case(thinks(6, answer_room=9), generated("", [198, END, 32, 32, 32, 32], CUT)), PLAIN),
+    (case(thinks(9, min_answer_tokens=1), generated("A</think>B", [32, END, 33])), PLAIN),
+    (case(NO_PARALLEL, chat(content="", tool_calls=[{}]), path=CHAT), REASONING),
+    (case(asks("three"), generated(ids=[300, 302, EOS])), PLAIN),
+    (dropped({"thinking_budget": 4, "messages": []}, odd=()), PLAIN),
     (
         case(
             asks(
@@ -305,12 +366,13 @@ RIGHT = [
         case(
             asks("BadWordsLogitProcessor", {"words": ["sheep"], "where": "answer"}),
             generated("<think> sheep</think> goat"),
+            headers={"x-sglang-lp": "BadWordsLogitProcessor"},
         ),
         PLAIN,
     ),
 ]
 
-REPORTED = 11
+REPORTED = 17
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))
