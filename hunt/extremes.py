@@ -45,13 +45,13 @@ _FEW = {"n", "best_of", "beam_width"}
 
 @cache
 def extremes(name: str, annotation: str) -> Sequence[Any]:
-    """Return the extreme values of a field, and values of other types.
+    """Return the extreme values of a field, the most of its type, and values of other types.
 
     Args:
         name: Of the field.
         annotation: Its type as text.
     """
-    return _COPIES if name in _FEW else [*_by_type(annotation), *_ANY]
+    return _COPIES if name in _FEW else [*_by_type(annotation)] * 2 + [*_ANY]
 
 
 def _by_type(annotation: str) -> Iterator[Any]:

@@ -31,20 +31,22 @@ Found by: python -m hunt --seed {seed} --server {server}
 """
 
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
 JSON = {{"content-type": "application/json"}}
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:30000"
-#: Path, JSON, and the number of events after which the client hangs up.
+#: Path, JSON, the number of events after which the client hangs up, and seconds to wait first.
 REQUESTS = {requests}
 #: Asked alone, and again next to the requests: both answers are to be the same.
 CANARY = {canary}
 
 
 def ask(request):
-    path, body, leave_after = request
+    path, body, leave_after, wait = request
+    time.sleep(wait)
     lines = []
     with httpx.stream(
         "POST", URL + path, content=body, headers=JSON, timeout=120, trust_env=False
@@ -96,7 +98,7 @@ def write(directory: Path, kind: Kind, failing: Failing, seed: int) -> Path:
     odd = sorted({name for sent in case for name in sent.oddities})
     told = " ".join([violation.invariant, *odd, violation.sort])
     name = re.sub(r"\W+", "-", told.lower()).strip("-")
-    requests = [(sent.path, sent.text, sent.leave_after) for sent in case]
+    requests = [(sent.path, sent.text, sent.leave_after, sent.wait) for sent in case]
     text = _SCRIPT.format(
         rule=rule.replace("\\", "\\\\"),
         seen=json.dumps(violation.text)[1:-1].replace('"""', "'''"),
@@ -105,7 +107,7 @@ def write(directory: Path, kind: Kind, failing: Failing, seed: int) -> Path:
         server=kind.name,
         requests=pprint.pformat(requests, width=98, sort_dicts=False),
         canary=pprint.pformat(
-            canary and ("/generate", json.dumps(canary), None), width=98, sort_dicts=False
+            canary and ("/generate", json.dumps(canary), None, 0.0), width=98, sort_dicts=False
         ),
     )
     path = directory / f"{name[:80]}.py"

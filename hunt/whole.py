@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
 from hunt.extremes import extremes
-from hunt.fields import fields_of
+from hunt.fields import Field, fields_of
 from hunt.routes import SAMPLING, Route, routes
 from hunt.sent import CHAT, COMPLETIONS, GENERATE, Body, Sent
 from hunt.values import chance, seldom
@@ -50,7 +52,7 @@ def whole_requests(draw: st.DrawFn, kind: Kind) -> Sent:
     odd = set()
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         where, model = draw(st.sampled_from(places))
-        field = draw(st.sampled_from([*fields_of(model).values()]))
+        field = draw(st.sampled_from(_weighted(model)))
         if field.name in _INPUTS:
             for other in _INPUTS & fields_of(model).keys():
                 where.pop(other, None)
@@ -77,6 +79,14 @@ def _places(route: Route, body: Body) -> list[tuple[Body, type]]:
         model = GenerateReqInput if name == "parameters" else SamplingParams
         places += [(inner, model)] * (1 if name == "parameters" else 2)
     return places
+
+
+@cache
+def _weighted(model: type) -> list[Field]:
+    """Return the fields of a class, those with numbers twice: numbers reach the sampler."""
+    numbers = re.compile(r"\b(int|float)\b")
+    fields = fields_of(model).values()
+    return [field for field in fields for _ in range(1 + bool(numbers.search(field.type)))]
 
 
 def _want(draw: st.DrawFn, kind: Kind, sampling: Body, model: type) -> None:

@@ -101,7 +101,10 @@ def test_a_server_of_the_canary_may_be_of_an_untested_sglang(monkeypatch):
     assert environment({})[ALLOW_UNTESTED] == "1"
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "demo", "fuzz", "scripts", "support", "tests"])
+FOLDERS = ("benchmarks", "demo", "fuzz", "hunt", "scripts", "support", "tests")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_what_is_shared_is_imported_by_its_name(folder):
     changed = "sys" + ".path"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hunt import thinking
+from hunt.routes import routes
 from hunt.rules import calls, dropped, ends, operator, others, own, report, thoughts, times
 
 if TYPE_CHECKING:
@@ -75,9 +76,10 @@ TIMES = (times.loop_answers.__name__, times.steps_are_short.__name__)
 
 
 def prepare() -> None:
-    """Import the parser and the replay, which takes seconds."""
+    """Import the application, the parser and the replay, which takes seconds."""
     from hunt.replaying import served
 
+    routes()
     thinking.blocks("", "a")
     served()
 

@@ -1,4 +1,4 @@
-"""What the hunt draws its requests from: SGLang's classes, its routes, the formats of its parsers."""
+"""Sources of the hunt's requests: SGLang's classes, its routes, the formats of its parsers."""
 
 from __future__ import annotations
 
