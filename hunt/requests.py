@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from demo.corpus import prompt as chat_prompt
+from hunt.formats import TOOL
 from hunt.processors import named
 from hunt.sent import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, Body, Sent
 from hunt.values import (
@@ -37,17 +38,6 @@ _SCHEMA = {
     "properties": {"sheep": {"enum": [1, 2]}},
     "required": ["sheep"],
     "additionalProperties": False,
-}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}},
-            "required": ["a"],
-        },
-    },
 }
 #: SGLang's words in the order of /generate, chats and completions, where they differ.
 _BIASES = st.dictionaries(
@@ -291,7 +281,7 @@ def _conversation(draw: st.DrawFn) -> Body:
         body["messages"].append({"role": "assistant", "content": begun})
         body["continue_final_message"] = draw(st.sampled_from([True, True, False]))
     if draw(chance(8)):
-        body["tools"] = [_TOOL]
+        body["tools"] = [TOOL]
         if draw(chance(3)):
             body["tool_choice"] = draw(st.sampled_from(["auto", "required", "none"]))
         if draw(chance(3)):

@@ -33,9 +33,9 @@ __all__ = ["Finding", "Search", "Seen"]
 #: Cases from one seed of Hypothesis, which draws the first tenth of them small.
 _CASES = 40
 #: Seconds for making one failing case smaller, and starts of a server that the case ends.
-_SHRINKING, _RESTARTS = 6.0, 3
+_SHRINKING, _RESTARTS = 5.0, 3
 #: Faults of one rule and sort with other odd fields, of which so many are told apart.
-_ALIKE = 3
+_ALIKE = 2
 #: Rules about the neighbour's answer.
 _OF_CANARIES = (others.same_alone.__name__,)
 #: What only makes a request one of this toolkit.
