@@ -98,10 +98,11 @@ class Seen:
         self.cases[kind.name] += 1
         for sent, reply in zip(asked.sent, asked.replies, strict=True):
             keys = [("endpoint", sent.path), ("server", kind.name)]
-            keys += [("processor", name) for name in {*names_of(sent)}]
-            for by, key in keys:
-                self.requests.setdefault(by, Counter())[key] += 1
-                self.refused.setdefault(by, Counter())[key] += 400 <= reply.status < 500
+            by = "odd field" if sent.odd else "processor"
+            keys += [(by, name) for name in {*names_of(sent)}]
+            for of, key in keys:
+                self.requests.setdefault(of, Counter())[key] += 1
+                self.refused.setdefault(of, Counter())[key] += 400 <= reply.status < 500
 
 
 @dataclass

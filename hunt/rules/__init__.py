@@ -62,6 +62,7 @@ _RULES: Sequence[Rule] = (
     thoughts.room_is_left,
     calls.calls_are_limited,
     ends.no_server_error,
+    ends.refusals_name_their_field,
     ends.no_fault_counted,
     ends.server_lives,
     report.report_agrees,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from sglang_lp.wire.names import ERROR_CODE
 
 if TYPE_CHECKING:
     from hunt.asking import Asked
     from hunt.rules.told import Found
+    from hunt.sent import Sent
     from hunt.servers import Kind
 
 #: SGLang's own error where ``min_new_tokens`` or ``ignore_eos`` outlast a grammar.
@@ -15,9 +19,6 @@ _OF_GRAMMAR = "Grammar accept_token failed"
 #: The operator's own rules contradict each other, for which the operator is paged: a forced
 #: beginning, for example, and a default budget that the thoughts of the prompt have spent.
 _OF_POLICY = "no token is left by the processors of this server's operator"
-
-
-# Ends
 
 
 def no_server_error(asked: Asked, _kind: Kind) -> Found:
@@ -32,6 +33,25 @@ def no_server_error(asked: Asked, _kind: Kind) -> Found:
                 # SGLang's events of responses say so of whatever it was.
                 sort = sent.path if sent.odd or "'server_error'" in text else _sort(text)
                 yield f"{status} {sort}", f"{status} on {sent.path}: {text[:600]}"
+
+
+def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
+    """A refusal of the toolkit is HTTP 400, and names the field if one is extreme."""
+    for sent, reply in zip(asked.sent, asked.replies, strict=True):
+        text = str([*reply.events])
+        if ERROR_CODE not in text or not 400 <= reply.status < 500:
+            continue
+        if reply.status != 400:
+            yield str(reply.status), f"{reply.status} on {sent.path}: {text[:300]}"
+        names = sent.oddities
+        if len(names) == 1 and not any(name in text for name in (*names, *_inside(sent, *names))):
+            yield sent.path, f"{[*names]} is not named: {text[:300]}"
+
+
+def _inside(sent: Sent, name: str) -> Iterator[str]:
+    """Yield the names in the value of an extreme field, of which a refusal may name one."""
+    found = re.search(rf'"{name}": (.*)', sent.text)
+    yield from re.findall(r'"(\w+)":', found[1]) if found else ()
 
 
 def no_fault_counted(asked: Asked, _kind: Kind) -> Found:

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from hunt.servers import Kind
 
 
-# The operator's word
-
-
 def never_banned_text(asked: Asked, kind: Kind) -> Found:
     """No client gets a text or token that an always-rule bans, in any field of any event."""
     for sent, reply in zip(asked.sent, asked.replies, strict=True):

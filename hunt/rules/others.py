@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from hunt.servers import Kind
 
 
-# Requests and each other
-
-
 def same_alone(asked: Asked, _kind: Kind) -> Found:
     """A canary, asked next to a case, gets the same tokens as without the case."""
     number, reply = asked.canary

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hunt.wishes import Wish
 
 
-# The request's own word
-
-
 def own_bans(asked: Asked, _kind: Kind) -> Found:
     """A text that a request bans is in none of its answer's texts."""
     for told in told_of(asked):

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from hunt.servers import Kind
 
 
-# The report
-
-
 def report_agrees(asked: Asked, _kind: Kind) -> Found:
     """A report has spans within the answer, counts that equal them, and the header's names."""
     for told in told_of(asked):

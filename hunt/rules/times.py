@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 MOST_GAP, MOST_STEP = 1.0, 0.1
 
 
-# Time
-
-
 def loop_answers(asked: Asked, _kind: Kind) -> Found:
     """The event loop is never blocked for more than a second."""
     if asked.gap > MOST_GAP:

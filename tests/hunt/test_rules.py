@@ -60,6 +60,13 @@ def named_in_chat(budget):
     return {"custom_logit_processor": name, "custom_params": budget}
 
 
+def refused(status, message, odd):
+    """Return a case whose request has an extreme field and was refused by the toolkit."""
+    sent = Sent(GENERATE, dict.fromkeys(odd, 5), odd=frozenset(odd))
+    error = {"error": {"message": message, "sglang_lp_code": "invalid_field"}}
+    return Asked([sent], [Reply(status, events=[error])], (0, ALONE), ALONE)
+
+
 def dropped(body, odd):
     """Return a case whose request has fields of the wrong type, and an answer."""
     sent = Sent("/api/chat", body, odd=frozenset(odd))
@@ -272,6 +279,10 @@ WRONG = {
         (case({}, {"error": {"code": 500, "message": "no"}}, path=CHAT), PLAIN),
         (case({}, {"error": {"message": "no", "sglang_lp_code": "not_run"}}, path=MESSAGES), PLAIN),
     ],
+    "refusals_name_their_field": [
+        (refused(400, "top_k: expected an integer", odd={"top_p"}), PLAIN),
+        (refused(422, "top_p: expected a number", odd={"top_p"}), PLAIN),
+    ],
     "no_fault_counted": [(case(asks(), generated(), faults=1.0), PLAIN)],
     "server_lives": [(case(asks(), generated(), is_alive=False), PLAIN)],
     "report_agrees": [
@@ -317,6 +328,7 @@ RIGHT = [
     (case(NO_PARALLEL, chat(content="", tool_calls=[{}]), path=CHAT), REASONING),
     (case(asks("three"), generated(ids=[300, 302, EOS])), PLAIN),
     (dropped({"thinking_budget": 4, "messages": []}, odd=()), PLAIN),
+    (refused(400, "top_p: expected a number", odd={"top_p"}), PLAIN),
     (
         case(
             asks(
@@ -372,7 +384,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 17
+REPORTED = 18
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))
