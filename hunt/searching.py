@@ -33,7 +33,7 @@ __all__ = ["Finding", "Search", "Seen"]
 #: Cases from one seed of Hypothesis, which draws the first tenth of them small.
 _CASES = 40
 #: Seconds for making one failing case smaller, and starts of a server that the case ends.
-_SHRINKING, _RESTARTS = 5.0, 3
+_SHRINKING, _RESTARTS = 10.0, 3
 #: Faults of one rule and sort with other odd fields, of which so many are told apart.
 _ALIKE = 2
 #: Rules about the neighbour's answer.
@@ -236,6 +236,9 @@ class Search:
     def _find(self, case: Sequence[Sent], canary: int, violation: Violation) -> Violation | None:
         """Ask a case once more, and return the same violation."""
         asked = self._ask(case, canary)
+        if not asked.is_alive and violation.invariant != ends.server_lives.__name__:
+            for death in violations(asked, self.kind, self.invariants):
+                self._take([*case], canary, death, 0.0)
         if violation.invariant in TIMES:
             base = self._ask([_without(sent) for sent in case], canary)
             asked = replace(asked, gap=asked.gap - base.gap, step=asked.step - base.step)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hunt import thinking
+from hunt.formats import formats
 from hunt.routes import routes
 from hunt.rules import calls, dropped, ends, operator, others, own, report, thoughts, times
 
@@ -81,6 +82,7 @@ def prepare() -> None:
     from hunt.replaying import served
 
     routes()
+    formats()
     thinking.blocks("", "a")
     served()
 
