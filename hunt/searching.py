@@ -125,6 +125,7 @@ class Search:
     invariants: Sequence[str] = ()
     say: Callable[[str], None] = print
     _rounds: Iterator[int] = field(default_factory=itertools.count)
+    _begin: float = 0.0
     _deadly: list[frozenset[str]] = field(default_factory=list)
 
     @property
@@ -138,12 +139,12 @@ class Search:
         Args:
             seconds: From now on; a failing case that is made smaller then is finished first.
         """
-        begin = time.monotonic()
+        self._begin = time.monotonic()
         with contextlib.suppress(_OverError):
             for number in self._rounds:
-                self._round(f"{self.seed} {number}", begin, seconds)
+                self._round(f"{self.seed} {number}", seconds)
 
-    def _round(self, seed: str, begin: float, seconds: float) -> None:
+    def _round(self, seed: str, seconds: float) -> None:
         @hypothesis.seed(seed)
         @hypothesis.settings(
             max_examples=_CASES,
@@ -154,14 +155,14 @@ class Search:
         )
         @hypothesis.given(cases(self.kind), st.integers(0, 99))
         def judge(case: list[Sent], canary: int) -> None:
-            if time.monotonic() - begin > seconds:
+            if time.monotonic() - self._begin > seconds:
                 raise _OverError
             if any(fields <= _odd_in(case) for fields in self._deadly):
                 return  # it would end the server once more
             asked = self._ask(case, canary)
             self.seen.count(self.kind, asked)
             for violation in [*violations(asked, self.kind, self.invariants)]:
-                self._take(case, canary, violation, time.monotonic() - begin)
+                self._take(case, canary, violation)
 
         judge()
 
@@ -173,8 +174,9 @@ class Search:
             self.served.restart()
         return asked
 
-    def _take(self, case: list[Sent], canary: int, violation: Violation, seconds: float) -> None:
+    def _take(self, case: list[Sent], canary: int, violation: Violation) -> None:
         """Make sure of a fault that was not seen before, and write it down."""
+        seconds = time.monotonic() - self._begin
         known = self.seen.like(violation, _odd_in(case))
         if known is not None:
             self.seen.again[known] += 1
@@ -238,7 +240,7 @@ class Search:
         asked = self._ask(case, canary)
         if not asked.is_alive and violation.invariant != ends.server_lives.__name__:
             for death in violations(asked, self.kind, self.invariants):
-                self._take([*case], canary, death, 0.0)
+                self._take([*case], canary, death)
         if violation.invariant in TIMES:
             base = self._ask([_without(sent) for sent in case], canary)
             asked = replace(asked, gap=asked.gap - base.gap, step=asked.step - base.step)
