@@ -42,7 +42,8 @@ def _thoughts(draw: st.DrawFn) -> str:
     """Draw thoughts with delimiters that begin, are doubled, are missing or stray."""
     delimiters = st.sampled_from([_END, _END, _START, _CALL])
     begun = delimiters.flatmap(lambda one: st.integers(1, len(one) - 1).map(lambda n: one[:n]))
-    piece = seldom(st.sampled_from(_WORDS), delimiters | begun, 3)
+    doubled = delimiters.map(lambda one: one * 2)
+    piece = seldom(st.sampled_from(_WORDS), delimiters | doubled | begun, 2)
     text = "".join(draw(st.lists(piece, min_size=1, max_size=8)))
     return draw(st.sampled_from(["", "", _START])) + text
 
