@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOGETHER", "cases"]
 
-#: Requests at once, at most: of those that are answered at length, and of those with odd fields,
-#: most of which are refused or short.
+#: Most requests at once: of long answers, and of odd fields, where most are refused or short.
 _SEVERAL, TOGETHER = 4, 12
 
 

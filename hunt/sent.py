@@ -26,7 +26,7 @@ class Sent:
 
     Attributes:
         path: Of the endpoint.
-        body: Its JSON; infinity stands for a number beyond all floats.
+        body: Its JSON; infinity is written as a number beyond all floats.
         leave_after: Number of events of a stream after which the client hangs up.
         odd: Names of the fields that have an extreme value or the wrong type.
         is_escaped: Whether the keys are written with escapes.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["whole_requests"]
 
-#: What ordinary requests have beside the extreme field.
+#: Fields of ordinary requests, next to the extreme one.
 _ORDINARY: Body = {
     "min_new_tokens": 3,
     "min_tokens": 3,

@@ -94,7 +94,7 @@ def _opens(told: Told) -> bool:
 
 
 def _content(told: Told, kind: Kind) -> str | None:
-    """Return what a reader takes for the answer; ``None`` if it cannot be told."""
+    """Return the text that a reader takes for the answer; ``None`` if it cannot be told."""
     texts = told.answer.texts
     if told.sent.path != GENERATE and kind.parser:
         return texts.get("content", "")
