@@ -1,8 +1,8 @@
 """The tokens that are the next part of one of several texts, whichever tokens spell it.
 
-A text has begun where a suffix of the output is a prefix of the text, whichever tokens wrote it.
-Its next parts are the tokens whose bytes begin the rest, and after which tokens can spell the
-remainder.
+A text has begun where a suffix of the output is a prefix of the text, whichever tokens wrote it;
+the longest prefix counts, for each text its own. Its next parts are the tokens whose bytes begin
+the rest, and after which tokens can spell the remainder.
 
 A state is the longest suffix of the output that is a prefix of a text, or a whole text: a state of
 the automaton of the texts' bytes. Sets of texts are numbers, with bit 3 for text 3.
@@ -87,20 +87,20 @@ class NextParts:
         self._automaton = automaton = Automaton(self._texts)
         states = range(len(automaton.children))
         #: For each state: its number of bytes, and the longer texts that begin so.
-        self._depths, self._begun = [0 for _ in states], [0 for _ in states]
+        self._depths, self._begin = [0 for _ in states], [0 for _ in states]
         #: For each state: the texts that end there.
         self._ended = [0 for _ in states]
         for number, text in enumerate(self._texts):
             state = 0
             for depth, byte in enumerate(text, 1):
-                self._begun[state] |= 1 << number
+                self._begin[state] |= 1 << number
                 state = automaton.children[state][byte]
                 self._depths[state] = depth
             self._ended[state] |= 1 << number
         for state in automaton.by_length():
             self._ended[state] |= self._ended[automaton.shorter[state]]
         #: Of new texts, which can begin in every state.
-        self._new = [*self._entries(0)]
+        self._new = [*self._entries(0, self._begin[0])]
         self._parts: KeptIds[_Parts] = KeptIds()
         self._shares: KeptIds[Shares] = KeptIds()
         self._parts.of(0, self._found)  # where every request begins
@@ -121,16 +121,13 @@ class NextParts:
     def shares(self, state: int, wanted: int, vocab_size: int) -> Shares:
         """Return the tokens that are the next part of a text, each with its bias.
 
-        A text continues from the longest prefix of a wanted text that is a suffix of the output, or
-        begins anew.
+        A text continues from its longest prefix that is a suffix of the output, or begins anew.
 
         Args:
             state: The state.
             wanted: The texts that count.
             vocab_size: Number of logits in a row; a tokenizer may have more tokens.
         """
-        while state and not self._begun[state] & wanted:
-            state = self._automaton.shorter[state]
         return self._shares.of((state, wanted, vocab_size), self._wanted)
 
     def _wanted(self, place: tuple[int, int, int]) -> Shares:
@@ -150,18 +147,25 @@ class NextParts:
         """Return the next parts of begun and of new texts in a state."""
         import numpy as np
 
-        found = sorted({*self._new, *(self._entries(state) if state else ())})
-        ids, starts = np.unique(np.array([entry[0] for entry in found], int), return_index=True)
-        texts = np.array([entry[1] for entry in found], int)
-        return _Parts(ids, starts, texts, np.array([entry[2] for entry in found], float))
+        found = {*self._new}
+        begun, place = 0, state
+        while place:
+            found.update(self._entries(place, self._begin[place] & ~begun))
+            begun |= self._begin[place]
+            place = self._automaton.shorter[place]
+        entries = sorted(found)
+        ids, starts = np.unique(np.array([entry[0] for entry in entries], int), return_index=True)
+        texts = np.array([entry[1] for entry in entries], int)
+        return _Parts(ids, starts, texts, np.array([entry[2] for entry in entries], float))
 
-    def _entries(self, state: int) -> Iterator[tuple[int, int, float]]:
-        """Yield token, text and bias of each next part from a state on."""
+    def _entries(self, state: int, texts: int) -> Iterator[tuple[int, int, float]]:
+        """Yield token, text and bias of each next part of some texts that begin with a state."""
         exact = self._vocabulary.exact
         done = self._depths[state]
-        for number, text in enumerate(self._texts):
-            if not self._begun[state] >> number & 1:
-                continue
+        while texts:
+            number = texts.bit_length() - 1
+            texts -= 1 << number
+            text = self._texts[number]
             share = self._weights[number] / len(text)
             for end in range(done + 1, min(len(text), done + exact.longest) + 1):
                 if self._spelled is None or text[end:] in self._spelled:

@@ -64,8 +64,8 @@ class BiasWordsLogitProcessor(LogitProcessor):
     bias counts.
 
     A word has begun where the output ends with a prefix of it, whichever tokens wrote the prefix;
-    the longest prefix counts. The prompt does not count. A longer word may contain the word. Let a
-    word begin with a space where it needs one.
+    the longest prefix counts, for each word its own. The prompt does not count. A longer word may
+    contain the word. Let a word begin with a space where it needs one.
     """
 
     __module__ = "sglang_lp.builtins"

@@ -59,16 +59,11 @@ def biases(words, weights, max_times, output):
             came[word] += any(said[:end].endswith(word) for end in ends)
     pairs = zip(words, weights, strict=True)
     wanted = [(word, weight) for word, weight in pairs if came[word] < max_times]
-    begun = max(
-        (word[:n] for word, _ in wanted for n in range(len(word)) if said.endswith(word[:n])),
-        key=len,
-        default=b"",
-    )
     found = {}
-    for token_id, token in enumerate(TOKENS):
-        for start in {b"", begun}:
-            for word, weight in wanted:
-                written = start + token
+    for word, weight in wanted:
+        begun = max((word[:n] for n in range(len(word)) if said.endswith(word[:n])), key=len)
+        for token_id, token in enumerate(TOKENS):
+            for written in (token, begun + token):
                 if token and word.startswith(written):
                     value = weight * len(written) / len(word)
                     found[token_id] = max(value, found.get(token_id, 0))
@@ -158,6 +153,17 @@ def test_a_word_that_is_not_pushed_any_more_gives_way_to_one_that_is():
 
     assert row[TOKENIZER.token_to_id("d")] == 0
     assert row[TOKENIZER.token_to_id("p")] == pytest.approx(2 * 3 / 4)
+
+
+def test_the_longer_beginning_of_another_word_hides_no_word():
+    output = [TOKENIZER.token_to_id(letter) for letter in "ab"]
+    request = FakeRequest([], output, tokenizer=TOKENIZER)
+    params = {"words": ["abc", "bd"], "weights": [3.0, 2.0]}
+
+    row = BiasWordsLogitProcessor()(torch.zeros(1, 330), [request.custom_params(params)])[0]
+
+    assert row[TOKENIZER.token_to_id("c")] == 3
+    assert row[TOKENIZER.token_to_id("d")] == 2
 
 
 def test_a_fork_leaves_the_request_where_it_was():
