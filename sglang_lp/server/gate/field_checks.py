@@ -14,7 +14,7 @@ import numpy as np
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
 from sglang_lp.msgspec_errors import described
-from sglang_lp.server.gate.request_fields import BODY, SAMPLING, Row, names_of
+from sglang_lp.server.gate.request_fields import BODY, GRAMMARS, SAMPLING, Row, names_of
 from sglang_lp.server.gate.stop_regex import check_stop_regex
 
 #: Length from which on NumPy checks a list of ids.
@@ -234,7 +234,7 @@ def _convert(given: Any, kind: Any, read: Any) -> None:
 
 
 def _check_meaning(read: Any, vocab_size: int) -> None:
-    """Check sampling parameters whose range is the vocabulary.
+    """Check sampling parameters whose range is the vocabulary or another parameter.
 
     Args:
         read: Return a sampling parameter, or ``None``, given its name.
@@ -243,11 +243,8 @@ def _check_meaning(read: Any, vocab_size: int) -> None:
     stops, bias = read("stop_token_ids"), read("logit_bias")
     if stops:
         check_token_ids("stop_token_ids", stops, vocab_size)
-        if read("min_new_tokens") and len({*stops}) >= vocab_size:
-            raise RequestError(
-                "min_new_tokens: expected 0 with every token in stop_token_ids, as no token may "
-                f"begin the answer, got {read('min_new_tokens')}; leave out one of them"
-            )
+    if read("min_new_tokens"):
+        _check_least(read, vocab_size)
     if bias:
         try:
             check_token_ids("logit_bias", [int(key) for key in bias], vocab_size)
@@ -257,6 +254,23 @@ def _check_meaning(read: Any, vocab_size: int) -> None:
             raise RequestError(
                 "logit_bias: expected token ids as keys, got something else; write them in digits"
             ) from None
+
+
+def _check_least(read: Any, vocab_size: int) -> None:
+    """Refuse a least length with which a row could have no token; see :func:`_check_meaning`."""
+    grammar = next((name for name in GRAMMARS if read(name) is not None), None)
+    if grammar is not None:
+        reason = (
+            f"with a grammar, which decides when the answer may end (here {grammar}; "
+            "response_format and tool_choice set one as well)"
+        )
+    elif len({*(read("stop_token_ids") or ())}) >= vocab_size:
+        reason = "with every token in stop_token_ids, as no token may begin the answer"
+    else:
+        return
+    raise RequestError(
+        f"min_new_tokens: expected 0 {reason}, got {read('min_new_tokens')}; leave out one of them"
+    )
 
 
 def _check_patterns(patterns: Any, stop: Any) -> None:

@@ -71,6 +71,9 @@ class Row(NamedTuple):
     vocabulary: bool = False
 
 
+#: Fields of one text that are a grammar, of which SGLang takes one.
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
 #: Fields of one text's ``sampling_params``.
 SAMPLING = (
     Row("temperature", Annotated[float, Meta(ge=0, le=FLOAT_MAX)], Effect.AFTER),
@@ -88,7 +91,7 @@ SAMPLING = (
     ),
     Row("min_new_tokens", Natural, Effect.BEFORE),
     Row("stop_token_ids", list[Natural | None], Effect.BEFORE, vocabulary=True),
-    Row("json_schema regex ebnf structural_tag", str, Effect.BEFORE),
+    Row(" ".join(GRAMMARS), str, Effect.BEFORE),
     Row("ebnf_full_assistant", bool, Effect.BEFORE),
     Row("stop stop_regex", Stop | list[Stop]),
     Row("max_new_tokens", Natural),
