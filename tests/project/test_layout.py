@@ -89,7 +89,6 @@ STATE = {
     "ngram_index._texts": "prompts that were read, while a request of them lives",
     "parsed._known": "parameters of the latest 18 requests, for their copies",
     "placeholders._tasks": "tasks until they are done, else the event loop forgets them",
-    "places._body": "a context variable: one value per HTTP request",
     "reports._asked": "a context variable: one value per HTTP request",
     "terminal._lost": "what a broken pipe did not take, in a command",
     "trial._abandoned": "at most one thread for each class that the operator allowed",
