@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hunt.sent import Sent
     from hunt.servers import Kind
 
-#: SGLang's own error where ``min_new_tokens`` or ``ignore_eos`` outlast a grammar.
+#: SGLang's own error where ``ignore_eos`` outlasts a grammar.
 _OF_GRAMMAR = "Grammar accept_token failed"
 #: The operator's own rules contradict each other, for which the operator is paged: a forced
 #: beginning, for example, and a default budget that the thoughts of the prompt have spent.
