@@ -207,12 +207,12 @@ def test_an_error_in_the_policy_names_the_file():
         Guard(Policy(defaults=Chosen(processor="NoSuch")))
 
 
-def test_a_chain_of_a_kind_of_its_own_is_refused_where_the_operator_decides(deciding):
+def test_a_chain_of_a_kind_of_its_own_is_refused_where_the_operator_decides(deciding, monkeypatch):
     class Own(ChainLogitProcessor):
         def edit(self, request, edits):
             pass
 
-    deciding.rules._find = lambda _payload: Own
+    monkeypatch.setattr(deciding, "_running", lambda _kind: Own)
     with pytest.raises(Unsupported, match="a chain of its own kind"):
         deciding.admit(Intake(THINK, {"chain": [THINK]}))
 

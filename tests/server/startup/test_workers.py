@@ -81,7 +81,7 @@ def test_a_worker_answers_with_the_middleware_of_a_single_front_end(monkeypatch,
     manager = SimpleNamespace(server_args=SimpleNamespace(enable_metrics=False))
 
     in_worker = added(lambda: workers.app)
-    assert len(in_worker) == 4
+    assert len(in_worker) == 3
     begin = launch.Launch(guard, PendingResults()).begin_front
     assert in_worker == added(lambda: begin(None, manager))
 
