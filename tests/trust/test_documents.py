@@ -19,7 +19,7 @@ from sglang_lp.errors import RefusalReason
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.file import PolicyFile
 from sglang_lp.server.front import bounds, lists, tokenizer
-from sglang_lp.server.gate import guard, reserved_keys
+from sglang_lp.server.gate import guard, request_fields, reserved_keys, stop_regex
 from sglang_lp.server.startup.launch import REFUSED
 from sglang_lp.text import encoding
 from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
@@ -98,6 +98,10 @@ BOUNDS = [
     [bounds.MAX_CHARACTERS],
     [bounds.MAX_LINKS],
     [bounds.MAX_COPIED, bounds.MAX_COPIED / (1 << 17)],
+    [bounds.MAX_REQUESTS, bounds.MAX_COPIES],
+    [bounds.MAX_CHARACTERS_OF_TOKEN],
+    [bounds.MAX_INNER],
+    [request_fields.MAX_STOP, stop_regex.MAX_STEPS],
     [bounds.MAX_CHOICES],
     [bounds.MAX_DIFFERENT],
     [bounds.MAX_STREAMED],
