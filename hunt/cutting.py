@@ -6,6 +6,7 @@ The cuts work on the JSON as it is sent, not on the choices that Hypothesis drew
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["shrink"]
 
-#: Without these there is no request.
+#: Without these there is no request, unless one of them is odd.
 _NEEDED = {"model", "messages", "prompt", "input", "role", "content", "max_tokens"}
 
 
@@ -43,24 +44,26 @@ def _cuts(case: Sequence[Sent]) -> Iterator[list[Sent]]:
     for place, sent in enumerate(case):
         if sent.leave_after is not None:
             yield [*case[:place], replace(sent, leave_after=None), *case[place + 1 :]]
-        for body in _smaller(sent.body):
+        for body in _smaller(sent.body, _NEEDED - sent.odd):
             yield [*case[:place], replace(sent, body=body), *case[place + 1 :]]
 
 
-def _smaller(value: Any) -> Iterator[Any]:
-    """Yield values with a part less, the largest parts first."""
+def _smaller(value: Any, needed: AbstractSet[str]) -> Iterator[Any]:
+    """Yield values with a part less, the largest parts first; objects keep the needed names."""
     if isinstance(value, Mapping):
-        free = [name for name in value if name not in _NEEDED]
+        free = [name for name in value if name not in needed]
         half = len(free) // 2
         for gone in (free[:half], free[half:]) if half > 1 else ():
             yield {name: one for name, one in value.items() if name not in gone}
         for name in free:
             yield {other: one for other, one in value.items() if other != name}
         for name, one in value.items():
-            yield from ({**value, name: smaller} for smaller in _smaller(one))
+            yield from ({**value, name: smaller} for smaller in _smaller(one, needed))
     elif isinstance(value, list):
         half = len(value) // 2
         yield from (value[:half], value[half:]) if half > 1 else ()
         yield from (value[:at] + value[at + 1 :] for at in range(len(value)) if half)
         for at, one in enumerate(value):
-            yield from ([*value[:at], smaller, *value[at + 1 :]] for smaller in _smaller(one))
+            yield from (
+                [*value[:at], smaller, *value[at + 1 :]] for smaller in _smaller(one, needed)
+            )

@@ -406,3 +406,13 @@ def test_a_case_is_cut_to_what_makes_it_fail():
     ]
 
     assert shrink(many, fails) == [Sent(GENERATE, {"custom_logit_processor": "DRYLogitProcessor"})]
+
+
+@pytest.mark.parametrize("odd", ["max_tokens", "prompt", "top_p"])
+def test_an_odd_field_that_a_fault_does_not_need_goes_also_where_others_need_it(odd):
+    body = {"prompt": "hi", "max_tokens": 4, odd: -1, "temperature": 1e300}
+    case = [Sent(COMPLETIONS, body, odd=frozenset({odd, "temperature"}))]
+
+    (smallest,) = shrink(case, lambda sent: any("temperature" in one.body for one in sent))
+
+    assert smallest.oddities == {"temperature"}
