@@ -1,0 +1,1 @@
+"""Watermarks of sampled text: keys, schemes, and the tests that find a watermark again."""
