@@ -76,6 +76,8 @@ class LogitProcessor:
             :meth:`serving`.
         finishes: Whether :meth:`edit` may end the answer (``edits.finish``). A beam search takes no
             such processor. A class where it depends on the parameters sets it in :meth:`serving`.
+        samples: Whether the edits are meant for an answer that is sampled token by token. A beam
+            search takes no such processor.
         renormalizes: Whether the score of a beam is made of the probabilities among the tokens that
             the edits leave, instead of the model's own. A class where it depends on the parameters
             sets it in :meth:`serving`.
@@ -91,6 +93,7 @@ class LogitProcessor:
     early: bool = False
     exclusion_only: bool = False
     finishes: bool = False
+    samples: bool = False
     renormalizes: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 

@@ -10,6 +10,7 @@ from sglang_lp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue
+    from sglang_lp.watermark.marks import Scheme
 
 __all__ = ["ReasoningFormat", "ServedModel", "ToolCallFormat", "ends_for", "shows_ends"]
 
@@ -70,6 +71,7 @@ class ServedModel(NamedTuple):
         reasoning: Delimiters of the served reasoning parser; ``None`` without a parser.
         catalogues: The newest version of each catalogue of the server, by name.
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
+        watermark: The scheme of the server's watermark with its key; ``None`` without a key.
     """
 
     tokenizer: Any = None
@@ -78,6 +80,7 @@ class ServedModel(NamedTuple):
     reasoning: ReasoningFormat | None = None
     catalogues: Mapping[str, Catalogue] = MappingProxyType({})
     tool_calls: ToolCallFormat | None = None
+    watermark: Scheme | None = None
 
     @classmethod
     def of(

@@ -212,6 +212,7 @@ class Batch:
         5. Step edits.
         6. Rows keep only logits near their largest, if they ask for it: the largest and the
            deviation are those of the tokens that all other edits leave. Then rows are scaled.
+           Watermarks come last, because they depend on what the sampler will see.
         7. Rows whose persistent edits leave no token end.
         8. Rows that may have lost their last finite logit, or have NaN, are looked at: a row from
            which nothing can be sampled ends.
@@ -374,13 +375,16 @@ def _plan_step(step: Step) -> Plan:
 
 
 def _apply_last(logits: torch.Tensor, plans: Sequence[Plan]) -> None:
-    """Keep only logits near the largest and scale rows, after all other edits."""
+    """Keep only logits near the largest, scale rows and mark them, after all other edits."""
     kept = [plan.near_top for plan in plans if plan.near_top is not None]
     if kept:
         device_of(logits).keep_near_top(logits, kept)
     for plan in plans:
         if plan.factors is not None:
             device_of(logits).scale(logits, plan.factors)
+    for plan in plans:
+        for scheme, numbers, count in plan.marks:
+            scheme.apply(logits, numbers, count)
 
 
 def _refuse_repeated(row: Row) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.tokens.scheduled_bias import ScheduledBiasLogitProcessor
     from sglang_lp.builtins.tokens.temperature import TemperatureLogitProcessor
     from sglang_lp.builtins.tokens.top_n_sigma import TopNSigmaLogitProcessor
+    from sglang_lp.builtins.tokens.watermark import WatermarkLogitProcessor
     from sglang_lp.builtins.words.bad_words import BadWordsLogitProcessor
     from sglang_lp.builtins.words.bias_words import BiasWordsLogitProcessor
     from sglang_lp.builtins.words.choice import ChoiceLogitProcessor
@@ -83,6 +84,7 @@ __all__ = [
     "ToolCallLimitLogitProcessor",
     "TopNSigmaLogitProcessor",
     "TriggerPhraseLogitProcessor",
+    "WatermarkLogitProcessor",
 ]
 
 

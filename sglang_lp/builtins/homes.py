@@ -44,6 +44,7 @@ HOMES = {
     "ToolCallLimitLogitProcessor": "words.tool_calls",
     "TopNSigmaLogitProcessor": "tokens.top_n_sigma",
     "TriggerPhraseLogitProcessor": "words.trigger_phrase",
+    "WatermarkLogitProcessor": "tokens.watermark",
 }
 
 

@@ -171,6 +171,7 @@ class InPhase(LogitProcessor):
         self.early = processor.early
         self.exclusion_only = processor.exclusion_only
         self.finishes = processor.finishes
+        self.samples = processor.samples
         self.renormalizes = processor.renormalizes
 
     @property

@@ -155,7 +155,10 @@ def _check_model(
     _skip_after_error(opened, "a catalogue cannot be opened")
     from sglang_lp.client.models import load_model
 
-    served = load_model(arguments.model)._replace(catalogues=opened())
+    policy = policy_option.choose(arguments.policy)
+    served = load_model(arguments.model)._replace(
+        catalogues=opened(), watermark=policy.read_watermark()
+    )
     if arguments.reasoning_parser is not None:
         from sglang_lp.server.gate.reasoning_parser import reasoning_format
 
@@ -166,7 +169,7 @@ def _check_model(
                 f"got {shown(arguments.reasoning_parser)}"
             )
         served = served._replace(reasoning=reasoning)
-    policy_option.check(policy_option.choose(arguments.policy), served)
+    policy_option.check(policy, served)
     return f"every decision fits {shown(arguments.model, 200)[1:-1]}"
 
 

@@ -75,7 +75,9 @@ def _run(arguments: argparse.Namespace) -> int:
     policy = policy_option.choose(arguments.policy)
     catalogues = policy.open_catalogues().now if policy.catalogues else {}
     with progress("reading the tokenizer"):
-        served = _model(arguments)._replace(catalogues=catalogues)
+        served = _model(arguments)._replace(
+            catalogues=catalogues, watermark=policy.read_watermark()
+        )
     verifier = Verifier(policy)
 
     def trace(request: str, answer: str) -> Trace:

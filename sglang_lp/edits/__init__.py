@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sglang_lp.request import Answer
+    from sglang_lp.watermark.marks import Mark
 
 __all__ = ["LENGTH", "MAX_BIAS", "MAX_FACTOR", "NEVER", "STOP", "Edits", "End"]
 
@@ -155,6 +156,18 @@ class Edits(ABC):
 
         Raises:
             ProcessorFault: ``sigmas`` is out of range.
+        """
+
+    @abstractmethod
+    def mark(self, mark: Mark) -> None:
+        """Watermark the row, after all other edits, factors included.
+
+        The device does it, with the same number of operations for any number of rows. A forced
+        token stays. Only for one step: neither on the edits of :meth:`always` nor with
+        :meth:`hold_until`. The first mark counts if there are several.
+
+        Args:
+            mark: The scheme, the tokens that seed it, and the sampling parameters of the request.
         """
 
     @abstractmethod

@@ -15,6 +15,7 @@ from sglang_lp.errors import ProcessorFault, shown
 
 if TYPE_CHECKING:
     from sglang_lp.request import Answer
+    from sglang_lp.watermark.marks import Mark
 
 __all__ = ["Conditional", "Recording"]
 
@@ -55,6 +56,7 @@ class Recording(Edits):
         biased: Lists of ids, each with a value for each id or a value for all.
         factor: Multiplies all logits, unless it is ``None``.
         sigmas: Standard deviations below the largest logit within which tokens stay.
+        marked: The watermark, if there is one.
         pooled: Lists of ids, each with the token that gets their probability.
         conditional: Edits that depend on an answer of the device.
         standing: The edits of :meth:`always`, which also hold at every later step.
@@ -73,6 +75,7 @@ class Recording(Edits):
     biased: Sequence[tuple[Ids | list[int], array[float] | float]] = ()
     factor: float | None = None
     sigmas: float | None = None
+    marked: Mark | None = None
     pooled: Sequence[tuple[Ids | list[int], int]] = ()
     conditional: Sequence[Conditional] = ()
     standing: Recording | None = None
@@ -148,6 +151,9 @@ class Recording(Edits):
             )
         self.sigmas = _pick(min, self.sigmas, float(sigmas))
 
+    def mark(self, mark: Mark) -> None:
+        self.marked = self.marked or mark
+
     def pool(self, token_ids: Iterable[int], into: int) -> None:
         ids, into = checked(token_ids, self.vocab_size), check_id(into, self.vocab_size)
         if into in ids:
@@ -197,6 +203,8 @@ class Recording(Edits):
             raise ProcessorFault("pool() is for one step; declare it anew at each")
         if self.conditional:
             raise ProcessorFault("force_if() is for one step; ask anew at each")
+        if self.marked is not None:
+            raise ProcessorFault("mark() is for one step; declare it anew at each")
 
     @property
     def is_empty(self) -> bool:
@@ -213,6 +221,7 @@ class Recording(Edits):
             or self.pooled
             or self.sigmas is not None
             or self.factor is not None
+            or self.marked is not None
         )
 
     @property
@@ -221,7 +230,9 @@ class Recording(Edits):
         held = self.standing is None or self.standing.only_excludes
         return (
             held
-            and not (self.biased or self.pooled or self.factor is not None)
+            and not (self.biased or self.pooled)
+            and self.factor is None
+            and self.marked is None
             and all(one.otherwise.only_excludes for one in self.conditional)
         )
 
@@ -232,7 +243,7 @@ class Recording(Edits):
             return None
         if self.banned or self.biased or self.pooled:
             return None
-        if self.sigmas is not None or self.factor is not None:
+        if self.sigmas is not None or self.factor is not None or self.marked is not None:
             return None
         return self.allowed[0]
 
@@ -270,6 +281,8 @@ class Recording(Edits):
             self.factor = _pick(max, self.factor, other.factor)
         if other.sigmas is not None:
             self.sigmas = _pick(min, self.sigmas, other.sigmas)
+        if other.marked is not None:
+            self.mark(other.marked)
         if other.pooled:
             self.pooled = (*self.pooled, *other.pooled)
         if other.conditional:

@@ -22,9 +22,11 @@ from sglang_lp.policy.mistakes import explain
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
 from sglang_lp.trust.audit import Limits
+from sglang_lp.watermark.keys import read_key
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogues
+    from sglang_lp.watermark.marks import Scheme
 
 #: A policy is a page of text; a larger file is not a policy.
 _MAX_FILE_BYTES = 1 << 20
@@ -41,6 +43,8 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         adapt: Classes that were written for other engines.
         limits: The most that refusals may cost.
         catalogues: Catalogues of items, by the name that requests choose them by.
+        watermark: The key file of ``WatermarkLogitProcessor``. A relative path is relative to the
+            folder of the policy.
     """
 
     builtins: bool = True
@@ -50,6 +54,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     adapt: tuple[Adapt, ...] = ()
     limits: Limits = Limits()
     catalogues: dict[str, Source] = msgspec.field(default_factory=dict)
+    watermark: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,6 +147,17 @@ class Policy(PolicyFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return Catalogues(self.catalogues, Path(self.source).parent)
             except CatalogueError as error:
                 raise PolicyError(str(error)) from None
+
+    def read_watermark(self) -> Scheme | None:
+        """Read the key file of the policy; ``None`` if it names none.
+
+        Raises:
+            PolicyError: It cannot be read, others may read it, or it is no key file.
+        """
+        if self.watermark is None:
+            return None
+        with self.named():
+            return read_key(Path(self.source).parent / self.watermark)
 
     @contextmanager
     def named(self) -> Iterator[None]:

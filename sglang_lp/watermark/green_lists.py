@@ -81,6 +81,7 @@ class GreenLists:
         biases: True: greedy answers change as well.
         candidates: 40 for "selfhash", as in Transformers; 0 for "lefthash".
         bias: Added to the logits of green tokens after the temperature.
+        digest: Of the key.
     """
 
     name = "kgw"
@@ -92,6 +93,7 @@ class GreenLists:
         self._key = key
         self.context_size = key.context_width
         self.bias = key.bias
+        self.digest = key.digest()
         self._hashes_itself = key.seeding_scheme == "selfhash"
         self.candidates = _CANDIDATES if self._hashes_itself else 0
         #: By device and vocabulary.
@@ -174,7 +176,8 @@ class GreenLists:
         rows, slots = numbers[:count], numbers[count : 2 * count]
         biases = numbers[2 * count :].view(torch.float32)[:count, None]
         green = table.bits_of(slots)[:, : logits.shape[1]]
-        logits.index_add_(0, rows, (green * biases).to(logits.dtype))
+        # Adding -0.0 keeps the bits of the other logits.
+        logits.index_add_(0, rows, torch.where(green, biases, -0.0).to(logits.dtype))
 
     def detect(self, token_ids: Sequence[int], vocab_size: int | None) -> Detection:
         """Test the number of green tokens.
@@ -225,7 +228,7 @@ class _Table:
         import torch
 
         self._device, self._vocab_size = device, vocab_size
-        self._bytes = -(-vocab_size // 8)
+        self._bytes = -(-vocab_size // 64) * 8  # whole integers of 64 bits
         self._most = max(1, min(vocab_size, MAX_TABLE_BYTES // self._bytes))
         self._slots: OrderedDict[int, int] = OrderedDict()
         count = min(_FIRST_SLOTS, self._most)
@@ -254,15 +257,14 @@ class _Table:
 
         slots = self._slots
         self._grow(len(slots) + len(missing))
-        new = np.empty((len(missing), 8 + self._bytes), dtype=np.uint8)
+        new = np.zeros((len(missing), 1 + self._bytes // 8), dtype=np.int64)
         for one, token_id in zip(new, missing, strict=True):
             full = len(slots) == len(self._lists)
-            slots[token_id] = slot = slots.popitem(last=False)[1] if full else len(slots)
-            one[:8] = np.frombuffer(np.int64(slot).tobytes(), dtype=np.uint8)
-            one[8:] = make(token_id, self._vocab_size)
+            one[0] = slots[token_id] = slots.popitem(last=False)[1] if full else len(slots)
+            green = make(token_id, self._vocab_size)
+            one[1:].view(np.uint8)[: len(green)] = green
         sent = send(torch.from_numpy(new), self._device)
-        places = sent[:, :8].contiguous().view(torch.int64).view(-1)
-        self._lists.index_copy_(0, places, sent[:, 8:])
+        self._lists.index_copy_(0, sent[:, 0], sent[:, 1:].view(torch.uint8))
 
     def _grow(self, count: int) -> None:
         """Make room for a number of lists, as far as there may be room."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import stat
@@ -31,7 +32,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 #: Layers of a new tournament: those of the paper.
 _DEPTH = 30
 
-_Int63 = Annotated[int, Meta(ge=1, lt=1 << 63)]
+_Int63 = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 _Context = Annotated[int, Meta(ge=1, le=64)]
 
 
@@ -43,6 +44,10 @@ class _Secret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __rich_repr__(self) -> Sequence[Any]:
         return ()
+
+    def digest(self) -> str:
+        """Return a digest of all values, for processes of one server."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
 class GreenKey(_Secret, frozen=True, kw_only=True, tag_field="scheme", tag="kgw"):
@@ -82,11 +87,11 @@ class TournamentKey(_Secret, frozen=True, kw_only=True, tag_field="scheme", tag=
         sampling_table_seed: Seed of these bits.
     """
 
-    keys: Annotated[tuple[Annotated[int, Meta(ge=0, lt=1 << 63)], ...], Meta(max_length=64)]
+    keys: Annotated[tuple[Annotated[int, Meta(ge=0, le=(1 << 63) - 1)], ...], Meta(max_length=64)]
     ngram_len: Annotated[int, Meta(ge=2, le=64)] = 5
     context_history_size: Annotated[int, Meta(ge=1, le=4096)] = 1024
     sampling_table_size: Annotated[int, Meta(ge=2, le=1 << 24)] = 1 << 16
-    sampling_table_seed: Annotated[int, Meta(ge=0, lt=1 << 63)] = 0
+    sampling_table_seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
 
     def __post_init__(self) -> None:
         if not self.keys or len({key % self.sampling_table_size for key in self.keys}) < len(

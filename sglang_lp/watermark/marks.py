@@ -64,6 +64,8 @@ class Scheme(Protocol):
         candidates: Number of largest logits that :meth:`green` judges on the host; 0 if the device
             marks whole rows.
         bias: Added to the logits of green tokens after the temperature.
+        digest: Differs between keys; only for processes of one server, because a short key could
+            be found from it.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Scheme(Protocol):
     biases: bool
     candidates: int
     bias: float
+    digest: str
 
     def green(self, context: Sequence[int], token_ids: Sequence[int], vocab_size: int) -> list[int]:
         """Return those of some tokens that are green after a context."""

@@ -56,6 +56,7 @@ class Tournament:
         biases: False: it chooses among tokens that may be sampled, so greedy answers stay.
         candidates: 0: the device finds them.
         bias: 0: nothing is added.
+        digest: Of the key.
     """
 
     name = "synthid"
@@ -66,6 +67,7 @@ class Tournament:
     def __init__(self, key: TournamentKey) -> None:
         """Take a key that was read from its file."""
         self._key = key
+        self.digest = key.digest()
         self.context_size = key.ngram_len - 1
         self.window = key.context_history_size
         #: On each device the table of bits, float32, and what the hash adds in each layer.
@@ -162,8 +164,9 @@ class Tournament:
         for bits in g_values.unbind():
             won = bits * end
             end = (end + won).addcmul_(end, won.sum(1, keepdim=True), value=-1)
-        gained = (end / start).clamp_(min=0.0).log()  # rounding can leave a negative probability
-        moved = torch.where(start > 0, gained, 0.0) * temperature
+        lost = (start / end.clamp_(min=0.0)).log()  # rounding can leave a negative probability
+        # Adding -0.0 keeps the bits of a logit.
+        moved = torch.where(start > 0, -lost, -0.0) * temperature
         new = own.gather(1, ids).float() + moved
         new.masked_fill_(cuts & ~keeps, -math.inf)
         own.masked_fill_(cuts, -math.inf).scatter_(1, ids, new.to(own.dtype))

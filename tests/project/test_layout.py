@@ -26,6 +26,7 @@ RANKS = {
     "params": (1,),
     "wire": (1,),
     "catalogue": (1,),
+    "watermark": (1,),
     "request": (2,),
     "served_model": (2,),
     "serialization": (2,),

@@ -1,10 +1,11 @@
 """The edits of a whole batch as one set of tensor operations.
 
 However many rows are edited, applying costs one host-to-device copy and at most six tensor
-operations, in place, without waiting for the device. Four cases cost more:
+operations, in place, without waiting for the device. Five cases cost more:
 
 - rows whose logits are all multiplied: one operation for all of them;
 - rows that keep only logits near their largest: some twenty operations for all of them;
+- rows with a watermark: as many operations as its scheme takes, for all of them;
 - a question that the device answers: a dozen operations for all of them;
 - wide edits, of thousands of tokens: one or two operations for each run of rows that share them.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.apply.answers import Answers
     from sglang_lp._engine.apply.deciding import Decisions
     from sglang_lp._engine.apply.reading import Logits
+    from sglang_lp.watermark.marks import Mark, Scheme, Send
 
 _MINUS_INF = -math.inf
 
@@ -40,6 +42,7 @@ class Plan:
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
         factors: Factors of all rows, shape ``(rows, 1)``, or ``None`` if no row is scaled.
         near_top: Rows that keep only logits near their largest, or ``None``.
+        marks: Each watermark with its numbers on the device, and the number of rows that it marks.
     """
 
     __slots__ = (
@@ -55,6 +58,7 @@ class Plan:
         "_masked_runs",
         "conflicts",
         "factors",
+        "marks",
         "near_top",
     )
 
@@ -82,6 +86,10 @@ class Plan:
             array("q", builder.sigmas.tobytes()),
             _factors(builder),
             asked,
+            *(
+                _marks(scheme, marks, logits, device.send)
+                for scheme, marks in builder.marks.items()
+            ),
         )
         ends = [*accumulate(len(part) for part in parts)]
         sent: torch.Tensor | None = None
@@ -97,7 +105,7 @@ class Plan:
         self._fill, self._keep, self._bias, self._ban, self._force, bits, *late = (
             cut(part, end) for part, end in zip(parts, ends, strict=True)
         )
-        rows, sigmas, factors, numbers = late
+        rows, sigmas, factors, numbers, *marked = late
         self.factors: torch.Tensor | None = None
         if factors is not None:
             self.factors = factors.view(torch.float32)[: builder.rows, None]
@@ -108,6 +116,11 @@ class Plan:
         if numbers is not None:
             self._decisions = builder.decisions
             self._decisions.take(numbers)
+        self.marks = [
+            (scheme, sent, len(marks))
+            for (scheme, marks), sent in zip(builder.marks.items(), marked, strict=True)
+            if sent is not None
+        ]
         self._bias_values = None if bits is None else bits.view(torch.float64).to(logits.dtype)
 
     def decide(self, read: Logits, answers: Answers) -> None:
@@ -165,6 +178,14 @@ def _factors(builder: PlanBuilder) -> array[int]:
         for row, factor in builder.factors.items():
             factors[row] = factor
     return array("q", factors.tobytes())
+
+
+def _marks(
+    scheme: Scheme, marks: Sequence[tuple[int, Mark]], logits: torch.Tensor, send: Send
+) -> array[int]:
+    """Return the numbers by which the device marks rows."""
+    rows, own = zip(*marks, strict=True)
+    return array("q", scheme.pack(rows, own, logits, send).tobytes())
 
 
 def _runs(rows: Iterable[tuple[int, _Shared]]) -> list[tuple[slice, _Shared]]:

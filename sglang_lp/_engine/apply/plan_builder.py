@@ -24,6 +24,8 @@ from sglang_lp.edits.recording import Recording
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp.watermark.marks import Mark, Scheme
+
 
 class Indices:
     """Indices into the flat logits, or as many values of 64 bits.
@@ -80,13 +82,14 @@ class PlanBuilder:
         factors: The factor of each row whose logits are all multiplied.
         near_top: Rows that keep only logits near their largest.
         sigmas: How near, in standard deviations.
+        marks: For each watermark, the rows that it marks, each with its mark.
         decisions: Rows in which the device decides whether a token is forced.
         conflicts: For each row whose edits leave no token, why. Such a row is not edited.
     """
 
     __slots__ = (
-        *("ban", "bias", "conflicts", "decisions", "fill", "force", "keep", "masked", "near_top"),
-        *("factors", "rows", "sigmas", "stride", "values"),
+        *("ban", "bias", "conflicts", "decisions", "fill", "force", "keep", "marks", "masked"),
+        *("factors", "near_top", "rows", "sigmas", "stride", "values"),
     )
 
     def __init__(self, logits: torch.Tensor) -> None:
@@ -103,6 +106,7 @@ class PlanBuilder:
         self.factors: dict[int, float] = {}
         self.near_top = array("q")
         self.sigmas = array("d")
+        self.marks: dict[Scheme, list[tuple[int, Mark]]] = {}
         self.decisions = Decisions(self.rows, self.stride)
         self.conflicts: dict[int, str] = {}
 
@@ -166,6 +170,9 @@ class PlanBuilder:
             if conflict is None:
                 before = None if persistent is None else persistent.factor
                 self._finish(row, recording, _factor_on(before, recording.factor))
+            if conflict is None and recording.marked is not None:
+                marks = self.marks.setdefault(recording.marked.scheme, [])
+                marks.append((row, recording.marked))
             if conflict is None and recording.conditional:
                 self.decisions.add(row, recording, has_grammar=has_grammar)
         if conflict is not None:

@@ -50,6 +50,8 @@ def _why_not(processor: LogitProcessor) -> str | None:
         return "it reads SGLang's request itself, which does not have the tokens of each beam"
     if processor.finishes:
         return "it may end the answer, and cannot end one beam of several"
+    if processor.samples:
+        return "it is for answers that are sampled, and a beam search samples no token"
     if processor.needs is not History.NONE and not processor.can_fork:
         return "its state cannot be forked, which following a beam takes (can_fork)"
     return None

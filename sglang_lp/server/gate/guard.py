@@ -150,7 +150,7 @@ class Guard:
         decided = msgspec.structs.replace(policy, source="")  # wherever its file lies
         self.fingerprint = hashlib.sha256(msgspec.json.encode(decided)).hexdigest()
         self.gate = Gate.ADMISSION
-        self.server = Server(policy.open_catalogues())
+        self.server = Server(policy.open_catalogues(), policy.read_watermark())
         self._follows = False
         self._model: ServedModel | None = None
         self._copies: Latest[Decided] = Latest(_MOST_COPIED)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ReasoningFormat, ToolCallFormat
     from sglang_lp.server.gate.intake import Intake
+    from sglang_lp.watermark.marks import Scheme
 
 
 class Server:
@@ -34,6 +35,7 @@ class Server:
 
     Args:
         catalogues: The catalogues of its policy.
+        watermark: The watermark of its policy, if there is one.
 
     Attributes:
         catalogues: The open catalogues of items.
@@ -52,8 +54,9 @@ class Server:
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
     """
 
-    def __init__(self, catalogues: Catalogues) -> None:
+    def __init__(self, catalogues: Catalogues, watermark: Scheme | None = None) -> None:
         self.catalogues = catalogues
+        self._watermark = watermark
         self.diffusion: str | None = None
         self.apart = False
         self.ranks = self.stages = 1
@@ -70,6 +73,12 @@ class Server:
         self._model = ServedModel()
 
     @property
+    def versions(self) -> dict[str, str]:
+        """The files behind the policy that every rank has to read alike: a digest of each."""
+        own = {} if self._watermark is None else {"a watermark": self._watermark.digest}
+        return {**self.catalogues.versions, **own}
+
+    @property
     def model(self) -> ServedModel:
         """The served model; the same object until something else becomes known of it."""
         catalogues = self.catalogues.now
@@ -78,7 +87,10 @@ class Server:
             self._known = known
             model = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
             self._model = model._replace(
-                reasoning=self.reasoning, catalogues=catalogues, tool_calls=self.tool_calls
+                reasoning=self.reasoning,
+                catalogues=catalogues,
+                tool_calls=self.tool_calls,
+                watermark=self._watermark,
             )
         return self._model
 

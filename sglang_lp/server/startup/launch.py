@@ -170,9 +170,9 @@ class Launch:
         """Start the scheduler processes through :func:`run_guarded`."""
         installation.schedulers_are_guarded = True
         logger.info("%s", describe_start(self._guard, server_args))
-        # A single rank may begin with a newer version of a catalogue than its parent.
+        # A single rank may begin with a newer version of a file than its parent.
         ranks = server_args.tp_size * server_args.pp_size
-        versions = self._guard.server.catalogues.versions if ranks > 1 else None
+        versions = self._guard.server.versions if ranks > 1 else None
         known = self._guard.fingerprint, versions
         run = functools.partial(run_guarded, run_scheduler_process_func, *known)
         return original(cls, server_args, port_args, run, *args, **kwargs)
@@ -236,13 +236,13 @@ def run_guarded(
     Args:
         run: SGLang's function.
         fingerprint: Fingerprint of the policy in the parent process.
-        versions: Versions of the catalogues in the parent process, by name; ``None`` if this
-            process may have other versions.
+        versions: Versions of the files behind the policy in the parent process, by name; ``None``
+            if this process may have other versions.
         *args: For ``run``.
         **kwargs: For ``run``.
 
     Raises:
-        SystemExit: The guard is missing here, or has another policy or version of a catalogue.
+        SystemExit: The guard is missing here, or has another policy or version of a file.
     """
     from sglang.srt.plugins import load_plugins
 
@@ -252,8 +252,11 @@ def run_guarded(
         refuse("SGLang did not load the plugin in a scheduler process")
     elif guard.fingerprint != fingerprint:
         refuse("a scheduler process has another policy than the process that started it")
-    elif versions is not None and guard.server.catalogues.versions != versions:
-        refuse("the file of a catalogue was replaced while the ranks started; start them again")
+    elif versions is not None and guard.server.versions != versions:
+        refuse(
+            "the file of a catalogue or a watermark was replaced while the ranks started; start "
+            "them again"
+        )
     installation.schedulers_are_guarded = True
     show_interrupts()
     run(*args, **kwargs)
