@@ -27,6 +27,7 @@ __all__ = [
     "Green",
     "Played",
     "SelfHashing",
+    "with_watermark",
     "write_key",
 ]
 
@@ -87,3 +88,18 @@ def write_key(directory: Path, scheme: str, given: Mapping[str, Any]) -> Path:
     lines = [f"{name} = {json.dumps(value)}" for name, value in {"scheme": scheme, **given}.items()]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def with_watermark(policy: Path, scheme: str, given: Mapping[str, Any]) -> None:
+    """Add a key to a policy, and the profile ``marked``, whose answers have its watermark.
+
+    Args:
+        policy: The policy, which changes.
+        scheme: As for :func:`write_key`, like ``given``.
+        given: The other values of the key file.
+    """
+    key = write_key(policy.parent, scheme, given)
+    policy.write_text(
+        f"watermark = {json.dumps(key.name)}\n{policy.read_text()}\n"
+        '[profiles.marked]\nprocessors = [{ processor = "WatermarkLogitProcessor" }]\n'
+    )

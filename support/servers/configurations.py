@@ -7,6 +7,7 @@
 - ``STOCK``: SGLang without this toolkit's plugin.
 - ``decided``, ``reasoning``: an operator decides for requests, or limits thinking.
 - ``decided as on a gpu``: tensor operations decide whether tokens are forced.
+- ``WATERMARKED``: servers with a watermark key.
 - ``tokenizer workers``: several HTTP processes.
 
 Models have the names of :mod:`support.models.draft_models`.
@@ -26,6 +27,7 @@ from support.cpu import chains, deciding, lora, speculation, strict
 from support.models.lora_models import RANK
 from support.plugins import foreseeing
 from support.servers.server import SGLANG
+from support.watermarks import GREEN, TOURNAMENT
 
 #: Allows the processors of :mod:`support.processors.recording`.
 POLICY = Path(__file__).with_name("policy.toml")
@@ -221,6 +223,17 @@ SERVERS: Mapping[str, Settings] = {
         },
     ),
     "decided as on a gpu": ({}, {deciding.VARIABLE: "1"}),
+    "green lists": ({**_SQUEEZED, "enable_metrics": True}, {}),
+    "tournament": ({"enable_metrics": True, "grammar_backend": "xgrammar"}, {}),
+    "tournament, ngram trees, no overlap": (
+        {
+            **_NGRAM,
+            "speculative_num_draft_tokens": 8,
+            "speculative_ngram_max_bfs_breadth": 4,
+            "disable_overlap_schedule": True,
+        },
+        speculation.VARIABLES,
+    ),
     "tokenizer workers": (
         {"tokenizer_worker_num": 2},
         {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"},
@@ -240,11 +253,18 @@ STARTED_BY = {"no overlap, no radix cache": OWN_PROGRAM}
 STRICT = "strict thinking"
 RANKS = tuple(name for name in SERVERS if name.startswith(("two ranks", "two stages")))
 APART = "decided as on a gpu"
+#: Server -> the scheme and the other values of its watermark key, see
+#: ``tests/engine/test_watermarks.py``.
+WATERMARKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "green lists": ("kgw", GREEN),
+    "tournament": ("synthid", TOURNAMENT),
+    "tournament, ngram trees, no overlap": ("synthid", TOURNAMENT),
+}
 #: Servers whose processes import SGLang themselves, as an operator's do: one of the usual kind, one
 #: that is started by another program, and those whose processes have to agree with each other.
 SPAWNED = frozenset({"default", *STARTED_BY, *RANKS, "tokenizer workers"})
 _OTHERS = {
-    *(*STOCK, *ADAPTED, *RANKS, BLIND, STRICT, APART),
+    *(*STOCK, *ADAPTED, *RANKS, *WATERMARKED, BLIND, STRICT, APART),
     *("decided", "reasoning", "tokenizer workers"),
 }
 PLUGIN = tuple(name for name in SERVERS if name not in _OTHERS)

@@ -22,8 +22,9 @@ else:
     from support.models import draft_models, tiny_model
     from support.oracles.greedy import Oracle
     from support.plugins import PROBES
-    from support.servers.configurations import POLICY, SERVERS, SPAWNED, command
+    from support.servers.configurations import POLICY, SERVERS, SPAWNED, WATERMARKED, command
     from support.servers.server import launch
+    from support.watermarks import with_watermark
 
 
 @pytest.fixture(scope="session")
@@ -52,13 +53,16 @@ def server(request, tiny, tmp_path_factory):
             for name, value in arguments.items()
         }
     directory = tmp_path_factory.mktemp(request.param)
+    policy = with_catalogue(POLICY, directory)
+    if request.param in WATERMARKED:
+        with_watermark(policy, *WATERMARKED[request.param])
     with launch(
         tiny,
         directory,
         arguments,
         command=command(request.param),
         paths=[PROBES],
-        variables={"SGLANG_LP_POLICY": str(with_catalogue(POLICY, directory)), **variables},
+        variables={"SGLANG_LP_POLICY": str(policy), **variables},
         forked=request.param not in SPAWNED,
     ) as running:
         yield running
