@@ -32,7 +32,13 @@ __all__ = [
 ]
 
 #: Named as in Transformers' configurations.
-GREEN: dict[str, Any] = {"hashing_key": 15_485_863_123}
+GREEN: dict[str, Any] = {
+    "hashing_key": 15_485_863_123,
+    "greenlist_ratio": 0.25,
+    "bias": 2.0,
+    "seeding_scheme": "lefthash",
+    "context_width": 1,
+}
 SELF: dict[str, Any] = {**GREEN, "seeding_scheme": "selfhash", "context_width": 3}
 TOURNAMENT: dict[str, Any] = {
     "keys": [7_654_321 + 987_654_321 * place for place in range(30)],

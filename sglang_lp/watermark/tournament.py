@@ -43,6 +43,9 @@ def _signed(number: int) -> int:
     return (number + (_BITS >> 1)) % _BITS - (_BITS >> 1)
 
 
+#: Least probability of a token that lost: the smallest normal number of 32 bits.
+_LEAST = 2.0**-126
+
 _SQUARE = _signed(_MULTIPLIER**2)
 
 
@@ -164,7 +167,8 @@ class Tournament:
         for bits in g_values.unbind():
             won = bits * end
             end = (end + won).addcmul_(end, won.sum(1, keepdim=True), value=-1)
-        lost = (start / end.clamp_(min=0.0)).log()  # rounding can leave a negative probability
+        # Rounding can leave 0 or less to a token that lost; its logit stays finite.
+        lost = (start / end.clamp_(min=_LEAST)).log()
         # Adding -0.0 keeps the bits of a logit.
         moved = torch.where(start > 0, -lost, -0.0) * temperature
         new = own.gather(1, ids).float() + moved

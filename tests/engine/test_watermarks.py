@@ -203,10 +203,11 @@ def transformed(scores, begun, cut):
     # Only as many tokens take part, and the others keep their probability.
     whole = scores.softmax(-1)[0]
     head = whole >= whole.topk(128).values[-1]
-    if cut:
-        ((name, value),) = cut.items()
-        scores = kinds[name](value)(None, scores)
-        head &= scores[0].isfinite()
+    for name, value in cut.items():
+        left = kinds[name](value)(None, scores)
+        # SGLang cuts the tokens behind those that take part, after these logprobs.
+        if left.isfinite().sum() < 128:
+            scores, head = left, left[0].isfinite()
     theirs = SynthIDTextWatermarkLogitsProcessor(
         **TOURNAMENT, device="cpu", skip_first_ngram_calls=True
     )
