@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GREEN",
+    "MARKED",
     "GREEN_SCHEME",
     "SELF",
     "SELF_SCHEME",
     "TOURNAMENT",
     "TOURNAMENT_SCHEME",
-    "Green",
-    "Played",
-    "SelfHashing",
+    "GreenMarks",
+    "TournamentMarks",
+    "SelfMarks",
     "with_watermark",
     "write_key",
 ]
@@ -54,7 +55,14 @@ SELF_SCHEME: Scheme = GreenKey(**SELF).scheme()
 TOURNAMENT_SCHEME: Scheme = msgspec.convert(TOURNAMENT | {"scheme": "synthid"}, TournamentKey).scheme()
 
 
-class Green(WatermarkLogitProcessor):
+#: A profile of a policy, whose answers are watermarked.
+MARKED = """
+[profiles.marked]
+processors = [{ processor = "WatermarkLogitProcessor" }]
+"""
+
+
+class GreenMarks(WatermarkLogitProcessor):
     """The processor on a server with green lists that the token before seeds."""
 
     @classmethod
@@ -63,7 +71,7 @@ class Green(WatermarkLogitProcessor):
         return super().fit_params(params, served._replace(watermark=GREEN_SCHEME))
 
 
-class SelfHashing(WatermarkLogitProcessor):
+class SelfMarks(WatermarkLogitProcessor):
     """The processor on a server with green lists that the token itself seeds."""
 
     @classmethod
@@ -72,7 +80,7 @@ class SelfHashing(WatermarkLogitProcessor):
         return super().fit_params(params, served._replace(watermark=SELF_SCHEME))
 
 
-class Played(WatermarkLogitProcessor):
+class TournamentMarks(WatermarkLogitProcessor):
     """The processor on a server with a tournament."""
 
     @classmethod
@@ -96,16 +104,19 @@ def write_key(directory: Path, scheme: str, given: Mapping[str, Any]) -> Path:
     return path
 
 
-def with_watermark(policy: Path, scheme: str, given: Mapping[str, Any]) -> None:
-    """Add a key to a policy, and the profile ``marked``, whose answers have its watermark.
+def with_watermark(
+    policy: Path, scheme: str = "kgw", given: Mapping[str, Any] = GREEN
+) -> Path:
+    """Add a key to a policy.
 
     Args:
         policy: The policy, which changes.
         scheme: As for :func:`write_key`, like ``given``.
         given: The other values of the key file.
+
+    Returns:
+        The policy.
     """
     key = write_key(policy.parent, scheme, given)
-    policy.write_text(
-        f"watermark = {json.dumps(key.name)}\n{policy.read_text()}\n"
-        '[profiles.marked]\nprocessors = [{ processor = "WatermarkLogitProcessor" }]\n'
-    )
+    policy.write_text(f"watermark = {json.dumps(key.name)}\n{policy.read_text()}")
+    return policy

@@ -97,6 +97,7 @@ def test_every_builtin_is_under_contract_here_or_beside_its_own_tests():
             tested |= {*re.findall(r"^    processor = (?:\w+\.)?(\w+)$", text, re.MULTILINE)}
     model_families = {family.processor for family in FAMILIES}  # in test_thinking_families
 
-    assert {*builtins.__all__} - {"CatalogueLogitProcessor"} <= tested | model_families
-    # It needs a catalogue, so its contract is that of a class which finds one.
-    assert "Knowing" in tested
+    served = {"CatalogueLogitProcessor", "WatermarkLogitProcessor"}
+    assert {*builtins.__all__} - served <= tested | model_families
+    # These need a catalogue or a key, so their contract is that of classes which have one.
+    assert {"Knowing", "GreenMarks", "SelfMarks", "TournamentMarks"} <= tested

@@ -228,6 +228,7 @@ def _lists() -> list[Dear]:
     hot = {"temperature": 2.0}
     found.append(Dear("temperature-x256", "TemperatureLogitProcessor", hot, _short, _fresh, 256))
     found.append(Dear("top-n-sigma-x256", "TopNSigmaLogitProcessor", {}, _short, _fresh, 256))
+    found.append(Dear("watermark-x256", "WatermarkLogitProcessor", {}, _short, _fresh, 256))
     for copies in (1, 256):
         ramp = {"token_ids": _ids(1024), "bias": 0.5, "final_bias": 9.5, "end": _EVER}
         found.append(

@@ -33,6 +33,7 @@ from sglang_lp.server.scheduler.waiting_queue import WaitingQueue
 from sglang_lp.trust import Gate, Policy
 from support.fakes.requests import Req
 from support.settings import ROOT
+from support.watermarks import GREEN, write_key
 
 __all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
 
@@ -65,14 +66,15 @@ def tokenizer() -> Any:
 
 @cache
 def _policy() -> Policy:
-    """Return the default policy, with a catalogue ``items`` whose ids are whole numbers from 0."""
+    """Return the default policy with a catalogue ``items``, whose ids count from 0, and a key."""
     path = ROOT / ".cache" / "bounds-items.cat"
     path.parent.mkdir(exist_ok=True)
     ids = np.arange(_ITEMS, dtype=np.int32)
     codes = np.stack([ids % 8192, 8192 + ids // 8192, np.full_like(ids, 16_384)], axis=1)
     sets = {name: ids % len(SETS) == place for place, name in enumerate(SETS)}
     save(build(codes, sets=sets), path)
-    return Policy(catalogues={"items": Source(file=str(path))})
+    key = write_key(path.parent, "kgw", GREEN)
+    return Policy(catalogues={"items": Source(file=str(path))}, watermark=str(key))
 
 
 class Server:

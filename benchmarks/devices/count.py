@@ -29,6 +29,7 @@ from sglang_lp.testing import Batch, Played
 from support.catalogues import knowing
 from support.fakes.gpu import FakeGpu
 from support.models.vocabularies import byte_level
+from support.watermarks import GreenMarks, SelfMarks, TournamentMarks
 
 __all__ = ["KINDS", "NODES", "RAW_KINDS", "VOCAB", "Counted", "Kind", "Playing", "count", "main"]
 
@@ -135,7 +136,7 @@ class Kind(NamedTuple):
 _EDIT: set[type[LogitProcessor]] = {RawLogits, Likeliest, WaitsInstead, Branches}
 #: Finds items of three tokens each, of which 6, the token that rows get, is always one.
 _ITEMS = knowing(items=build(np.array([*product([6, 7, 8], repeat=3)], dtype=np.int32)))
-_EDIT.add(_ITEMS)
+_EDIT.update((_ITEMS, GreenMarks, SelfMarks, TournamentMarks))
 
 
 def _vllm(version: str) -> Any:
@@ -332,6 +333,9 @@ KINDS = (
         ),
         tokenizer=_TOKENIZER,
     ),
+    Kind("watermark, green lists", GreenMarks, _same(), kernels=6, whole=2),
+    Kind("watermark, lists that the token seeds", SelfMarks, _same(), waits=1, kernels=3 + _READ),
+    Kind("watermark, tournament of 30 layers", TournamentMarks, _same(), kernels=170, whole=5),
     Kind("cited tokens", "CiteFromPromptLogitProcessor", _same(bias=1.5, eos_token_ids=[EOS])),
     Kind(
         "trigger phrase, which pools",

@@ -295,6 +295,7 @@ KINDS: Mapping[type, Callable[[random.Random], Params]] = {
     },
     builtins.TopNSigmaLogitProcessor: lambda rng: {"top_n_sigma": rng.uniform(0.1, 3)},
     builtins.TriggerPhraseLogitProcessor: _trigger,
+    builtins.WatermarkLogitProcessor: lambda _rng: {},
 }
 
 

@@ -36,6 +36,7 @@ from benchmarks.soak.requests import KINDS, Sent, faulty, good, refused
 from benchmarks.stored import FOLDER, store
 from benchmarks.trust.siege import events_of, read
 from support.catalogues import with_catalogue
+from support.watermarks import with_watermark
 from support.models import tiny_model
 from support.models.tiny_model import EOS
 from support.oracles.greedy import Oracle, Rule, free, rule
@@ -334,7 +335,8 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model.make(Path(folder) / "model")
-        variables = {"SGLANG_LP_POLICY": str(with_catalogue(POLICY, Path(folder)))}
+        policy = with_watermark(with_catalogue(POLICY, Path(folder)))
+        variables = {"SGLANG_LP_POLICY": str(policy)}
         with launch(model, Path(folder), ARGUMENTS, paths=[PROBES], variables=variables) as server:
             warm(server, 5)
             print(f"{WITHOUT * given.seconds:.0f} s without processors ...", flush=True)

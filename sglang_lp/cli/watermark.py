@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sglang_lp.served_model import ServedModel
+
+#: Layers of a new tournament: those of the paper.
+_DEPTH = 30
 
 _EPILOG = """\
 The p-value is the probability that a text that was written without the key scores as high. A text
@@ -41,7 +45,7 @@ def add(verbs: Any) -> None:
     new.add_argument("file", metavar="FILE", type=Path, help="the key file; not overwritten")
     new.add_argument(
         "--scheme",
-        choices=("synthid", "kgw"),
+        choices=(*_KEYS,),
         default="synthid",
         help="synthid (default), or kgw for green lists",
     )
@@ -74,9 +78,25 @@ def add(verbs: Any) -> None:
     detect.set_defaults(run=_detect)
 
 
-def _new(arguments: argparse.Namespace) -> int:
-    from sglang_lp.watermark.keys import new_key
+def _green_key() -> str:
+    """Return the text of a new key file for green lists."""
+    return f'scheme = "kgw"\nhashing_key = {1 + secrets.randbelow((1 << 63) - 1)}\n'
 
+
+def _tournament_key() -> str:
+    """Return the text of a new key file for a tournament."""
+    # The layers have to differ in the rest by the size of the table.
+    rests = secrets.SystemRandom().sample(range(1 << 16), _DEPTH)
+    keys = "".join(f"    {rest + (secrets.randbelow(1 << 47) << 16)},\n" for rest in rests)
+    seed = secrets.randbelow(1 << 63)
+    return f'scheme = "synthid"\nkeys = [\n{keys}]\nsampling_table_seed = {seed}\n'
+
+
+#: By scheme, what draws a new key from the random source of the system.
+_KEYS = {"synthid": _tournament_key, "kgw": _green_key}
+
+
+def _new(arguments: argparse.Namespace) -> int:
     try:
         # Never readable by others, not even for a moment.
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -85,7 +105,7 @@ def _new(arguments: argparse.Namespace) -> int:
             f"watermark {arguments.file}: cannot be made: {error.strerror}"
         ) from None
     with os.fdopen(descriptor, "w") as file:
-        file.write(new_key(arguments.scheme))
+        file.write(_KEYS[arguments.scheme]())
     say(f"{arguments.file}: a new key, which only you may read")
     say(f'policy: watermark = "{arguments.file}"')
     return 0

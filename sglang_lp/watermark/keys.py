@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,21 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from sglang_lp.errors import PolicyError, shown
+from sglang_lp.errors import PolicyError
 
 if TYPE_CHECKING:
     from sglang_lp.watermark.marks import Scheme
 
-__all__ = ["GreenKey", "TournamentKey", "new_key", "read_key"]
+__all__ = ["GreenKey", "TournamentKey", "read_key"]
 
 #: A key file is a few lines.
 _MAX_FILE_BYTES = 1 << 16
 
 #: Permissions that let somebody other than the owner read or change a file.
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-#: Layers of a new tournament: those of the paper.
-_DEPTH = 30
 
 _Int63 = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 _Context = Annotated[int, Meta(ge=1, le=64)]
@@ -155,24 +151,3 @@ def _explained(message: str) -> str:
     if "required field `scheme`" in message:
         return "expected scheme, kgw or synthid, got none"
     return message.replace("`", "").replace(" - at $.", " for ")
-
-
-def new_key(scheme: str) -> str:
-    """Return the text of a new key file, drawn from the random source of the system.
-
-    Args:
-        scheme: "kgw" or "synthid".
-
-    Raises:
-        PolicyError: Another scheme.
-    """
-    if scheme == GreenKey.__struct_config__.tag:
-        return f'scheme = "kgw"\nhashing_key = {1 + secrets.randbelow((1 << 63) - 1)}\n'
-    if scheme != TournamentKey.__struct_config__.tag:
-        raise PolicyError(f"scheme: expected kgw or synthid, got {shown(scheme)}")
-    # Only the rest by the size of the table counts, and the layers have to differ.
-    rests = secrets.SystemRandom().sample(range(1 << 16), _DEPTH)
-    keys = [rest + (secrets.randbelow(1 << 47) << 16) for rest in rests]
-    listed = "".join(f"    {key},\n" for key in keys)
-    seed = secrets.randbelow(1 << 63)
-    return f'scheme = "synthid"\nkeys = [\n{listed}]\nsampling_table_seed = {seed}\n'

@@ -163,10 +163,10 @@ class Tournament:
         start = torch.softmax(values.masked_fill(~keeps, -math.inf), 1)
         hashes = torch.add(bases, ids, alpha=_SQUARE) + offsets
         g_values = table[hashes.remainder_(len(table))]
-        end = start
-        for bits in g_values.unbind():
-            won = bits * end
-            end = (end + won).addcmul_(end, won.sum(1, keepdim=True), value=-1)
+        factors = g_values + 1
+        end = start.clone()
+        for bits, factor in zip(g_values.unbind(), factors.unbind(), strict=True):
+            end *= factor.sub_((bits * end).sum(1, keepdim=True))
         # Rounding can leave 0 or less to a token that lost; its logit stays finite.
         lost = (start / end.clamp_(min=_LEAST)).log()
         # Adding -0.0 keeps the bits of a logit.

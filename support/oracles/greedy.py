@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.builtins import CatalogueLogitProcessor
+from sglang_lp.builtins import CatalogueLogitProcessor, WatermarkLogitProcessor
 from sglang_lp.testing import FakeRequest
 from support.catalogues import serving
 from support.models import tiny_model
@@ -25,6 +25,7 @@ from support.oracles.definitions import (
     thought,
 )
 from support.processors.recording import steer
+from support.watermarks import GreenMarks
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,8 @@ def rule(
     """
     if processor is CatalogueLogitProcessor:
         processor = serving()
+    if processor is WatermarkLogitProcessor:
+        processor = GreenMarks
     tokenizer = tokenizer or tiny_model.tokenizer()
     is_text = not {"words", "texts", "text"}.isdisjoint(params)
     sampling = SimpleNamespace(temperature=temperature or 1.0, top_k=-1 if temperature else 1)

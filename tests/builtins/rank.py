@@ -27,6 +27,7 @@ from sglang_lp.testing import Played
 from support.catalogues import serving
 from support.models.tiny_model import EOS
 from support.models.vocabularies import byte_level
+from support.watermarks import GreenMarks, SelfMarks, TournamentMarks
 from tests.engine.test_foreign import KINDS
 from tests.engine.test_history import CASES
 
@@ -35,7 +36,7 @@ STEPS = 40
 #: How often each is played, and how many come in one step at most.
 COPIES = 2
 MOST_AT_ONCE = 4
-#: Parameters that are text, whose vocabulary is full of sets.
+#: Parameters that are text, whose vocabulary is full of sets; and what a server has to give.
 TEXTS = [
     (builtins.BadWordsLogitProcessor, {"words": ["river", "stone", "a b"], "ignore_case": True}),
     (
@@ -54,6 +55,9 @@ TEXTS = [
         {"words": ["river", "bed"], "within_tokens": 20, "eos_token_ids": [0]},
     ),
     (builtins.LoopBreakerLogitProcessor, {"preset": "reasoning"}),
+    (GreenMarks, {}),
+    (SelfMarks, {}),
+    (TournamentMarks, {}),
     (builtins.ScriptLogitProcessor, {"scripts": ["Latin"], "mode": "allow"}),
     (
         builtins.ToolCallLimitLogitProcessor,
@@ -116,7 +120,8 @@ def _late(clock: Callable[[], float], rank: int) -> float:
 def _kinds() -> Iterator[tuple[str, Any, Any]]:
     # Twice, because two requests come in the same order on half of all pairs of ranks.
     parting = [(processor, {}) for processor in PARTING * 2]
-    for processor, params in (*CASES, *TEXTS, *parting):
+    cases = [case for case in CASES if case[0] is not builtins.WatermarkLogitProcessor]
+    for processor, params in (*cases, *TEXTS, *parting):
         yield processor.__name__, processor, params
     for name, params in KINDS:
         if isinstance(name, str) and name != "echo":

@@ -16,6 +16,7 @@ from sglang_lp.request import Request
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from support.models.vocabularies import END, byte_level
+from support.watermarks import GreenMarks
 
 CORPUS = ["the cat sat, 12 mats", "a cat and a mat, a hat and a bat"] * 9
 TOKENIZER = byte_level(CORPUS, 330)
@@ -50,7 +51,10 @@ CASES = {
     },
     "TopNSigmaLogitProcessor": {"top_n_sigma": 1.5},
     "TriggerPhraseLogitProcessor": {"trigger": "cat", "phrase": " sat"},
+    "WatermarkLogitProcessor": {},
 }
+#: Classes that have what only a server gives.
+SERVED = {"WatermarkLogitProcessor": GreenMarks}
 #: They write in a form, or in a phase, of their own.
 WITHOUT = {
     "CatalogueLogitProcessor",
@@ -112,7 +116,8 @@ def edited(processor, prompt_ids, output_ids, params, logits):
 @pytest.mark.parametrize("where", ["thinking", "answer"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_tokens_of_a_phase_are_the_whole_answer_to_its_rule(name, where):
-    some, processor, params = random.Random(name), getattr(builtins, name), CASES[name]
+    some, processor = random.Random(name), SERVED.get(name) or getattr(builtins, name)
+    params = CASES[name]
     acted = slept = 0
     for _ in range(8):
         pool = [START, CLOSE, A, B, C, D, *some.choices(range(1, 300), k=3)]

@@ -24,7 +24,7 @@ else:
     from support.plugins import PROBES
     from support.servers.configurations import POLICY, SERVERS, SPAWNED, WATERMARKED, command
     from support.servers.server import launch
-    from support.watermarks import with_watermark
+    from support.watermarks import MARKED, with_watermark
 
 
 @pytest.fixture(scope="session")
@@ -54,8 +54,9 @@ def server(request, tiny, tmp_path_factory):
         }
     directory = tmp_path_factory.mktemp(request.param)
     policy = with_catalogue(POLICY, directory)
+    with_watermark(policy, *WATERMARKED.get(request.param, ()))
     if request.param in WATERMARKED:
-        with_watermark(policy, *WATERMARKED[request.param])
+        policy.write_text(policy.read_text() + MARKED)
     with launch(
         tiny,
         directory,

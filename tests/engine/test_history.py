@@ -76,6 +76,7 @@ CASES = [
         builtins.TriggerPhraseLogitProcessor,
         {"trigger_token_ids": [START], "phrase_token_ids": [300, 301], "max_times": 3},
     ),
+    (builtins.WatermarkLogitProcessor, {}),
 ]
 
 

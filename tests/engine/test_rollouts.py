@@ -87,6 +87,7 @@ OTHERS = [
     attach("ScheduledBiasLogitProcessor", token_ids=[300], bias=9, final_bias=-9, start=2, end=20),
     attach("TemperatureLogitProcessor", temperature=0.3),
     attach("TriggerPhraseLogitProcessor", before_token_ids=[386], phrase_token_ids=[300, 301]),
+    attach("WatermarkLogitProcessor"),
 ]
 EVERY = [*EXCLUDING, *OTHERS]
 

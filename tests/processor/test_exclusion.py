@@ -22,6 +22,7 @@ OTHERS = {
     "TemperatureLogitProcessor",
     "ToolCallLimitLogitProcessor",
     "TriggerPhraseLogitProcessor",
+    "WatermarkLogitProcessor",
 }
 
 

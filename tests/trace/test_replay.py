@@ -19,6 +19,7 @@ from sglang_lp.trace import Exchange, What, trace_answer, write_lines
 from support.catalogues import opened
 from support.examples import examples
 from support.fakes.exchanges import budget, chained, ids, spelled, tokenizer, traced
+from support.watermarks import GREEN_SCHEME
 
 
 def words_at(trace, place):
@@ -123,6 +124,7 @@ ALL = [
 def test_every_built_in_can_be_traced_with_its_example(name):
     processor = getattr(builtins, name)
     served = ServedModel(tokenizer(), 200_000, tuple(ids("<|end|>")), catalogues=PRODUCTS)
+    served = served._replace(watermark=GREEN_SCHEME)
     answer = ids(" one two</think> one two one two<|end|> three" * 4)
     trace = trace_answer(processor, Exchange(None, processor.example, ids(" a"), answer), served)
 

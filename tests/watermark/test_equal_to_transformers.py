@@ -31,12 +31,13 @@ from support.watermarks import (
     SELF_SCHEME,
     TOURNAMENT,
     TOURNAMENT_SCHEME,
-    Green,
-    Played,
-    SelfHashing,
+    GreenMarks,
+    TournamentMarks,
+    SelfMarks,
 )
 
 VOCAB = 120
+BIASED, SELF_BIASED = (WatermarkLogitsProcessor(VOCAB, "cpu", **one) for one in (GREEN, SELF))
 seeds = st.integers(0, 2**32)
 
 
@@ -67,30 +68,30 @@ def test_a_token_is_green_as_in_a_whole_shuffle(seed, token_id, size):
     histories=st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8), min_size=3, max_size=3),
 )
 def test_green_lists_that_the_token_before_seeds(seed, histories):
-    logits, theirs = rows(seed), WatermarkLogitsProcessor(VOCAB, "cpu", **GREEN)
+    logits = rows(seed)
     expected = [
-        theirs(torch.tensor([history]), row[None])[0]
+        BIASED(torch.tensor([history]), row[None])[0]
         for history, row in zip(histories, logits, strict=True)
     ]
 
-    assert torch.equal(edited(Green, histories, logits), torch.stack(expected))
+    assert torch.equal(edited(GreenMarks, histories, logits), torch.stack(expected))
 
 
 @settings(max_examples=20)
 @given(seed=seeds, history=st.lists(st.integers(0, VOCAB - 1), min_size=3, max_size=8))
 def test_green_lists_that_the_token_itself_seeds(seed, history):
-    logits, theirs = rows(seed, 1), WatermarkLogitsProcessor(VOCAB, "cpu", **SELF)
+    logits = rows(seed, 1)
 
-    expected = theirs(torch.tensor([history]), logits)
-    assert torch.equal(edited(SelfHashing, [history], logits), expected)
+    expected = SELF_BIASED(torch.tensor([history]), logits)
+    assert torch.equal(edited(SelfMarks, [history], logits), expected)
 
 
 @given(seed=seeds, temperature=st.floats(0.2, 3))
 def test_a_bias_is_as_strong_at_every_temperature(seed, temperature):
-    logits, theirs = rows(seed, 1), WatermarkLogitsProcessor(VOCAB, "cpu", **GREEN)
-    own = edited(Green, [[5, 6]], logits, temperature=temperature) / temperature
+    logits = rows(seed, 1)
+    own = edited(GreenMarks, [[5, 6]], logits, temperature=temperature) / temperature
 
-    assert torch.allclose(own, theirs(torch.tensor([[5, 6]]), logits / temperature), atol=1e-4)
+    assert torch.allclose(own, BIASED(torch.tensor([[5, 6]]), logits / temperature), atol=1e-4)
 
 
 def synthid(history, scores):
@@ -111,7 +112,7 @@ def synthid(history, scores):
 )
 def test_tournaments_after_any_history_with_contexts_that_come_again(seed, history, temperature):
     logits = rows(seed, 1)
-    own = edited(Played, [history], logits, temperature=temperature) / temperature
+    own = edited(TournamentMarks, [history], logits, temperature=temperature) / temperature
 
     expected = synthid(history, logits / temperature)
     assert torch.allclose(own.softmax(-1), expected.exp(), atol=1e-5)
@@ -130,7 +131,7 @@ def test_tournaments_after_any_history_with_contexts_that_come_again(seed, histo
 def test_the_tournament_is_between_tokens_that_may_be_sampled(cut, warper, seed, history):
     """The order of Transformers: temperature, the cuts, and then the watermark."""
     logits = rows(seed, 1)
-    own = edited(Played, [history], logits, temperature=1.3, **cut) / 1.3
+    own = edited(TournamentMarks, [history], logits, temperature=1.3, **cut) / 1.3
 
     expected = synthid(history, warper(None, TemperatureLogitsWarper(1.3)(None, logits)))
     assert torch.allclose(own.softmax(-1), expected.exp(), atol=1e-5)
@@ -140,7 +141,7 @@ def test_over_many_contexts_the_probabilities_are_those_of_the_model():
     rng, logits = random.Random(0), rows(3, 1, 20)
     histories = [[rng.randrange(20) for _ in range(4)] for _ in range(3000)]
 
-    own = edited(Played, histories, logits.expand(3000, -1))
+    own = edited(TournamentMarks, histories, logits.expand(3000, -1))
 
     assert torch.allclose(own.softmax(-1).mean(0), logits[0].softmax(-1), atol=0.02)
 
@@ -148,7 +149,7 @@ def test_over_many_contexts_the_probabilities_are_those_of_the_model():
 def test_tokens_outside_of_the_tournament_keep_their_probability():
     vocab = 4 * CANDIDATES
     logits = rows(1, 1, vocab) / 9
-    own = edited(Played, [[1, 2, 3, 4]], logits)
+    own = edited(TournamentMarks, [[1, 2, 3, 4]], logits)
     likely = logits[0].topk(CANDIDATES).indices
     others = torch.ones(vocab, dtype=torch.bool).index_fill(0, likely, value=False)
 
@@ -157,15 +158,15 @@ def test_tokens_outside_of_the_tournament_keep_their_probability():
     assert not torch.equal(own, logits)
 
 
-@pytest.mark.parametrize("processor", [Green, Played])
+@pytest.mark.parametrize("processor", [GreenMarks, TournamentMarks])
 def test_greedy_answers_change_by_a_bias_only(processor):
     logits = rows(0, 1)
     own = edited(processor, [[1, 2, 3, 4]], logits, top_k=1)
 
-    assert torch.equal(own, logits) == (processor is Played)
+    assert torch.equal(own, logits) == (processor is TournamentMarks)
 
 
-@pytest.mark.parametrize("processor", [Green, Played])
+@pytest.mark.parametrize("processor", [GreenMarks, TournamentMarks])
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 def test_a_row_without_probabilities_does_not_change_for_a_tournament(processor, broken):
     logits = rows(0, 2)
@@ -174,7 +175,7 @@ def test_a_row_without_probabilities_does_not_change_for_a_tournament(processor,
 
     assert torch.equal(own[0].isnan(), logits[0].isnan())
     assert not torch.equal(own[1], logits[1])
-    if processor is Played and not math.isnan(broken):
+    if processor is TournamentMarks and not math.isnan(broken):
         assert torch.equal(own[0], logits[0])
 
 
@@ -226,7 +227,7 @@ def test_it_comes_after_all_other_edits_wherever_a_chain_names_it(first):
         def _resolve(name):
             from sglang_lp import builtins
 
-            return Played if name == "WatermarkLogitProcessor" else getattr(builtins, name)
+            return TournamentMarks if name == "WatermarkLogitProcessor" else getattr(builtins, name)
 
     params = {"chain": [name for name, _ in links]}
     params |= {f"{at}.{key}": value for at, (_, own) in enumerate(links) for key, value in own.items()}

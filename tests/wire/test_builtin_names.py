@@ -48,6 +48,7 @@ PAYLOADS = {
     "ToolCallLimitLogitProcessor": "bdecb0b2b265df80",
     "TopNSigmaLogitProcessor": "1676108965aed091",
     "TriggerPhraseLogitProcessor": "a27f804374effff4",
+    "WatermarkLogitProcessor": "98ba4f1a6421cb71",
 }
 
 

@@ -1,13 +1,13 @@
 import pytest
 from sglang_lp.testing import ProcessorContract
-from support.watermarks import Green, Played, SelfHashing
+from support.watermarks import GreenMarks, TournamentMarks, SelfMarks
 class TestKGW(ProcessorContract):
-    processor = Green
+    processor = GreenMarks
     valid_params = ({},)
     invalid_params = (({"where": "thoughts"}, "where"),)
 class TestSelf(ProcessorContract):
-    processor = SelfHashing
+    processor = SelfMarks
     valid_params = ({},)
 class TestSyn(ProcessorContract):
-    processor = Played
+    processor = TournamentMarks
     valid_params = ({},)
