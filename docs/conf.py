@@ -38,6 +38,7 @@ NAVIGATION = {
         "policy",
         "operating",
         "catalogues",
+        "watermark",
         "runbook",
         "deploying",
         "disaggregation",

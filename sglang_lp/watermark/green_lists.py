@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -104,6 +104,9 @@ class GreenLists:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a watermark key stays in its process")
+
     def _size(self, vocab_size: int) -> int:
         """Return the number of green tokens of a list."""
         return int(vocab_size * self._key.greenlist_ratio)
@@ -131,17 +134,20 @@ class GreenLists:
             vocab_size: Number of logits in a row.
         """
         size = self._size(vocab_size)
+        return [
+            one
+            for one in token_ids
+            if self._judge(self._seed_for(context, one), one, vocab_size, size)
+        ]
+
+    def _seed_for(self, context: Sequence[int], token_id: int) -> int:
+        """Return the seed of the list that decides on a token after a context."""
         if not self._hashes_itself:
-            seed = self._seed(context[-1])
-            return [one for one in token_ids if self._judge(seed, one, vocab_size, size)]
-        before = [*context][len(context) + 1 - self.context_size :]  # the token itself is the last
-        key, found = np.int64(self._key.hashing_key), []
-        for one in token_ids:
-            hashes = self._hashes[[token_id % _HASHES for token_id in (*before, one)]]
-            seed = int((key * hashes * hashes[-1]).min()) % _SEEDS
-            if self._judge(seed, one, vocab_size, size):
-                found.append(one)
-        return found
+            return self._seed(context[-1])
+        # The token itself is the last of its context.
+        window = [*context[len(context) + 1 - self.context_size :], token_id]
+        hashes = self._hashes[[one % _HASHES for one in window]]
+        return int((np.int64(self._key.hashing_key) * hashes * hashes[-1]).min()) % _SEEDS
 
     def pack(
         self, rows: Sequence[int], marks: Sequence[Mark], logits: torch.Tensor, send: Send
@@ -182,11 +188,12 @@ class GreenLists:
     def detect(self, token_ids: Sequence[int], vocab_size: int | None) -> Detection:
         """Test the number of green tokens.
 
-        Without a watermark each token is green with the probability ``size / vocab``. Equal tokens
-        after equal contexts count once (Kirchenbauer and others, 2306.04634, section 2), so these
-        are independent trials, except that tokens after one context are drawn from one list, which
-        lowers the variance. The p-value is the exact tail of the binomial distribution; ``z`` is
-        the statistic of 2301.10226, equation 3, with the exact ratio of the lists.
+        Without a watermark each token is green with the probability ``size / vocab``. A token of a
+        list counts once, because a second look is no new evidence (2306.04634 counts each n-gram
+        once; contexts of "selfhash" that differ may have one list). So these are independent
+        trials, except that several tokens of one list are drawn without replacement, which lowers
+        the variance. The p-value is the exact tail of the binomial distribution; ``z`` is the
+        statistic of 2301.10226, equation 3, with the exact ratio of the lists.
 
         Args:
             token_ids: The answer.
@@ -205,15 +212,14 @@ class GreenLists:
                 f"tokens: expected ids from 0 to {vocab_size - 1}, got others; name the model that "
                 "wrote the text"
             )
-        own = self._hashes_itself
-        before = self.context_size - 1 if own else 1
-        start = before if own else self.context_size
-        grams = {
-            tuple(token_ids[at - before : at + 1]) for at in range(start, len(token_ids))
+        start = self.context_size - self._hashes_itself
+        pairs = {
+            (self._seed_for(token_ids[max(0, at - self.context_size) : at], token_ids[at]), token_ids[at])
+            for at in range(start, len(token_ids))
         }
-        green = sum(bool(self.green(gram[:-1], gram[-1:], vocab_size)) for gram in grams)
-        expected = self._size(vocab_size) / vocab_size
-        count = len(grams)
+        size = self._size(vocab_size)
+        green = sum(self._judge(*pair, vocab_size, size) for pair in pairs)
+        expected, count = size / vocab_size, len(pairs)
         if not count:
             return Detection(self.name, 0, 0.0, expected, 0.0, 1.0)
         z = (green - expected * count) / math.sqrt(count * expected * (1 - expected))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -78,6 +78,9 @@ class Tournament:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a watermark key stays in its process")
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:

@@ -183,14 +183,20 @@ def test_a_row_without_probabilities_does_not_change_for_a_tournament(processor,
 @settings(max_examples=30)
 def test_green_tokens_are_counted_as_by_transformers(tokens):
     model = SimpleNamespace(bos_token_id=-1, vocab_size=VOCAB, is_encoder_decoder=False)
-    for given_, scheme in ((GREEN, GREEN_SCHEME), (SELF, SELF_SCHEME)):
-        theirs = WatermarkDetector(model, "cpu", given_, ignore_repeated_ngrams=True)
-        judged = theirs(torch.tensor([tokens]), return_dict=True)
-        own = scheme.detect(tokens, VOCAB)
+    theirs = WatermarkDetector(model, "cpu", GREEN, ignore_repeated_ngrams=True)
+    judged = theirs(torch.tensor([tokens]), return_dict=True)
+    own = GREEN_SCHEME.detect(tokens, VOCAB)
 
-        assert own.scored == judged.num_tokens_scored
-        assert round(own.score * own.scored) == judged.num_green_tokens
-        assert own.z == pytest.approx(float(judged.z_score[0]))  # 0.25 of 120 is whole
+    assert own.scored == judged.num_tokens_scored
+    assert round(own.score * own.scored) == judged.num_green_tokens
+    assert own.z == pytest.approx(float(judged.z_score[0]))  # 0.25 of 120 is whole
+
+
+@given(window=st.lists(st.integers(0, VOCAB - 1), min_size=3, max_size=3))
+def test_a_token_that_seeds_its_own_list_is_judged_as_by_transformers(window):
+    green = window[-1] in SELF_BIASED._get_greenlist_ids(torch.tensor(window)).tolist()
+
+    assert SELF_SCHEME.green(window[:-1], window[-1:], VOCAB) == window[-1:] * green
 
 
 @given(tokens=st.lists(st.integers(0, 2), min_size=6, max_size=60))
