@@ -9,6 +9,7 @@ import msgspec
 
 from sglang_lp.builtins import WatermarkLogitProcessor
 from sglang_lp.watermark.keys import GreenKey, TournamentKey
+from sglang_lp.watermark.reading import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GREEN",
-    "MARKED",
     "GREEN_SCHEME",
+    "MARKED",
     "SELF",
     "SELF_SCHEME",
     "TOURNAMENT",
     "TOURNAMENT_SCHEME",
     "GreenMarks",
-    "TournamentMarks",
     "SelfMarks",
+    "TournamentMarks",
     "with_watermark",
     "write_key",
 ]
@@ -50,9 +51,11 @@ TOURNAMENT: dict[str, Any] = {
 }
 
 
-GREEN_SCHEME: Scheme = GreenKey(**GREEN).scheme()
-SELF_SCHEME: Scheme = GreenKey(**SELF).scheme()
-TOURNAMENT_SCHEME: Scheme = msgspec.convert(TOURNAMENT | {"scheme": "synthid"}, TournamentKey).scheme()
+GREEN_SCHEME: Scheme = scheme_of(GreenKey(**GREEN))
+SELF_SCHEME: Scheme = scheme_of(GreenKey(**SELF))
+TOURNAMENT_SCHEME: Scheme = scheme_of(
+    msgspec.convert({"scheme": "synthid", **TOURNAMENT}, TournamentKey)
+)
 
 
 #: A profile of a policy, whose answers are watermarked.
@@ -104,9 +107,7 @@ def write_key(directory: Path, scheme: str, given: Mapping[str, Any]) -> Path:
     return path
 
 
-def with_watermark(
-    policy: Path, scheme: str = "kgw", given: Mapping[str, Any] = GREEN
-) -> Path:
+def with_watermark(policy: Path, scheme: str = "kgw", given: Mapping[str, Any] = GREEN) -> Path:
     """Add a key to a policy.
 
     Args:

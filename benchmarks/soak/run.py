@@ -36,7 +36,6 @@ from benchmarks.soak.requests import KINDS, Sent, faulty, good, refused
 from benchmarks.stored import FOLDER, store
 from benchmarks.trust.siege import events_of, read
 from support.catalogues import with_catalogue
-from support.watermarks import with_watermark
 from support.models import tiny_model
 from support.models.tiny_model import EOS
 from support.oracles.greedy import Oracle, Rule, free, rule
@@ -44,6 +43,7 @@ from support.plugins import PROBES, steps
 from support.servers.census import census
 from support.servers.configurations import POLICY
 from support.servers.server import Server, launch
+from support.watermarks import with_watermark
 
 if TYPE_CHECKING:
     from support.plugins.steps import Steps

@@ -101,9 +101,7 @@ def _new(arguments: argparse.Namespace) -> int:
         # Never readable by others, not even for a moment.
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise PolicyError(
-            f"watermark {arguments.file}: cannot be made: {error.strerror}"
-        ) from None
+        raise PolicyError(f"watermark {arguments.file}: cannot be made: {error.strerror}") from None
     with os.fdopen(descriptor, "w") as file:
         file.write(_KEYS[arguments.scheme]())
     say(f"{arguments.file}: a new key, which only you may read")
@@ -112,7 +110,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _detect(arguments: argparse.Namespace) -> int:
-    from sglang_lp.watermark.keys import read_key
+    from sglang_lp.watermark.reading import read_key
 
     schemes = [read_key(path) for path in arguments.key]
     served = _served(arguments.model)

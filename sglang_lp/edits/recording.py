@@ -281,8 +281,6 @@ class Recording(Edits):
             self.factor = _pick(max, self.factor, other.factor)
         if other.sigmas is not None:
             self.sigmas = _pick(min, self.sigmas, other.sigmas)
-        if other.marked is not None:
-            self.mark(other.marked)
         if other.pooled:
             self.pooled = (*self.pooled, *other.pooled)
         if other.conditional:
@@ -290,6 +288,7 @@ class Recording(Edits):
         if other.forced is not None:
             self.force(other.forced)
         self.clash = self.clash or other.clash
+        self.marked = self.marked or other.marked
 
 
 def _pick(

@@ -22,7 +22,7 @@ from sglang_lp.policy.mistakes import explain
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
 from sglang_lp.trust.audit import Limits
-from sglang_lp.watermark.keys import read_key
+from sglang_lp.watermark.reading import read_key
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogues

@@ -214,7 +214,10 @@ class GreenLists:
             )
         start = self.context_size - self._hashes_itself
         pairs = {
-            (self._seed_for(token_ids[max(0, at - self.context_size) : at], token_ids[at]), token_ids[at])
+            (
+                self._seed_for(token_ids[max(0, at - self.context_size) : at], token_ids[at]),
+                token_ids[at],
+            )
             for at in range(start, len(token_ids))
         }
         size = self._size(vocab_size)

@@ -79,7 +79,9 @@ class Scheme(Protocol):
     def green(self, context: Sequence[int], token_ids: Sequence[int], vocab_size: int) -> list[int]:
         """Return those of some tokens that are green after a context."""
 
-    def pack(self, rows: Sequence[int], marks: Sequence[Mark], logits: torch.Tensor, send: Send) -> Any:
+    def pack(
+        self, rows: Sequence[int], marks: Sequence[Mark], logits: torch.Tensor, send: Send
+    ) -> Any:
         """Return the numbers that the device needs to mark rows: one dimension, int64, on the host.
 
         Args:

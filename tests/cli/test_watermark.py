@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from sglang_lp.cli import main
-from sglang_lp.watermark.keys import read_key
+from sglang_lp.watermark.reading import read_key
 from support.models import tiny_model
 from support.watermarks import GREEN, GREEN_SCHEME, write_key
 

@@ -19,6 +19,7 @@ from transformers import (
 from sglang_lp.builtins import ChainLogitProcessor, WatermarkLogitProcessor
 from sglang_lp.server.front.listing import LIST_PATH
 from sglang_lp.watermark.keys import GreenKey
+from sglang_lp.watermark.reading import scheme_of
 from support.models.tiny_model import VOCAB_SIZE
 from support.servers.asking import body
 from support.servers.configurations import WATERMARKED, on_servers
@@ -31,7 +32,7 @@ on_a_tournament = on_servers("tournament")
 on_tournaments = on_servers(*[name for name in WATERMARKED if name != "green lists"])
 
 ANSWERS, LENGTH = 120, 60
-WRONG = GreenKey(**{**GREEN, "hashing_key": 987_654_321}).scheme()
+WRONG = scheme_of(GreenKey(**{**GREEN, "hashing_key": 987_654_321}))
 
 
 def scheme_of(server):
@@ -135,9 +136,7 @@ def test_an_answer_goes_on_as_if_it_had_not_been_cut(server):
     (prompt,) = prompts(1)
     whole = server.post("/generate", marked(prompt)).output_ids
     for cut in (1, 2, 17):
-        asked = body(
-            [*prompt, *whole[:cut]], WatermarkLogitProcessor, {"resumed_tokens": cut}
-        )
+        asked = body([*prompt, *whole[:cut]], WatermarkLogitProcessor, {"resumed_tokens": cut})
         rest = server.post("/generate", asked)
 
         assert rest.status == 200, rest.body
@@ -220,7 +219,10 @@ def transformed(scores, begun, cut):
 @on_a_tournament
 def test_greedy_answers_stay_and_a_grammar_holds(server):
     for prompt in prompts(5):
-        plain, own = server.post("/generate", body(prompt)), server.post("/generate", marked(prompt))
+        plain, own = (
+            server.post("/generate", body(prompt)),
+            server.post("/generate", marked(prompt)),
+        )
         assert own.output_ids == plain.output_ids
     asked = marked([5], temperature=1.0, max_new_tokens=30, regex="(w30[0-9] ){3,9}")
     replies = server.at_once([asked] * 5)
@@ -269,8 +271,8 @@ def test_the_key_is_in_no_answer_metric_log_or_list(server):
     asked[0] |= {"return_logprob": True}
     said = [json.dumps(server.post("/generate", one).body) for one in asked]
     with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
-        for path in (LIST_PATH, "/metrics", "/server_info", "/get_server_info", "/model_info"):
-            said.append(client.get(path).text)
+        paths = (LIST_PATH, "/metrics", "/server_info", "/get_server_info", "/model_info")
+        said += [client.get(path).text for path in paths]
     said.append(server.log_text())
 
     for text in said:

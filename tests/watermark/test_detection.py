@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sglang_lp.errors import RequestError
 from sglang_lp.watermark.detection import binomial_tail, normal_tail
 from sglang_lp.watermark.keys import GreenKey
+from sglang_lp.watermark.reading import scheme_of
 from support.watermarks import GREEN_SCHEME, SELF_SCHEME, TOURNAMENT_SCHEME
 
 VOCAB, TEXTS = 500, 400
@@ -73,7 +74,7 @@ def test_green_lists_need_the_size_of_the_vocabulary():
 
 
 def test_another_key_is_another_watermark():
-    other = GreenKey(hashing_key=99).scheme()
+    other = scheme_of(GreenKey(hashing_key=99))
     scores = {one.detect(text(3), VOCAB).score for one in (GREEN_SCHEME, other)}
 
     assert len(scores) == 2

@@ -23,6 +23,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.testing import FakeRequest
 from sglang_lp.watermark.green_lists import is_green
 from sglang_lp.watermark.keys import GreenKey, TournamentKey
+from sglang_lp.watermark.reading import scheme_of
 from sglang_lp.watermark.tournament import CANDIDATES
 from support.watermarks import (
     GREEN,
@@ -32,8 +33,8 @@ from support.watermarks import (
     TOURNAMENT,
     TOURNAMENT_SCHEME,
     GreenMarks,
-    TournamentMarks,
     SelfMarks,
+    TournamentMarks,
 )
 
 VOCAB = 120
@@ -65,7 +66,9 @@ def test_a_token_is_green_as_in_a_whole_shuffle(seed, token_id, size):
 
 @given(
     seed=seeds,
-    histories=st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8), min_size=3, max_size=3),
+    histories=st.lists(
+        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8), min_size=3, max_size=3
+    ),
 )
 def test_green_lists_that_the_token_before_seeds(seed, histories):
     logits = rows(seed)
@@ -219,13 +222,17 @@ def test_a_context_that_left_the_window_marks_again():
     seen = theirs.compute_context_repetition_mask(torch.tensor([tokens]))[0]
 
     assert seen.all()
-    assert key.scheme().detect(tokens, None).scored == len(tokens) - 4
+    assert scheme_of(key).detect(tokens, None).scored == len(tokens) - 4
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_it_comes_after_all_other_edits_wherever_a_chain_names_it(first):
     logits = rows(5, 1)
-    links = [("WatermarkLogitProcessor", {}), ("DisallowedTokensLogitsProcessor", {"token_ids": [*range(0, VOCAB, 2)]}), ("TemperatureLogitProcessor", {"temperature": 0.6})]
+    links = [
+        ("WatermarkLogitProcessor", {}),
+        ("DisallowedTokensLogitsProcessor", {"token_ids": [*range(0, VOCAB, 2)]}),
+        ("TemperatureLogitProcessor", {"temperature": 0.6}),
+    ]
     links = links if first else links[::-1]
 
     class Chain(ChainLogitProcessor):
@@ -236,7 +243,9 @@ def test_it_comes_after_all_other_edits_wherever_a_chain_names_it(first):
             return TournamentMarks if name == "WatermarkLogitProcessor" else getattr(builtins, name)
 
     params = {"chain": [name for name, _ in links]}
-    params |= {f"{at}.{key}": value for at, (_, own) in enumerate(links) for key, value in own.items()}
+    params |= {
+        f"{at}.{key}": value for at, (_, own) in enumerate(links) for key, value in own.items()
+    }
     request = FakeRequest([1], [1, 2, 3, 4])
     request.sampling_params = SimpleNamespace(temperature=1.5, top_k=-1)
     own = Chain()(logits.clone(), [request.custom_params(params)]) / 1.5
@@ -247,4 +256,4 @@ def test_it_comes_after_all_other_edits_wherever_a_chain_names_it(first):
 
 
 def test_a_key_of_another_length_is_another_watermark():
-    assert GreenKey(hashing_key=3).scheme().digest != GreenKey(hashing_key=4).scheme().digest
+    assert scheme_of(GreenKey(hashing_key=3)).digest != scheme_of(GreenKey(hashing_key=4)).digest

@@ -8,6 +8,7 @@ import torch
 from sglang_lp.watermark import green_lists
 from sglang_lp.watermark.keys import GreenKey
 from sglang_lp.watermark.marks import Mark, Sampling
+from sglang_lp.watermark.reading import scheme_of
 from support.watermarks import GREEN
 
 VOCAB = 300
@@ -21,7 +22,7 @@ def keep(numbers, _device):
 def test_every_row_gets_its_own_list_whatever_was_there_before(monkeypatch, places):
     if places:
         monkeypatch.setattr(green_lists, "MAX_TABLE_BYTES", places * 40)
-    scheme, rng = GreenKey(**GREEN).scheme(), random.Random(0)
+    scheme, rng = scheme_of(GreenKey(**GREEN)), random.Random(0)
     made = []
     make = scheme._list
     scheme._list = lambda token_id, vocab: made.append(token_id) or make(token_id, vocab)

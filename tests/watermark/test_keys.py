@@ -12,7 +12,8 @@ from sglang_lp.builtins import WatermarkLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy
-from sglang_lp.watermark.keys import GreenKey, TournamentKey, read_key
+from sglang_lp.watermark.keys import GreenKey, TournamentKey
+from sglang_lp.watermark.reading import read_key
 from support.watermarks import GREEN, GREEN_SCHEME, TOURNAMENT, TOURNAMENT_SCHEME, write_key
 
 SECRET = "15485863123"
@@ -48,6 +49,7 @@ MISTAKES = [
     (f'scheme = "kgw"\nhashing_key = {SECRET}{SECRET}', "hashing_key"),
     (f'scheme = "kgw"\nhashing_key = {SECRET}\nkeys = [1]', "unknown field keys"),
     (f'scheme = "kgw"\nhashing_key = {SECRET}\nbias = 0', "Expected float > 0.0 for bias"),
+    (f'scheme = "kgw"\nhashing_key = 1\nseeding_scheme = "{SECRET}"', "expected lefthash or"),
     (f'scheme = "{SECRET}"', "scheme: expected kgw or synthid"),
     (f"hashing_key = {SECRET}", "expected scheme, kgw or synthid, got none"),
     (f'scheme = "synthid"\nkeys = [{SECRET}, {SECRET}]', "whose layers would be equal"),

@@ -170,9 +170,7 @@ class PlanBuilder:
             if conflict is None:
                 before = None if persistent is None else persistent.factor
                 self._finish(row, recording, _factor_on(before, recording.factor))
-            if conflict is None and recording.marked is not None:
-                marks = self.marks.setdefault(recording.marked.scheme, [])
-                marks.append((row, recording.marked))
+                self._mark_with(row, recording.marked)
             if conflict is None and recording.conditional:
                 self.decisions.add(row, recording, has_grammar=has_grammar)
         if conflict is not None:
@@ -203,6 +201,11 @@ class PlanBuilder:
             self.sigmas.append(edits.sigmas)
         if factor is not None:
             self.factors[row] = factor
+
+    def _mark_with(self, row: int, mark: Mark | None) -> None:
+        """Watermark a row, if it has a mark."""
+        if mark is not None:
+            self.marks.setdefault(mark.scheme, []).append((row, mark))
 
     def _mask(
         self,
