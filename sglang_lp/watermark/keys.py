@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -21,8 +20,8 @@ class _Secret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
-    def __rich_repr__(self) -> Sequence[Any]:
-        return ()
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
 
     def digest(self) -> str:
         """Return a digest of all values, for processes of one server."""

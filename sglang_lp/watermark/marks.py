@@ -38,10 +38,8 @@ class Sampling(NamedTuple):
     @classmethod
     def of(cls, sampling: Any) -> Sampling:
         """Return the parameters of SGLang's ``SamplingParams``, or the defaults for ``None``."""
-        if sampling is None:
-            return cls()
         defaults = cls()
-        given = {
+        given: dict[str, Any] = {
             name: getattr(sampling, name, default) for name, default in defaults._asdict().items()
         }
         if given["top_k"] < 1:  # -1 is the whole vocabulary until SGLang normalizes it

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -104,7 +105,8 @@ class Tournament:
         plus a number for the context and one for the layer.
         """
         hashes = np.ones(len(contexts), dtype=np.int64)
-        for column in np.array(contexts, dtype=np.int64).T:
+        tokens = np.fromiter(chain.from_iterable(contexts), np.int64)
+        for column in tokens.reshape(len(contexts), self.context_size).T:
             hashes = (hashes + column) * _MULTIPLIER + 1
         bases: NDArray[np.int64] = hashes * np.int64(_SQUARE) + np.int64(_MULTIPLIER + 1)
         return bases
@@ -135,8 +137,8 @@ class Tournament:
             depth = len(self._offsets)
             self._sent[logits.device] = sent[depth:].float(), sent[:depth, None, None]
         bases = self._bases([mark.context for mark in marks])
-        sampling = np.array([mark.sampling for mark in marks], dtype=np.float32).T
-        floats = np.ascontiguousarray(sampling).reshape(-1).view(np.int64)  # two in an integer
+        sampling = np.fromiter(chain.from_iterable(mark.sampling for mark in marks), np.float32)
+        floats = sampling.view(np.int64)  # two in an integer
         return np.concatenate((np.array(rows, dtype=np.int64), bases, floats))
 
     def apply(self, logits: torch.Tensor, numbers: torch.Tensor, count: int) -> None:
@@ -149,8 +151,8 @@ class Tournament:
 
         table, offsets = self._sent[logits.device]
         rows, bases = numbers[:count], numbers[count : 2 * count, None]
-        floats = numbers[2 * count :].view(torch.float32).view(4, count, 1)
-        temperature, top_k, top_p, min_p = floats.unbind()
+        floats = numbers[2 * count :].view(torch.float32).view(count, 4, 1)
+        temperature, top_k, top_p, min_p = floats.unbind(1)
         own = logits.index_select(0, rows)
         logprobs = torch.log_softmax(own / temperature, 1, dtype=torch.float32)
         values, ids = logprobs.topk(min(CANDIDATES, own.shape[1]))
