@@ -212,7 +212,7 @@ class Batch:
         5. Step edits.
         6. Rows keep only logits near their largest, if they ask for it: the largest and the
            deviation are those of the tokens that all other edits leave. Then rows are scaled.
-           Watermarks come last, because they depend on what the sampler will see.
+           Watermarks come last, because they depend on the probabilities that are sampled.
         7. Rows whose persistent edits leave no token end.
         8. Rows that may have lost their last finite logit, or have NaN, are looked at: a row from
            which nothing can be sampled ends.

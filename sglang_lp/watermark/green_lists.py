@@ -6,7 +6,7 @@ Language Models", 2023 (arXiv:2301.10226), and Kirchenbauer and others, "On the 
 Watermarks for Large Language Models", 2023 (arXiv:2306.04634).
 
 The lists are those of Transformers' ``WatermarkLogitsProcessor`` on a CPU, whatever the device of
-the logits, so that one detector reads the answers of every server.
+the logits, so that a detector reads the answers of every server.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class GreenLists:
         return hashes
 
     def green(self, context: Sequence[int], token_ids: Sequence[int], vocab_size: int) -> list[int]:
-        """Return those of some tokens that are green after a context.
+        """Select the tokens that are green after a context.
 
         Args:
             context: The tokens before, oldest first.

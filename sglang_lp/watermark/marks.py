@@ -56,7 +56,7 @@ class Scheme(Protocol):
 
     Attributes:
         name: Name of the scheme in key files.
-        context_size: Number of tokens that seed the next one. The tokens before are not marked.
+        context_size: Number of tokens that seed a mark; the first tokens of an answer have none.
         window: Number of steps in which a context that comes again is left unmarked, 0 for none.
         biases: Whether greedy answers are marked as well, because the scheme adds to logits.
         candidates: Number of largest logits that :meth:`green` judges on the host; 0 if the device
@@ -75,7 +75,7 @@ class Scheme(Protocol):
     digest: str
 
     def green(self, context: Sequence[int], token_ids: Sequence[int], vocab_size: int) -> list[int]:
-        """Return those of some tokens that are green after a context."""
+        """Select the tokens that are green after a context."""
 
     def pack(
         self, rows: Sequence[int], marks: Sequence[Mark], logits: torch.Tensor, send: Send

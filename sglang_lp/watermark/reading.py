@@ -1,4 +1,4 @@
-"""Reading a key file: the secret of a watermark, read once, and shown to nobody.
+"""Reading a key file: the secret of a watermark, read once and never shown.
 
 ``docs/watermark.md`` documents the file.
 """
@@ -23,7 +23,7 @@ __all__ = ["read_key", "scheme_of"]
 #: A key file is a few lines.
 _MAX_FILE_BYTES = 1 << 16
 
-#: Permissions that let somebody other than the owner read or change a file.
+#: Permissions of users other than the owner.
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

@@ -74,7 +74,7 @@ class Tournament:
         self.digest = key.digest()
         self.context_size = key.ngram_len - 1
         self.window = key.context_history_size
-        #: On each device the table of bits, float32, and what the hash adds in each layer.
+        #: On each device the table of bits, float32, and the terms of the layers in the hash.
         self._sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __repr__(self) -> str:
@@ -94,11 +94,11 @@ class Tournament:
 
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:
-        """What the hash adds in each layer, shape ``(depth,)``."""
+        """The term of each layer in the hash, shape ``(depth,)``."""
         return np.array([_signed(key * _MULTIPLIER) for key in self._key.keys], dtype=np.int64)
 
     def _bases(self, contexts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """Return what the hash adds for each context; all of them are equally long.
+        """Return the term of each context in the hash; all contexts are equally long.
 
         A hash goes from number to number: ``h = (h + number) * multiplier + 1``, with the context,
         the token and the key of the layer. So the last two steps are ``token * multiplier ** 2``
@@ -142,7 +142,7 @@ class Tournament:
         return np.concatenate((np.array(rows, dtype=np.int64), bases, floats))
 
     def apply(self, logits: torch.Tensor, numbers: torch.Tensor, count: int) -> None:
-        """Let the likeliest tokens of rows play, among those that the request may sample.
+        """Let the likeliest tokens that a request may sample play in its row.
 
         SGLang divides by the temperature and applies ``top_k``, ``top_p`` and ``min_p`` after the
         edits. The tournament has to come after all of these, so it applies them to the row first.

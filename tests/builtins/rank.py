@@ -36,7 +36,7 @@ STEPS = 40
 #: How often each is played, and how many come in one step at most.
 COPIES = 2
 MOST_AT_ONCE = 4
-#: Parameters that are text, whose vocabulary is full of sets; and what a server has to give.
+#: Parameters that are text, whose vocabulary is full of sets; and keys of a server.
 TEXTS = [
     (builtins.BadWordsLogitProcessor, {"words": ["river", "stone", "a b"], "ignore_case": True}),
     (

@@ -172,7 +172,7 @@ def answers_of_one_token(server, asked):
 def test_the_probabilities_of_a_first_marked_token_are_those_of_transformers(
     server, oracle, temperature, cut
 ):
-    """With SGLang's own logprobs, which are those of what it samples from."""
+    """SGLang's own logprobs are taken after all edits."""
     begun = [300, 301, 302, 303]
     asked = body(
         [5, *begun],
@@ -204,7 +204,7 @@ def transformed(scores, begun, cut):
     head = whole >= whole.topk(128).values[-1]
     for name, value in cut.items():
         left = kinds[name](value)(None, scores)
-        # SGLang cuts the tokens behind those that take part, after these logprobs.
+        # SGLang takes these logprobs before it cuts the other tokens.
         if left.isfinite().sum() < 128:
             scores, head = left, left[0].isfinite()
     theirs = SynthIDTextWatermarkLogitsProcessor(

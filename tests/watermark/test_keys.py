@@ -1,4 +1,4 @@
-"""Key files: who may read them, what may be in them, and that nobody sees it."""
+"""Key files: permissions, contents, and that no message shows a key."""
 
 import copy
 import io

@@ -47,7 +47,7 @@ class _Marking:
 
 
 class WatermarkLogitProcessor(LogitProcessor):
-    """Watermark an answer, so that whoever has the key can find out that the model wrote it.
+    """Watermark an answer, so that a test with the key tells that the model wrote it.
 
     The key and the scheme are the operator's: a file that the policy names. No request chooses
     or sees them. ``sglang-lp watermark detect`` tests a text.
@@ -94,8 +94,8 @@ class WatermarkLogitProcessor(LogitProcessor):
             raise InvalidParameter(
                 cls.__name__,
                 None,
-                "expected a server with a watermark key, which this one lacks; its operator names "
-                "a key file in the policy, as watermark",
+                "expected a server with a watermark key, and this server has none; its operator "
+                "names a key file in the policy, as watermark",
             )
         return cls.Fitted(**msgspec.structs.asdict(params), scheme=served.watermark)
 
