@@ -106,6 +106,7 @@ class Kind(NamedTuple):
         tokenizer: The model's, for text.
         raw: Whether the requests ask for the model's own logprobs.
         whole: How many times a step allocates all logits.
+        tables: How many more copies a step may make of tables that the device lacks.
         answers: How often a step sends answers to the host, which does not wait for them.
     """
 
@@ -119,6 +120,7 @@ class Kind(NamedTuple):
     tokenizer: Any = None
     raw: bool = False
     whole: int = 0
+    tables: int = 0
     answers: int = 0
 
     @property
@@ -333,9 +335,16 @@ KINDS = (
         ),
         tokenizer=_TOKENIZER,
     ),
-    Kind("watermark, green lists", GreenMarks, _same(), kernels=6, whole=2),
+    Kind("watermark, green lists", GreenMarks, _same(), kernels=7, whole=2, tables=1),
     Kind("watermark, lists that the token seeds", SelfMarks, _same(), waits=1, kernels=3 + _READ),
-    Kind("watermark, tournament of 30 layers", TournamentMarks, _same(), kernels=170, whole=5),
+    Kind(
+        "watermark, tournament of 30 layers",
+        TournamentMarks,
+        _same(),
+        kernels=170,
+        whole=5,
+        tables=1,
+    ),
     Kind("cited tokens", "CiteFromPromptLogitProcessor", _same(bias=1.5, eos_token_ids=[EOS])),
     Kind(
         "trigger phrase, which pools",
