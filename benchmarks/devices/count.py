@@ -335,7 +335,7 @@ KINDS = (
         ),
         tokenizer=_TOKENIZER,
     ),
-    Kind("watermark, green lists", GreenMarks, _same(), kernels=7, whole=2, tables=1),
+    Kind("watermark, green lists", GreenMarks, _same(), kernels=9, whole=2, tables=1),
     Kind("watermark, lists that the token seeds", SelfMarks, _same(), waits=1, kernels=3 + _READ),
     Kind(
         "watermark, tournament of 30 layers",

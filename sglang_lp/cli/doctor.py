@@ -140,9 +140,10 @@ def _verifier(named: str | None) -> Verifier:
 
 
 def _check_policy(named: str | None, verifier: Callable[[], Verifier]) -> str:
-    source = policy_option.choose(named).source
-    _check_writers(Path(source))
-    return f"{len(verifier().allowed)} processors allowed ({source})"
+    policy = policy_option.choose(named)
+    _check_writers(Path(policy.source))
+    policy.read_watermark()
+    return f"{len(verifier().allowed)} processors allowed ({policy.source})"
 
 
 def _check_model(

@@ -112,12 +112,17 @@ def _new(arguments: argparse.Namespace) -> int:
 def _detect(arguments: argparse.Namespace) -> int:
     from sglang_lp.watermark.reading import read_key
 
-    schemes = [read_key(path) for path in arguments.key]
     served = _served(arguments.model)
     token_ids = _token_ids(_read(arguments.text), arguments, served)
     vocab_size = arguments.vocab_size or served.vocab_size
-    with progress("counting"):
-        found = [scheme.detect(token_ids, vocab_size) for scheme in schemes]
+    try:
+        schemes = [read_key(path) for path in arguments.key]
+        with progress("counting"):
+            found = [scheme.detect(token_ids, vocab_size) for scheme in schemes]
+    except ImportError:
+        raise RequestError(
+            "detecting takes numpy and torch: pip install 'sglang-lp[trace]'"
+        ) from None
     if arguments.json:
         say_json(
             [

@@ -13,6 +13,7 @@ from sglang_lp.errors import PolicyError
 from sglang_lp.policy import Policy
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Gate
+from support.watermarks import GREEN, write_key
 
 pytestmark = pytest.mark.slow
 
@@ -216,3 +217,15 @@ def test_a_program_gets_a_line_of_json_for_each_check(tmp_path, capsys):
     assert results["Python"] == results["SGLang"] == "ok"
     assert results["policy"] == "failed"
     assert results["policy and model"] == "skipped"
+
+
+def test_doctor_says_of_a_watermark_key_what_a_server_says(written, process, capsys):
+    path = written({"watermark": "watermark.toml"})
+    key = write_key(path.parent, "kgw", GREEN)
+    assert refused_by_a_server(path, process) is None
+    assert found_by_doctor(path, capsys) is None
+    key.chmod(0o644)
+
+    said = found_by_doctor(path, capsys)
+    assert "expected a file that only its owner may read, got permissions 0644" in str(said)
+    assert "got permissions 0644" in str(refused_by_a_server(path, process))
