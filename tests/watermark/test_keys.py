@@ -11,6 +11,7 @@ import pytest
 from sglang_lp.builtins import WatermarkLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.served_model import ServedModel
+from sglang_lp.server.gate.server import Server
 from sglang_lp.trust import Policy
 from sglang_lp.watermark.keys import GreenKey, TournamentKey
 from sglang_lp.watermark.reading import read_key
@@ -120,3 +121,11 @@ def test_a_policy_names_a_file_in_its_folder(tmp_path):
     with pytest.raises(PolicyError, match=r"policy .*policy.toml: watermark .*other.toml: cannot"):
         Policy.from_toml(path).read_watermark()
     assert Policy().read_watermark() is None
+
+
+def test_ranks_compare_their_keys():
+    catalogues = Policy().open_catalogues()
+
+    one, other = (Server(catalogues, one).versions for one in (GREEN_SCHEME, TOURNAMENT_SCHEME))
+    assert one != other
+    assert Server(catalogues).versions == {}
