@@ -7,7 +7,7 @@ aborts whatever request has the stream's id by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 from weakref import WeakValueDictionary
@@ -72,7 +72,7 @@ class Families:
         if family.name is not None and family.name not in family.states:
             self._named[family.name] = family
 
-    def abort_later(self, _original: Callable[..., Any], manager: Any, obj: Any) -> Any:
+    def abort_later(self, manager: Any, obj: Any) -> Any:
         """Return the task after a stream: abort its own requests that still run.
 
         Raises:

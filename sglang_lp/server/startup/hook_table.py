@@ -234,13 +234,15 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(MANAGER + "generate_request", "before", lambda shared: shared.families.begin),
     Hook(MANAGER + "_init_req_state", "after", lambda shared: shared.families.join),
-    Hook(MANAGER + "create_abort_task", "before", lambda shared: shared.whole.check_stream),
+    # SGLang calls it before it sends the status of a stream. The hook that is registered last runs
+    # first.
+    Hook(MANAGER + "create_abort_task", "replace", lambda shared: shared.families.abort_later),
     Hook(
         MANAGER + "create_abort_task",
         "before",
         lambda shared: shared.admission.admit_stream,
     ),
-    Hook(MANAGER + "create_abort_task", "around", lambda shared: shared.families.abort_later),
+    Hook(MANAGER + "create_abort_task", "before", lambda shared: shared.whole.check_stream),
     Hook(
         MANAGER + "_handle_batch_request",
         "around",

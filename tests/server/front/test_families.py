@@ -84,7 +84,7 @@ def test_a_rid_that_runs_is_refused_until_it_is_over(count, n):
     with pytest.raises(RequestError, match=r"rid: .*'mine'"):
         found.begin(manager, again)
     with pytest.raises(HTTPException, match="rid"):
-        found.abort_later(None, manager, again)
+        found.abort_later(manager, again)
     assert first.rid
     manager.rid_to_state.clear()
     found.begin(manager, again)
@@ -95,7 +95,7 @@ def test_after_a_stream_only_its_own_requests_are_aborted(monkeypatch):
     found, manager = Families(), Manager()
     left = manager.begin(found, "left", n=2)
     over = manager.begin(found, "over")
-    tasks = [found.abort_later(None, manager, one) for one in (left, over)]
+    tasks = [found.abort_later(manager, one) for one in (left, over)]
     del manager.rid_to_state["over"]
     newer = manager.begin(found, "over")
 
@@ -112,7 +112,7 @@ def test_a_refused_stream_aborts_nothing(monkeypatch):
     first = manager.begin(found, "mine")
     again = GenerateReqInput(text="text", rid="mine", stream=True)
     again.is_single = True  # refused later than before its status
-    asyncio.run(found.abort_later(None, manager, again)())
+    asyncio.run(found.abort_later(manager, again)())
 
     assert (manager.aborted, first.rid) == ([], "mine")
 

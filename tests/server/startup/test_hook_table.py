@@ -28,8 +28,10 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from starlette.applications import Starlette
 
 import sglang_lp
+from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.startup.attribute_table import ATTRIBUTES, OF_NGRAM
-from sglang_lp.server.startup.hook_table import HOOKS
+from sglang_lp.server.startup.hook_table import HOOKS, Shared
+from sglang_lp.trust import Policy
 from support.attribute_reads import _attributes, complaints, reads
 
 PACKAGE = Path(sglang_lp.__file__).parent
@@ -131,3 +133,12 @@ def test_a_read_with_a_default_counts():
 def test_every_hook_is_known_by_its_function_and_its_side():
     """``hooks.txt`` is changed with the table, so that no row goes unnoticed."""
     assert sorted(f"{hook.kind} {hook.target}" for hook in HOOKS) == HOOKED
+
+
+def test_a_hook_around_a_function_calls_it_or_other_hooks_would_not_run():
+    """SGLang hands it what it wraps: the function with the hooks that were registered before."""
+    shared = Shared(Guard(Policy.default()))
+    made = {hook.target: hook.make(shared) for hook in HOOKS if hook.kind == "around"}
+    first = {target: next(iter(inspect.signature(one).parameters)) for target, one in made.items()}
+
+    assert [target for target, name in first.items() if name.startswith("_")] == []
