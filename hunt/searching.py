@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -133,18 +134,19 @@ class Search:
         """Of the server."""
         return self.served.kind
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float = math.inf, most: float = math.inf) -> None:
         """Search for so long; a second call goes on with other cases.
 
         Args:
             seconds: From now on; a failing case that is made smaller then is finished first.
+            most: Cases of all searches on this kind of server.
         """
         self._begin = time.monotonic()
         with contextlib.suppress(_OverError):
             for number in self._rounds:
-                self._round(f"{self.seed} {number}", seconds)
+                self._round(f"{self.seed} {number}", seconds, most)
 
-    def _round(self, seed: str, seconds: float) -> None:
+    def _round(self, seed: str, seconds: float, most: float) -> None:
         @hypothesis.seed(seed)
         @hypothesis.settings(
             max_examples=_CASES,
@@ -155,7 +157,8 @@ class Search:
         )
         @hypothesis.given(cases(self.kind), st.integers(0, 99))
         def judge(case: list[Sent], canary: int) -> None:
-            if time.monotonic() - self._begin > seconds:
+            spent = time.monotonic() - self._begin
+            if spent > seconds or self.seen.cases[self.kind.name] >= most:
                 raise _OverError
             if any(fields <= _odd_in(case) for fields in self._deadly):
                 return  # it would end the server once more

@@ -105,7 +105,5 @@ def test_a_constructor_that_raises_ends_its_own_request(server, copies):
         beside = pool.submit(server.post, "/generate", body([300, 7]))
         reply = server.post("/generate", unmakeable)
     assert reply.status == 500
-    assert reply.body["message"].startswith(
-        "support.processors.recording:Unmakeable failed before its req"
-    )
+    assert reply.body["message"].startswith("Unmakeable failed before its request began: ")
     assert beside.result().output_ids == server.post("/generate", body([300, 7])).output_ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -30,10 +30,23 @@ def check_types(body: Mapping[str, Any]) -> None:
         _adapter().validate_python(dict(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise RequestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    wrong = _contract()(dict(body))
-    if wrong is not None:
-        raise RequestError(wrong)
+        raise RequestError(f"{first['loc'][0]}: {first['msg']}") from None
+    # SGLang's message names the field only if it is unknown, so fields are checked one by one.
+    for name, part in _parts(body):
+        wrong = _contract()(part)
+        if wrong is not None:
+            raise RequestError(f"{name}: {wrong}")
+
+
+def _parts(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each field of a body by name, in a body of its own."""
+    for name, value in body.items():
+        if name != "sampling_params":
+            yield name, {name: value}
+            continue
+        for sampling in value if isinstance(value, list) else [value]:
+            for key, one in (sampling or {}).items():
+                yield key, {name: {key: one}}
 
 
 def _request() -> Any:
