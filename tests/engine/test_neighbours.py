@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_each_server = on_servers("default", "data parallel", "tokenizer workers")
 on_a_server = on_servers("default")
 
-TOKENS = 80
+#: So slow that SGLang notices meanwhile that a client hung up.
+TOKENS = 150
 
 
 def slow(rid, tokens=TOKENS, **fields):
@@ -33,11 +34,29 @@ def ends(reply):
     return [(meta["finish_reason"]["type"], meta["completion_tokens"]) for meta in metas]
 
 
+def await_steps(server, since, number):
+    """Wait until so many requests have been in a step.
+
+    Args:
+        server: Which one.
+        since: Size of its record before the requests were sent.
+        number: Of requests.
+    """
+    ends = time.monotonic() + 60
+    rids = set()
+    while len(rids) < number:
+        assert time.monotonic() < ends, rids
+        time.sleep(0.1)
+        steps = server.records("step", since=since)
+        rids = {rid for step in steps for rid in step["rids"] if "HEALTH_CHECK" not in rid}
+
+
 def beside(server, act, *rids):
     """Return the ends of neighbours with these ids, while another client does something."""
+    since = server.recorded()
     with ThreadPoolExecutor(len(rids)) as pool:
         waiting = [pool.submit(server.post, "/generate", slow(rid)) for rid in rids]
-        time.sleep(0.8)
+        await_steps(server, since, len(rids))
         act()
         replies = [one.result() for one in waiting]
     assert [reply.body["meta_info"]["id"] for reply in replies] == [*rids]
@@ -47,10 +66,11 @@ def beside(server, act, *rids):
 @on_each_server
 def test_an_abort_and_a_hang_up_leave_requests_whose_ids_begin_alike(server):
     def act():
+        since = server.recorded()
         with ThreadPoolExecutor(2) as pool:
             left = pool.submit(server.stream, "/generate", slow("a", 2_000), leave_after=2)
             ended = pool.submit(server.stream, "/generate", slow("ab", 2_000))
-            time.sleep(0.5)
+            await_steps(server, since, 3 + 2)  # the neighbours go on
             assert server.post("/abort_request", {"rid": "ab"}).status == 200
             assert ended.result().finish_reason["type"] == "abort"
             left.result()
@@ -77,8 +97,9 @@ def test_an_abort_reaches_the_texts_and_copies_of_its_request(server, several):
     with ThreadPoolExecutor(1) as pool:
 
         def act():
+            since = server.recorded()
             waiting = pool.submit(ask)
-            time.sleep(0.8)
+            await_steps(server, since, 2 + (4 if several == "copies of texts" else 2))
             assert server.post("/abort_request", {"rid": "mine"}).status == 200
             assert {kind for kind, _ in ends(waiting.result())} == {"abort"}
             assert time.monotonic() - began < 15
@@ -93,8 +114,9 @@ def test_an_abort_reaches_the_texts_and_copies_of_its_request(server, several):
 def test_a_repeated_rid_is_refused_and_the_first_goes_on(server, is_streamed, copies):
     first = slow("again", 120, sampling={"n": copies})
     with ThreadPoolExecutor(1) as pool:
+        since = server.recorded()
         running = pool.submit(server.post, "/generate", first)
-        time.sleep(0.8)
+        await_steps(server, since, copies)
         refused = server.post("/generate", {**first, "stream": is_streamed})
         assert refused.status == 400, refused.body
         assert "again" in str(refused.body)
