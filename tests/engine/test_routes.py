@@ -90,6 +90,23 @@ def test_a_misspelled_field_is_refused_on_every_route_however_its_key_is_written
         assert "no such field; did you mean" in answer.text or "expected parameters" in answer.text
 
 
+@on_honoured
+def test_a_stream_that_is_refused_has_the_status_of_its_refusal(server, path):
+    known = HONOURED[path]
+    if path == "/vertex_generate":
+        sent = {**known, "parameters": {**known["parameters"], "stream": True}}
+    else:
+        sent = {**known, "stream": True}
+    parameter = orjson.dumps(sent).replace(b'{"text":"Yes', b'{"texts":"Yes')
+    field = orjson.dumps(sent).replace(b"%d" % TOKENS, b'%d,"temperature":1e39' % TOKENS)
+    for refused in (parameter, field):
+        answer = ask(server, path, refused)
+
+        assert answer.status_code == 400, answer.text
+        assert answer.headers["content-type"] == "application/json"
+        assert "sglang_lp_code" in answer.text
+
+
 @pytest.mark.parametrize("path", REFUSED)
 def test_a_route_without_processors_refuses_one_by_name(server, path):
     for named in ({"custom_logit_processor": NAME}, {"custom_params": PARAMS}):
