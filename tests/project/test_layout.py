@@ -101,6 +101,9 @@ STATE = {
 UNBOUNDED = {
     "disaggregated._delayed_calls": "no argument",
     "faults._signals": "no argument",
+    "native_types._adapter": "no argument",
+    "native_types._contract": "no argument",
+    "native_types._names": "no argument",
     "params._log_old_name": "old names that classes declare",
     "reasons._truncation": "no argument",
     "sglang_class.as_processor": "classes that the operator allowed",
